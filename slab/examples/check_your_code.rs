@@ -1,14 +1,14 @@
-//! How to check your own code on top of uslab, with the kit that checks uslab itself.
+//! An example that checks your own code on top of uslab, with the kit that checks uslab itself.
 //!
-//! The checked code is a lock-free mailbox that holds one letter. Posting replaces a letter that was not fetched. The
-//! letters are objects of a cache, and threads pass their addresses.
+//! The checked code is a lock-free mailbox, which has room for one letter. Posting a letter replaces a letter that
+//! was not fetched. The letters are objects of a cache, and threads pass the addresses of letters.
 //!
 //! ```console
 //! $ cargo run -p uslab --example check_your_code                                       # one run, on threads
 //! $ RUSTFLAGS="--cfg loom" cargo test --profile loom -p uslab --example check_your_code  # every schedule
 //! ```
 //!
-//! The models at the end pass. Each of the two bugs planted in the mailbox makes the models fail. `STORY=1` prints the
+//! The models at the end pass. If one of the two planted bugs is in the mailbox, the models fail. `STORY=1` prints the
 //! counterexample traces.
 
 use core::ptr::{NonNull, null_mut};
@@ -19,7 +19,8 @@ use uslab::{AllocError, Gfp, KmemCache};
 #[cfg(all(test, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-/// At most one letter: null, or an object of the cache that the mailbox owns.
+/// The address of a letter, which is an object of the cache and belongs to the mailbox, or null if
+/// the mailbox is empty.
 struct Mailbox {
     letters: KmemCache,
     letter: AtomicPtr<u8>,
@@ -40,7 +41,7 @@ impl Mailbox {
             return Ok(self.open(self.letter.swap(letter.as_ptr(), Acquire)));
         });
         // Release: pairs with the Acquire in `fetch`, which reads and frees the letter. Acquire: pairs with the Release
-        // of the replaced letter.
+        // of the thread that posted the replaced letter.
         let replaced = self.letter.swap(letter.as_ptr(), AcqRel);
         tell!("posts {text}");
         Ok(self.open(replaced))
@@ -60,7 +61,7 @@ impl Mailbox {
     /// Reads and frees a letter that the caller owns.
     fn open(&self, letter: *mut u8) -> Option<u64> {
         let letter = NonNull::new(letter)?;
-        // SAFETY: `post` wrote the letter, and the thread that swaps it out of the mailbox is its only owner.
+        // SAFETY: `post` wrote the letter, and only the thread that swaps it out of the mailbox owns it.
         let text = unsafe { letter.cast().read() };
         tell!("opens {text}");
         // SAFETY: the letter was allocated from this cache, and the caller owns it.
@@ -75,7 +76,7 @@ impl Drop for Mailbox {
     }
 }
 
-/// A program that uses the mailbox. The models check the same mailbox code.
+/// A program that uses the mailbox, whose code the models also check.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if cfg!(loom) {
         return Err("a build with --cfg loom can only run tests: cargo test --example check_your_code".into());
@@ -105,7 +106,8 @@ mod models {
 
     const TWO: Bound = Bound::Preemptions(2);
 
-    /// One thread posts twice and two threads fetch. The script chooses when the posting thread moves to the other CPU.
+    /// One thread posts two letters, and two threads fetch letters. The script determines when the posting thread moves
+    /// to the other CPU.
     fn one_posts_and_two_fetch(script: Script) {
         let mailbox = Arc::new(Mailbox::new().unwrap());
         let fetchers = [0, 1].map(|cpu| {
@@ -122,13 +124,13 @@ mod models {
         seen.extend(mailbox.fetch());
         seen.sort_unstable();
         assert_eq!(seen, [1, 2], "each letter is read once");
-        // Dropping the last reference destroys the cache and frees all its memory.
+        // Dropping the last reference destroys the cache, and frees all its memory.
         drop(mailbox);
         let census = Subsystem::global().unwrap().check().unwrap();
         assert_eq!((census.used, census.slabs), (0, 0));
     }
 
-    /// If two threads fetch one letter, one thread gets it.
+    /// If two threads fetch the same letter, only one thread gets it.
     fn two_fetch_one_letter(script: Script) {
         let mailbox = Arc::new(Mailbox::new().unwrap());
         mailbox.post(1).unwrap();

@@ -1,4 +1,5 @@
-//! Objects that stay constructed: connections whose buffers, locks and registrations are reused.
+//! Objects that stay constructed, here connections whose buffers, locks and registrations are
+//! reused.
 //!
 //! The example does equal work with the cache and with `Box`, and prints how many connections each constructed.
 
@@ -25,7 +26,7 @@ impl Connection {
             headers: HashMap::with_capacity(32),
         }
     }
-    /// Resets the connection to the state of a new connection, except for its memory.
+    /// Resets the connection to the state of a new connection, but keeps its memory.
     fn reset(&mut self) {
         *self.peer.get_mut() = None;
         self.input.clear();

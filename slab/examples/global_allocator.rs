@@ -1,4 +1,4 @@
-//! The program's heap in slabs: one line at the top, and all allocations use uslab.
+//! The heap of a program in slabs: one line at the top makes all allocations use uslab.
 //!
 //! ```console
 //! $ cargo run --release -p uslab --example global_allocator

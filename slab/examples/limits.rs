@@ -12,7 +12,8 @@ struct ParsedPage {
     text: [u8; 2000],
 }
 
-/// The parsed pages, oldest first. The lock is held only briefly, and never during an allocation.
+/// The parsed pages, oldest first. A thread holds the lock only briefly, and never during an
+/// allocation.
 #[derive(Default)]
 struct Pages(Mutex<VecDeque<OwnedBox<ParsedPage>>>);
 
@@ -37,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .limit(Limit::Bytes(1 << 20))
         .build()?;
 
-    // Without a shrinker, an allocation beyond the limit fails with an error that names the limit.
+    // Without a shrinker, an allocation beyond the limit fails, and the error names the limit.
     let mut held = vec![];
     let error = loop {
         match cache.alloc() {

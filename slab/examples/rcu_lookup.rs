@@ -1,14 +1,14 @@
-//! A hash table that is read without a lock or a write to shared memory. The nodes of the table are objects of a
-//! type-stable cache.
+//! A hash table that threads read without a lock, and without writing to shared memory. The nodes of the table
+//! are objects of a type-stable cache.
 //!
-//! A reader is pinned, so every node that the reader finds stays a node. A node may be freed and reused for another
-//! entry while it is read, so the reader checks three conditions:
+//! A reader is pinned, so every node that it finds remains a node. While a reader reads a node, the node may be
+//! freed and reused for another entry, so the reader checks three conditions:
 //!
 //! * the node's sequence number is even, and equal before and after the fields are read, so the fields belong together;
-//! * the key is the requested key;
+//! * the node has the requested key;
 //! * the chain ends in this bucket's mark; otherwise the reader was led into another chain and starts again.
 //!
-//! The marks are Linux's `hlist_nulls`; see Documentation/RCU/rculist_nulls.rst.
+//! The marks correspond to Linux's `hlist_nulls` (Documentation/RCU/rculist_nulls.rst).
 
 use std::error::Error;
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ use uslab::sync::{AtomicPtr, AtomicU64, Counter, Mutex, Ordering::*};
 use uslab::{ObjectCache, StableBox, TypeStableCache, rcu};
 
 struct Node {
-    /// The sequence number is odd while the fields are being changed.
+    /// The sequence number is odd while a writer changes the fields.
     sequence: AtomicU64,
     key: AtomicU64,
     value: AtomicU64,
@@ -32,7 +32,7 @@ impl Node {
             next: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
-    /// Returns a key and a value that belong together, or `None` while they are being changed.
+    /// Returns a key and a value that belong together, or `None` while a writer changes them.
     fn read(&self) -> Option<(u64, u64)> {
         // Acquire: pairs with the Release of the second store in `write`.
         let before = self.sequence.load(Acquire);
@@ -51,7 +51,8 @@ impl Node {
     }
 }
 
-/// Returns the mark at the end of a bucket's chain. The mark is odd, and nodes never have odd addresses.
+/// Returns the mark that ends the chain of a bucket. A mark is odd, whereas addresses of nodes are
+/// always even.
 fn end(bucket: usize) -> *mut Node {
     std::ptr::without_provenance_mut(bucket << 1 | 1)
 }
@@ -94,7 +95,8 @@ impl<'c> Table<'c> {
         let Some(node) = entries.remove(&key) else { return false };
         let mut link = &self.buckets[self.bucket(key)];
         while link.load(Relaxed) != node.as_ptr().as_ptr() {
-            // SAFETY: a linked node is an entry, and only the holder of the lock changes the table.
+            // SAFETY: a linked node is an entry, and only the thread that holds the lock changes
+            // the table.
             link = unsafe { &(*link.load(Relaxed)).next };
         }
         link.store(node.next.load(Relaxed), Release);

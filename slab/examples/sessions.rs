@@ -1,16 +1,16 @@
 //! Handles in a server, and how to check code that uses handles.
 //!
-//! The checked code: sessions that requests use and a timer closes, from any thread. A request has its session's handle
-//! as a number from the network. A handle from the network may be stale or made up. A session that is closed during a
-//! request stays until the request ends. Later requests cannot find the session, and it never belongs to another
-//! client.
+//! The checked code is about sessions, which requests use and a timer closes, from any thread. A request contains the
+//! handle of its session as a number from the network. A handle that comes from the network may be stale or invented.
+//! If a session is closed during a request, its object stays until the request ends. Later requests cannot find the
+//! session, and the session never belongs to another client.
 //!
 //! ```console
 //! $ cargo run -p uslab --example sessions                                         # one run, on threads
 //! $ RUSTFLAGS="--cfg loom" cargo test --profile loom -p uslab --example sessions  # every schedule
 //! ```
 //!
-//! The models at the end pass. The planted bug makes a model in this file fail.
+//! The models at the end pass. If the planted bug is in the code, a model in this file fails.
 
 use uslab::handle::{Handle, HandleCache, HandleError, WrapPolicy};
 use uslab::sync::Ordering::Relaxed;
@@ -20,7 +20,7 @@ use uslab::{AllocError, ObjectCache};
 #[cfg(all(test, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-/// The state of a client's session. The session object stays constructed between sessions.
+/// The state of a client's session. The object stays constructed from one session to the next.
 struct Session {
     client: AtomicU64,
     served: AtomicU64,
@@ -34,7 +34,7 @@ impl Sessions {
         ObjectCache::builder("session").ctor(made).build_handles(WrapPolicy::Retire).map(Self)
     }
 
-    /// Opens a session and returns the session's number.
+    /// Opens a session, and returns its number.
     fn open(&self, client: u64) -> Result<u64, HandleError<AllocError>> {
         let prepare = |session: &mut Session| {
             // Relaxed: the session is not shared yet.
@@ -44,8 +44,8 @@ impl Sessions {
         Ok(self.0.alloc_with(prepare)?.to_bits())
     }
 
-    /// Serves a request. Returns the request's client, and the request's index among the session's requests. Returns
-    /// `None` if the session is closed, or never existed.
+    /// Serves one request of a session. Returns the request's client, and the request's index among the session's
+    /// requests. Returns `None` if the session is closed, or never existed.
     fn serve(&self, number: u64) -> Option<(u64, u64)> {
         let handle = Handle::from_bits(number)?;
         planted!("a session is looked up twice" => {
@@ -66,7 +66,7 @@ impl Sessions {
     }
 }
 
-/// A program that uses sessions. The models check the same session code.
+/// A program that uses sessions, whose code the models also check.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if cfg!(loom) {
         return Err("a build with --cfg loom can only run tests: cargo test --example sessions".into());
@@ -107,7 +107,8 @@ mod models {
 
     const TWO: Bound = Bound::Preemptions(2);
 
-    /// A request runs while a timer closes the session and a client opens the next session in its slot.
+    /// A request runs while a timer closes its session, and while a client opens the next session in
+    /// the same slot.
     fn a_request_beside_a_close_and_an_open(script: Script) {
         let sessions = Arc::new(Sessions::new().unwrap());
         let number = sessions.open(1).unwrap();
@@ -136,7 +137,6 @@ mod models {
         models(name, TWO, 270, Script::all(0, 2, 2), a_request_beside_a_close_and_an_open);
     }
 
-    /// Runs the scenario in loom's own `model` function.
     #[test]
     fn request_gets_its_session_or_none_under_loom() {
         let mut builder = uslab::check::loom::model::Builder::new();

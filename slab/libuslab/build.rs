@@ -3,19 +3,19 @@
 use std::path::Path;
 use std::process::Command;
 
-/// True if the linker finds the unwinder as an archive (`libgcc_eh.a`); toolchains of clang alone do not have this
-/// archive.
+/// True if the linker finds the unwinder as an archive (`libgcc_eh.a`), which toolchains with only clang do not
+/// have.
 fn has_unwinder_archive() -> bool {
     let linker = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());
     let found = Command::new(linker).arg("-print-file-name=libgcc_eh.a").output();
-    // For an unknown file, a compiler prints only the file name.
+    // If the file does not exist, the compiler prints only the file's name.
     found.is_ok_and(|found| Path::new(String::from_utf8_lossy(&found.stdout).trim()).is_absolute())
 }
 
 fn main() {
     // The unwinder takes call stacks and contains panics. Linked from the archive, the unwinder adds 60 KiB to this
-    // library. A shared unwinder would make the loader map `libgcc_s.so.1` into each process, which takes ten system
-    // calls. The archive is linked as a whole, because the shared library is named first.
+    // library. With a shared unwinder, the loader would map `libgcc_s.so.1` into each process, which takes ten
+    // system calls. The whole archive is linked, because the linker arguments name the shared library first.
     if std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") && has_unwinder_archive() {
         println!("cargo::rustc-cdylib-link-arg=-Wl,--push-state,--whole-archive,-l:libgcc_eh.a,--pop-state");
     }

@@ -1,4 +1,4 @@
-//! Blocks: memory as a safe, owned value, for callers without `unsafe`.
+//! Blocks, which are owned memory for callers without `unsafe`.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::cache::mempool::Mempool;
@@ -106,7 +106,7 @@ impl<'c> Block<'c> {
     }
     /// Number of usable bytes: the requested size rounded up to the allocator's size; 0 for an empty layout.
     ///
-    /// The cost is the same as of [`Malloc::usable_size`].
+    /// A call costs as much as [`Malloc::usable_size`].
     pub fn usable_size(&self) -> usize {
         match self.origin {
             Origin::Cache(cache) => cache.geometry().usable(),
@@ -126,7 +126,8 @@ impl<'c> Block<'c> {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.front_mut(self.layout.size())
     }
-    /// The first `n` bytes of the block, or all if the block has fewer. Bytes after the first `n` are not touched.
+    /// The first `n` bytes of the block, or the whole block if it is shorter. Bytes after the first `n` are not
+    /// touched.
     pub fn front(&self, n: usize) -> &[u8] {
         let n = self.initialise(n);
         // SAFETY: the block owns the first `n` bytes, which are initialised.
@@ -154,8 +155,8 @@ impl<'c> Block<'c> {
     fn initialise(&self, n: usize) -> usize {
         let (n, done) = (n.min(self.layout.size()), self.initialised.get());
         if done < n {
-            // SAFETY: the block owns these bytes. No reference to bytes beyond `done` exists, because each method that
-            // returns a reference initialises its bytes first, and `Cell` excludes other threads.
+            // SAFETY: the block owns the bytes from `done` to `n`. No reference to bytes beyond `done` exists, because
+            // each method that returns a reference initialises its bytes first, and `Cell` excludes other threads.
             unsafe { self.memory.add(done).write_bytes(0, n - done) };
             self.initialised.set(n);
         }
@@ -163,7 +164,7 @@ impl<'c> Block<'c> {
     }
 }
 
-/// Lends the bytes to generic owners, such as `bytes::Bytes::from_owner`.
+/// Lends the block's bytes to generic owners, such as `bytes::Bytes::from_owner`.
 impl AsRef<[u8]> for Block<'_> {
     fn as_ref(&self) -> &[u8] {
         self.bytes()
@@ -207,7 +208,7 @@ impl<'c> Prefilled<'c> {
 }
 
 impl Mempool {
-    /// Allocates an owned, safe [`Block`], whose drop frees it to the pool.
+    /// Allocates an owned, safe [`Block`], which frees its object to the pool when it is dropped.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does.
@@ -299,7 +300,7 @@ mod tests {
         // SAFETY: the address is inside the object.
         let last = unsafe { block.address().add(63) };
         block.front_mut(8).fill(1);
-        // SAFETY: the object's last byte was written by its last user.
+        // SAFETY: the object's last user wrote its last byte.
         assert_eq!(unsafe { last.read() }, 7, "only the front of the memory was written");
         assert_eq!(block.front(16), [1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
         block.front_mut(32).fill(2);

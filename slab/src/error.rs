@@ -33,11 +33,12 @@
 //! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `preloaded_malloc_follows_the_c_malloc_contract` |
 //!
 //! # Panics
-//! User callbacks run with no lock held, unless the table names a lock, and under `uslab_sync::catch_panic`. A panic is *passed
-//! on* if an operation ran the callback for its own caller: the call restores a consistent state and then panics with the
-//! callback's payload. A panic is *contained* if the callback ran in an unrelated caller's allocation, free or reap. For a
-//! contained panic, the panic hook has reported the panic, the payload is leaked (its `Drop` may panic, too), and the unrelated
-//! call continues. After either kind of panic nothing is lost, and all locks are released.
+//! User callbacks run under `uslab_sync::catch_panic`, and with no lock held unless the table names a lock. A panic is
+//! *passed on* if an operation ran the callback for its own caller: the call restores a consistent state, and then
+//! panics with the callback's payload. A panic is *contained* if the callback ran in an unrelated caller's allocation,
+//! free or reap. After a contained panic, the unrelated call continues: the panic hook has reported the panic, and the
+//! payload is leaked, because its `Drop` may panic, too. After either kind of panic, no memory is lost and all locks
+//! are released.
 //!
 //! | callback | a panic | goes on with | state | it calls the allocator, or ends itself or its cache |
 //! |---|---|---|---|---|
@@ -61,14 +62,14 @@
 //! | closures of handles and pools (`make`, `keep`, growth of an arena) | passed on | nothing | the value is not in; what was kept or freed before stays so | `&mut` forbids it; an arena that grows panics, as its `RefCell` is borrowed |
 //! | functions of C (`uslab.h`) | a C++ exception or a Rust panic aborts the process | nowhere | none | may use other caches; must not destroy their own |
 //!
-//! As everywhere in Rust, the process aborts if a panic is passed on in a `Drop` (of a [`CacheBox`](crate::CacheBox), a `Hive`)
-//! while the thread is already unwinding. Under `panic = "abort"` any panic aborts the process.
+//! If a `Drop` (of a [`CacheBox`](crate::CacheBox), a `Hive`) passes on a panic while the thread is already unwinding,
+//! the process aborts, as everywhere in Rust. Under `panic = "abort"` any panic aborts the process.
 
 use crate::geometry::GeometryError;
 use core::fmt;
 use uslab_buddy::PageError;
 
-/// Reason why an allocation failed: names the limit that was reached. The caller may free something and try again.
+/// Reason why an allocation failed, with the limit that was reached. The caller may free memory and try again.
 ///
 /// ```
 /// use uslab::{AllocError, Gfp, KmemCache, Limit};
@@ -87,13 +88,14 @@ pub enum AllocError {
         /// The cache's limit, in slabs.
         slabs: u32,
     },
-    /// The cache's slabs, and the bytes that its objects [hold](crate::KmemCacheBuilder::holds), reach its limit in
-    /// bytes, and no object is free.
+    /// The slabs of the cache and the bytes that its objects [own outside their
+    /// slots](crate::KmemCacheBuilder::holds) reach the limit in bytes, and no object is free.
     HeldLimit {
         /// The cache's limit, in bytes.
         bytes: usize,
     },
-    /// The caches of the [account](crate::cache::Account) together reach its limit, and none of their objects is free.
+    /// The caches of the [account](crate::cache::Account) together reach the account's limit, and none of their
+    /// objects is free.
     AccountLimit {
         /// The account's limit, in bytes.
         bytes: usize,
@@ -102,7 +104,7 @@ pub enum AllocError {
     Memory(uslab_buddy::AllocError),
     /// Memory for the bitmap of another slab was refused.
     SideTable,
-    /// The size, a count, or a count times a size, exceeds what can ever be allocated.
+    /// The size, the count, or their product, exceeds what can ever be allocated.
     TooLarge,
     /// The system refuses to map memory, or the [limit](uslab_buddy::PageConfig::limit) leaves no bytes for mappings.
     Refused {
@@ -115,12 +117,12 @@ pub enum AllocError {
     Destroyed,
     /// The address to reallocate is not an object; the error was reported as a corruption.
     NotAnObject,
-    /// An injected failure: see [`faults`](crate::faults).
+    /// An injected failure (see [`faults`](crate::faults)).
     Injected,
 }
 
 impl AllocError {
-    /// Returns `true` for an error that another user's free can end.
+    /// Returns `true` if a free by another user can remove the cause of the error.
     pub(crate) fn is_limit(self) -> bool {
         matches!(self, Self::CacheLimit { .. } | Self::HeldLimit { .. } | Self::AccountLimit { .. })
     }
@@ -171,14 +173,16 @@ impl From<uslab_buddy::AllocError> for AllocError {
 pub enum CacheError {
     /// No slab can hold objects of the requested size and alignment.
     Geometry(GeometryError),
-    /// The name is empty or contains blanks, which end the name for readers of slabinfo.
+    /// The name is empty, or contains blanks, which readers of slabinfo would take for the end of
+    /// the name.
     Name,
     /// Address space for the tables of [checked frees](crate::Config::check_frees) was refused.
     Memory,
-    /// A type-stable cache cannot use the subsystem of the process-wide malloc, because the collector that frees its
-    /// slabs allocates.
+    /// A type-stable cache cannot use the subsystem of the process-wide malloc, because the collector that frees the
+    /// cache's slabs allocates memory.
     TypeStable,
-    /// [Zero on free](crate::KmemCacheBuilder::zero_on_free) was requested for objects that stay constructed.
+    /// [Zero on free](crate::KmemCacheBuilder::zero_on_free) was requested for a cache whose objects stay
+    /// constructed.
     ZeroOnFree,
     /// The account belongs to another subsystem.
     Account,
@@ -212,7 +216,7 @@ impl From<StartError> for CacheError {
     }
 }
 
-/// Error of destroying a cache with objects in use. The cache stays usable.
+/// Error of an attempt to destroy a cache with objects in use. The cache remains usable.
 ///
 /// ```
 /// use uslab::{Busy, Gfp, KmemCache};
@@ -226,8 +230,8 @@ impl From<StartError> for CacheError {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// Number of objects in use, or, in a call by a destructor, of objects being destructed. At least 1, unless the
-    /// cache is shared.
+    /// Number of objects in use or, if a destructor called `destroy`, of objects being destructed. The number is at
+    /// least 1, unless the cache is shared.
     pub live: u64,
     /// Number of other users that share the cache through [`KmemCacheBuilder::merge`](crate::KmemCacheBuilder::merge).
     pub aliases: u64,
@@ -263,7 +267,8 @@ pub enum StartError {
     Pages(PageError),
     /// Address space was refused for the bitmaps of slabs with many objects, or for the table of huge memory.
     SideTable,
-    /// Address space was refused for the checked frees of kmalloc's or a malloc's caches.
+    /// The system refused address space for the tags of checked frees in the caches of kmalloc or
+    /// of a malloc.
     Kmalloc,
     /// The current thread is already starting the global subsystem.
     Starting,

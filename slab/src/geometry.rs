@@ -1,29 +1,30 @@
 //! Slab geometry: the order of a slab, and the number and offsets of its objects.
 //!
 //! The rule is Linux's, and agrees with each row of `/proc/slabinfo` (`calculate_order`, `calculate_sizes` and
-//! `calculate_alignment` of `mm/slub.c` and `mm/slab_common.c`, in our own words):
+//! `calculate_alignment` of `mm/slub.c` and `mm/slab_common.c`, in different words):
 //!
-//! 1. A slab should hold `4 * (bit length of present CPUs + 1)` objects, but no more than the largest ordinary order holds, and
-//!    at least one. With more CPUs, larger slabs make threads take the node's lock less often.
-//! 2. A slab gets the smallest order that holds the wanted objects and wastes at most 1/16 of the slab; failing that, at most
-//!    1/8, then 1/4, then 1/2.
+//! 1. A slab should hold `4 * (bit length of present CPUs + 1)` objects, but at least one, and no more than the largest
+//!    ordinary order holds. With more CPUs, larger slabs make threads take the node's lock less often.
+//! 2. A slab gets the smallest order that holds the wanted objects and wastes at most 1/16 of the slab; if no order
+//!    satisfies this, the bound is raised to 1/8, 1/4, and finally 1/2.
 //! 3. An object that is larger than the largest ordinary slab gets the smallest order that holds one object.
 //!
-//! Therefore **the CPU count is an input**: objects of one size get another order on a machine with another CPU count.
-//! A comparison with a kernel must use the kernel's CPU count.
+//! Therefore **the CPU count is an input**: for objects of one size, slabs have another order on a machine with
+//! another CPU count. A comparison with a kernel must use the kernel's CPU count.
 //!
-//! The stride is the object size rounded up to a word, then to the alignment. Linux puts a free-list pointer behind objects
-//! that have a constructor or are type-stable. In uslab, bitmaps outside the slab replace free lists, so no object needs a
-//! larger stride.
+//! The stride is the object size rounded up to a word, then to the alignment. Linux puts a free-list pointer after each
+//! object that has a constructor or is type-stable. In uslab, bitmaps outside the slab replace free lists, so no object
+//! needs a larger stride.
 
 use core::fmt;
 use uslab_buddy::{MAX_ORDER, Order, PAGE_SIZE};
 
-/// Bytes of a word: the least size and alignment of an object.
+/// Bytes of a word: the smallest size and the smallest alignment of an object.
 pub(crate) const WORD: usize = 8;
-/// Least stride in models, in bytes: the model checker's record of object owners has one cell per `SPACING` bytes.
+/// Smallest stride in models, in bytes; the model checker's record of object owners has one cell per `SPACING`
+/// bytes.
 pub(crate) const SPACING: usize = 2048;
-/// Bytes of a cache line, for hardware alignment.
+/// Bytes of a cache line, to which hardware-aligned objects are aligned.
 pub const CACHE_LINE: usize = 64;
 /// Maximum number of objects in a slab.
 pub const MAX_OBJECTS: usize = 32_767;
@@ -43,8 +44,8 @@ pub const MAX_OBJECTS: usize = 32_767;
 pub struct OrderRule {
     /// Number of CPUs present. More CPUs mean larger slabs.
     pub present_cpus: u32,
-    /// Maximum number of CPUs of the machine. The maximum replaces a `present_cpus` of 1, for machines that add their CPUs
-    /// late.
+    /// Maximum number of CPUs of the machine. If `present_cpus` is 1, this maximum replaces it, for machines that add
+    /// their CPUs late.
     pub possible_cpus: u32,
     /// Smallest order of a slab (`slab_min_order`); default 0.
     pub min_order: u8,
@@ -60,7 +61,6 @@ impl OrderRule {
         Self { present_cpus: cpus, possible_cpus: cpus, min_order: 0, max_order: 3, min_objects: 0 }
     }
 
-    /// Number of objects that a slab should hold.
     fn min_objects(&self) -> usize {
         if self.min_objects != 0 {
             return self.min_objects as usize;
@@ -125,9 +125,10 @@ impl std::error::Error for GeometryError {}
 ///
 /// # Invariants
 ///
-/// * `stride` is a multiple of `align`, and `align` is a power of two and at least a word. A block of pages is aligned
-///   to its size, which is at least `stride`, so every object is aligned.
-/// * `1 <= objects <= MAX_OBJECTS` and `lead + objects * stride + guard <= slab_bytes`; the same holds for `min_order`.
+/// * `stride` is a multiple of `align`, which is a power of two and at least a word. A block of pages is aligned to
+///   its size, which is at least `stride`, so every object is aligned.
+/// * `1 <= objects <= MAX_OBJECTS` and `lead + objects * stride + guard <= slab_bytes`, and both also hold for
+///   `min_order`.
 /// * `lead` is a multiple of `align`. Without red zones `lead` is 0.
 ///
 /// ```
@@ -146,18 +147,18 @@ pub struct Geometry {
     align: u32,
     /// Number of bytes before the first object.
     lead: u32,
-    /// Number of inaccessible bytes at the end of a slab: 0, or one page.
+    /// Number of inaccessible bytes at the end of a slab: 0 or one page.
     guard: u32,
-    /// Maximum number of objects in a slab.
     most: u32,
     order: Order,
     min_order: Order,
-    /// `2^RECIPROCAL_SHIFT / stride`, rounded up past it: see [`Geometry::index`].
+    /// `2^RECIPROCAL_SHIFT / stride`, rounded up (see [`Geometry::index`]).
     reciprocal: u64,
 }
 
-/// Exact for offsets and strides up to the largest block, 2^22 bytes. The error of `offset * reciprocal` is below
-/// `offset / 2^44 <= 2^-22 <= 1 / stride`, and the product stays below 2^64 because a stride has at least 2^3 bytes.
+/// Shift with which the reciprocal is exact for offsets and strides up to the largest block, 2^22 bytes. The error
+/// of `offset * reciprocal` is below `offset / 2^44 <= 2^-22 <= 1 / stride`, and the product stays below 2^64
+/// because a stride has at least 2^3 bytes.
 const RECIPROCAL_SHIFT: u32 = 44;
 const _: () = assert!((PAGE_SIZE << MAX_ORDER) <= 1 << 22);
 
@@ -184,8 +185,8 @@ impl Geometry {
     pub fn new(size: usize, align: usize, rule: &OrderRule) -> Result<Self, GeometryError> {
         Self::laid_out(size, align, 0, 0, rule)
     }
-    /// Computes the geometry as [`new`](Self::new) does, with a red zone of at least `zone` bytes on both sides of each object.
-    /// Half of the gap between two objects belongs to each of the two.
+    /// Computes the geometry as [`new`](Self::new) does, with a red zone of at least `zone` bytes on both sides of each
+    /// object. Half of the gap between two objects belongs to each of these objects.
     pub(crate) fn with_zones(
         size: usize,
         align: usize,
@@ -194,8 +195,8 @@ impl Geometry {
     ) -> Result<Self, GeometryError> {
         Self::laid_out(size, align, zone, zone, rule)
     }
-    /// Computes the geometry as [`new`](Self::new) does, with at least `tail` bytes behind each object that its user must not
-    /// write.
+    /// Computes the geometry as [`new`](Self::new) does, with at least `tail` bytes after each object that the object's
+    /// user must not write.
     pub(crate) fn with_tail(
         size: usize,
         tail: usize,
@@ -239,7 +240,7 @@ impl Geometry {
         })
     }
 
-    /// Limits a slab to `objects` objects, and shrinks the slab's order to fit them.
+    /// Limits a slab to `objects` objects, and reduces the slab's order to what these objects need.
     pub(crate) fn at_most(self, objects: usize) -> Self {
         let most = objects.clamp(1, self.most as usize);
         let bytes = self.lead() + most * self.stride() + self.guard();
@@ -247,8 +248,8 @@ impl Geometry {
         Self { most: most as u32, order: order.min(self.order), ..self }
     }
 
-    /// Adds a guard page at the end of each slab, and makes slabs at least four pages, so that guards take at most a
-    /// quarter of the addresses. A slab of the largest order gets no guard page.
+    /// Adds a guard page at the end of each slab, and gives slabs at least four pages, so that guard pages take at
+    /// most a quarter of the addresses. A slab of the largest order gets no guard page.
     pub(crate) fn with_guard(self) -> Self {
         let least = Order::for_bytes(self.lead() + self.stride() + PAGE_SIZE);
         let (Some(min_order), Some(usual)) = (least, Order::for_bytes(4 * PAGE_SIZE)) else { return self };
@@ -260,8 +261,8 @@ impl Geometry {
         self.guard as usize
     }
 
-    /// Alignment of a hardware-aligned object of `size` bytes: a cache line, halved while the object fits in half of it
-    /// (`SLAB_HWCACHE_ALIGN`).
+    /// Alignment of a hardware-aligned object of `size` bytes: a cache line, or half of it while the object fits into
+    /// half, and so on (`SLAB_HWCACHE_ALIGN`).
     pub const fn hardware_align(size: usize) -> usize {
         let mut align = CACHE_LINE;
         while size <= align / 2 && align > WORD {
@@ -283,7 +284,7 @@ impl Geometry {
     pub const fn lead(&self) -> usize {
         self.lead as usize
     }
-    /// Sizes of the red zones before and behind each object, in bytes.
+    /// Sizes of the red zones before and after each object, in bytes.
     pub(crate) const fn zones(&self) -> (usize, usize) {
         let gap = self.stride() - self.object_size();
         if self.lead == 0 { (0, 0) } else { (gap / 2, gap - gap / 2) }
@@ -330,14 +331,15 @@ impl Geometry {
             half
         }
     }
-    /// Index of the object that starts at byte `offset` of the slab; `None` inside an object. Cost: two multiplications.
+    /// Index of the object that starts at byte `offset` of the slab, or `None` if no object starts there. Cost: two
+    /// multiplications.
     #[inline(always)]
     pub const fn index(&self, offset: usize) -> Option<usize> {
         let Some(offset) = offset.checked_sub(self.lead()) else { return None };
         let index = ((offset as u64 * self.reciprocal) >> RECIPROCAL_SHIFT) as usize;
         if index * self.stride() == offset { Some(index) } else { None }
     }
-    /// Returns `true` if a slab of `order` has an object `index`. Cost: one multiplication;
+    /// Returns `true` if a slab of `order` has an object `index`. Cost: one multiplication, whereas
     /// [`objects_at`](Self::objects_at) divides.
     #[inline(always)]
     pub(crate) const fn has_object(&self, index: usize, order: Order) -> bool {
@@ -420,7 +422,6 @@ mod tests {
             }
         }
 
-        /// Red zones surround each object, and no object extends beyond the end of its slab.
         #[test]
         fn objects_with_zones_are_inside_aligned_and_disjoint(
             size in 1_usize..=1 << 20, align in 0_u32..=16, cpus in 1_u32..256, index in 0_usize..MAX_OBJECTS,
@@ -450,7 +451,7 @@ mod tests {
 
         /// A limited slab has no more objects than the limit, and no more pages than its objects need.
         #[test]
-        fn a_slab_of_few_objects_is_no_larger_than_they_need(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
+        fn slab_with_limited_objects_has_no_superfluous_pages(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
             let whole = Geometry::new(size, 0, &OrderRule::for_cpus(cpus)).unwrap();
             let few = whole.at_most(most);
             prop_assert_eq!(few.objects(), most.min(whole.objects()));

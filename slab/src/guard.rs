@@ -1,39 +1,44 @@
-//! Sampled guard: one allocation in many gets a separate page between two inaccessible pages, as in Linux's KFENCE and in
-//! GWP-ASan.
+//! Sampled guard, which gives one allocation in many a separate page between two inaccessible pages, as Linux's KFENCE
+//! and GWP-ASan do.
 //!
 //! ```text
 //! pool   [ guard ][ slot 0 ][ guard ][ slot 1 ][ guard ] ...
 //!                  ^ object at either end, chosen at random; the rest of the page is filled, and checked at the free
 //! ```
 //!
-//! An access outside a sampled object, or after its free, faults; [`faults`] reports the kind of access. A write that stays
-//! within the page is detected at the free, as are double frees and frees of interior addresses. With the feature `stacks`,
-//! reports have the call stacks of the allocation and of the free.
+//! If a program accesses a sampled object after its free, or memory outside the object, the access faults, and
+//! [`faults`] reports its kind. The free of a sampled object detects writes that stayed within the page; double frees
+//! and frees of interior addresses are also detected. With the feature `stacks`, reports have the call stacks of the
+//! allocation and of the free.
 //!
 //! # Sampled allocations
 //!
 //! The guard samples allocations of [`Malloc`](crate::Malloc), of kmalloc and of object caches, up to a page. The
-//! inlined paths are unchanged: a miss decides if an allocation is sampled; it counts for as many allocations as a
-//! magazine has objects. A program that alternately allocates and frees never misses. Therefore, if an interval of the
-//! [reaper](crate::reaper) had fewer than half of the expected samples, its end drains the CPUs' stacks of one class.
-//! The class is drawn at random, in proportion to its allocations, and its next allocation is sampled.
+//! inlined paths do not change: a miss of the inlined path decides if an allocation is sampled, and counts for as many
+//! allocations as a magazine has objects. A program that allocates and frees alternately never misses the inlined
+//! path. Therefore, at the end of an interval with fewer than half of the expected samples, the
+//! [reaper](crate::reaper) drains the CPUs' stacks of one class. The class is drawn at random, in proportion to its
+//! allocations, and the next allocation of that class is sampled.
 //!
-//! The guard's pool is not part of the subsystem's pages, so a free that finds its class by address misses. A free that
-//! names its cache does not check the address, so frees of sampling caches leave the inlined path. Caches are sampled
-//! if their subsystem sets [`Config::guard_every`](crate::Config::guard_every); the option of `Uslab` does not affect
-//! the global subsystem.
+//! The guard's pool is outside the subsystem's pages, so a free of a sample that looks for its class by address misses
+//! the inlined path. A free that names its cache does not check the address, so frees of sampling caches do not use the
+//! inlined path. Caches are sampled if their subsystem sets [`Config::guard_every`](crate::Config::guard_every); the
+//! option of `Uslab` does not affect the global subsystem.
 //!
-//! Caches with a constructor, destructor or reset are not sampled, because their objects stay constructed. Type-stable caches
-//! are not sampled, because readers may see their free objects. Caches with a limit or an account are not sampled, because each
-//! object counts. Bulk allocations and prefilled stocks are not sampled either.
+//! Caches with a constructor, destructor or reset are not sampled, because their objects stay constructed. Type-stable
+//! caches are not sampled, because readers may see their free objects. Caches with a limit or an account are not
+//! sampled, because each of their objects counts towards the limit. Bulk allocations and prefilled stocks are not
+//! sampled either.
 //!
 //! # Invariants
 //!
-//! * A slot is [`BUSY`] while one thread works on it. Only that thread changes the slot's page and records.
-//! * The guard has no lock, because a fault may be reported while other threads do anything. The child of a fork finds each
-//!   slot in one state, and takes over slots that were busy in other threads.
-//! * Slots are tried in order, so a freed slot rests while the others are used. If all slots are in use, no allocation is
-//!   sampled.
+//! * A slot is [`BUSY`] while one thread works on it, and only this thread changes the slot's page and
+//!   records.
+//! * The guard has no lock, because a thread may fault while other threads are at any point of their work. In the child
+//!   of a fork, each slot has one definite state, and the child takes over the slots on which other threads were
+//!   working.
+//! * The guard tries slots in order, so a freed slot is unused while allocations use the other slots. If all slots are
+//!   in use, no allocation is sampled.
 
 pub(crate) mod faults;
 
@@ -51,12 +56,12 @@ use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, MODEL, UnsafeCell};
 const FREE: u32 = 0;
 /// State of a slot on which a thread works.
 const BUSY: u32 = 1;
-/// State of a slot whose page holds an object.
+/// State of a slot whose page has an object in use.
 const USED: u32 = 2;
-/// State of a slot whose page held an object, which was freed.
+/// State of a slot whose object was freed.
 const FREED: u32 = 3;
 
-/// Number of slots that are tried for one sample.
+/// Number of slots that one sample tries.
 const MAX_TRIED_SLOTS: usize = 8;
 /// Byte that fills the page outside of the object.
 const FILL: u8 = 0xA7;
@@ -94,11 +99,12 @@ struct Slot {
     size: Counter,
     allocated: Trace,
     freed: Trace,
-    /// A cell that lets a model checker find two threads that work on one slot at a time.
+    /// A cell by which a model checker finds two threads that work on one slot at the same time.
     hands: UnsafeCell<()>,
 }
 
-// SAFETY: all fields except the cell are atomic. The cell has no data, and only checkers access it.
+// SAFETY: all fields except the cell are atomic. The cell has no data, and only model checkers
+// access it.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -112,9 +118,11 @@ impl Slot {
             hands: UnsafeCell::new(()),
         }
     }
-    /// Takes the slot from state `from` to `BUSY`, for this thread; returns `false` if the slot is in another state.
+    /// Changes the slot's state from `from` to `BUSY`, for this thread; returns `false` if the slot is in another
+    /// state.
     fn take(&self, from: u32) -> bool {
-        // Acquire: pairs with the Release of `give`. Relaxed: a failed exchange reads nothing else.
+        // Acquire: pairs with the Release of `give`. Relaxed: after a failed exchange, the thread
+        // reads nothing else of the slot.
         let taken = self.state.compare_exchange(from, BUSY, Acquire, Relaxed).is_ok();
         if taken {
             self.hands.with_mut(|_| ());
@@ -128,7 +136,8 @@ impl Slot {
     }
 }
 
-/// The slots' records, in separate memory. In the malloc's memory, an overflow of the program could overwrite the records.
+/// The slots' records, in separate memory. If the records were in the malloc's memory, an overflow of the program could
+/// overwrite them.
 #[cfg(not(any(loom, shuttle)))]
 #[derive(Debug)]
 struct Slots {
@@ -156,7 +165,6 @@ impl core::ops::Deref for Slots {
 #[cfg(any(loom, shuttle))]
 type Slots = Box<[Slot]>;
 
-/// Pool of slots and their pages.
 #[derive(Debug)]
 pub(crate) struct Pool {
     region: Region,
@@ -178,12 +186,12 @@ pub(crate) struct InvalidAccess {
 struct SlotRecord {
     begin: usize,
     size: usize,
-    /// Thread and stack of the object's allocation, and of its free.
+    /// Threads and call stacks of the object's allocation and of its free.
     traces: [Option<(u64, u64)>; 2],
 }
 
 impl Pool {
-    /// Makes a pool of `slots` slots; `None` if the address space is refused.
+    /// Makes a pool of `slots` slots; returns `None` if the system refuses address space.
     pub(crate) fn new(slots: usize, backend: Backend, key: Key) -> Option<Self> {
         let pages = 2 * slots + 1;
         let none = &Faults::default();
@@ -197,11 +205,11 @@ impl Pool {
     fn base(&self) -> usize {
         self.region.base().addr().get()
     }
-    /// Returns `true` if the address belongs to the pool.
     pub(crate) fn holds(&self, address: usize) -> bool {
         address.wrapping_sub(self.base()) < self.region.bytes()
     }
-    /// Slot whose page has the address; `None` for an address in a guard page.
+    /// Returns the slot whose page contains the address, or `None` if the address is in a guard
+    /// page.
     fn slot_at(&self, address: usize) -> Option<usize> {
         let page = (address - self.base()) / PAGE_SIZE;
         (page % 2 == 1).then_some(page / 2)
@@ -211,13 +219,14 @@ impl Pool {
         start..start + PAGE_SIZE
     }
 
-    /// Allocates a zeroed object with a separate page; `None` if no slot is free or the object is too large.
+    /// Allocates a zeroed object in a separate page; returns `None` if no slot is free or the object is too
+    /// large.
     pub(crate) fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         if size == 0 || size > PAGE_SIZE || align > PAGE_SIZE {
             return None;
         }
         let taken = (0..MAX_TRIED_SLOTS.min(self.slots.len())).find_map(|_| {
-            // Relaxed: the counter only spreads the tries over the slots.
+            // Relaxed: the counter only spreads the attempts over the slots.
             let next_slot = self.next_slot.fetch_add(1, Relaxed);
             let slot = next_slot % self.slots.len();
             let was = [FREED, FREE].into_iter().find(|state| self.slots[slot].take(*state));
@@ -252,7 +261,8 @@ impl Pool {
     /// Fails if no object in use is at the address.
     pub(crate) fn size_of(&self, address: usize) -> Result<usize, CorruptionKind> {
         let slot = &self.slots[self.slot_at(address).ok_or(CorruptionKind::Foreign)?];
-        // Relaxed: the owner of an object has synchronised with its `alloc`. For other addresses the result is a guess.
+        // Relaxed: the owner of an object has synchronised with its `alloc`. For an address that is not an object in
+        // use, the result is a guess.
         match slot.state.load(Relaxed) {
             USED if self.base() as u64 + slot.at.get() == address as u64 => Ok(slot.size.get() as usize),
             USED => Err(CorruptionKind::Interior),
@@ -260,7 +270,7 @@ impl Pool {
         }
     }
 
-    /// Frees an object; from then on an access to its page faults.
+    /// Frees an object, whose page is inaccessible from then on.
     ///
     /// # Errors
     /// Returns the kind of the error and a description. With [`CorruptionKind::Overflow`] the object is freed nevertheless.
@@ -296,7 +306,8 @@ impl Pool {
             (false, _) => Some("write before the beginning"),
         };
         slot.freed.take();
-        // SAFETY: by contract, the caller no longer uses the object. If the page stays accessible, it is at least zeroed.
+        // SAFETY: by contract, the caller no longer uses the object. If the page cannot be made inaccessible, it is at
+        // least zeroed.
         unsafe { self.region.decommit(page) };
         // The record is copied before another thread can take the slot.
         let object = what.map(|_| self.known_of(slot, true));
@@ -329,7 +340,7 @@ impl Pool {
             };
             return InvalidAccess { what, address, object: Some(self.slot_record(slot)) };
         }
-        // A guard page has an object on both sides, and the report names the nearer one.
+        // A guard page is between two objects' pages, and the report names the nearer object.
         let page = (address - self.base()) / PAGE_SIZE / 2;
         let below = page.checked_sub(1);
         let distance = |slot: &usize| {
@@ -347,7 +358,7 @@ impl Pool {
         InvalidAccess { what, address, object: slot.map(|slot| self.slot_record(slot)) }
     }
 
-    /// Frees the slots on which other threads were working.
+    /// Frees the slots on which other threads were working when the process forked.
     ///
     /// # Safety
     /// The process is the child of a fork, and has no other thread.
@@ -359,7 +370,6 @@ impl Pool {
             }
         }
     }
-    /// Number of slots with an object in use.
     pub(crate) fn used(&self) -> usize {
         self.slots.iter().filter(|slot| slot.state.load(Relaxed) == USED).count()
     }
@@ -404,14 +414,13 @@ mod sampled {
     const STARTED: u32 = 1;
     const NEVER: u32 = 2;
 
-    /// The sampling decision, and the pool, which the first sample makes.
+    /// Decides which allocations are sampled, and owns the pool, which the first sample makes.
     #[derive(Debug)]
     pub(crate) struct Guard {
         /// Mean number of allocations per sample; 0 disables sampling.
         every: Counter,
         slots: Counter,
-        /// Number of allocations until the next sample; the number is signed, and if it is 0 or negative, a sample is
-        /// due.
+        /// Number of allocations until the next sample; a sample is due if this signed number is 0 or negative.
         left: Counter,
         samples: Counter,
         /// Numbers of allocations and samples at the end of the last interval.
@@ -449,7 +458,7 @@ mod sampled {
             1 + Draws::of(self.key, self.samples.get()).below((2 * every as usize).saturating_sub(1)) as u64
         }
 
-        /// Counts `allocations`, and returns `true` if one of them should be sampled.
+        /// Counts `allocations` allocations, and returns `true` if one of them should be sampled.
         #[inline]
         pub(crate) fn is_due(&self, allocations: u64) -> bool {
             let every = self.every.get();
@@ -457,21 +466,21 @@ mod sampled {
                 return false;
             }
             self.left.sub(allocations);
-            // Two threads that find a sample due together take two samples, or one thread also resets the other thread's count.
+            // If two threads find at the same time that a sample is due, both take a sample, or one thread also resets
+            // the other thread's count.
             let due = self.left.get().cast_signed() <= 0;
             if due {
                 self.left.set(self.distance(every));
             }
             due
         }
-        /// Allocates a sampled object.
         #[cold]
         pub(crate) fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
             let pool = match self.pool.get() {
                 Some(pool) => pool,
-                // Making the pool allocates. Allocations while the pool is made are not sampled, in this thread or others. A
-                // pool that the system refused is not tried again. Relaxed: the state only selects the thread that makes the
-                // pool.
+                // Making the pool allocates memory. While one thread makes the pool, no thread's allocations are
+                // sampled. If the system has refused a pool, the guard does not try again. Relaxed: the state only
+                // selects the thread that makes the pool.
                 None if self.pool_state.compare_exchange(NONE, STARTED, Relaxed, Relaxed).is_err() => {
                     return None;
                 }
@@ -498,7 +507,7 @@ mod sampled {
         pub(crate) fn pool(&self) -> Option<&Pool> {
             self.pool.get()
         }
-        /// The guard's pool, if the address belongs to it.
+        /// Returns the guard's pool if the address belongs to it.
         pub(crate) fn pool_of(&self, address: NonNull<u8>) -> Option<&Pool> {
             self.pool.get().filter(|pool| pool.holds(address.addr().get()))
         }
@@ -508,17 +517,17 @@ mod sampled {
         pub(crate) fn is_on(&self) -> bool {
             self.every.get() > 0
         }
-        /// Ends an interval at a total of `allocations`. Returns `true` if there were fewer than half of the expected
-        /// samples; the next miss is then sampled.
+        /// Ends an interval, until which there were `allocations` allocations in total. If the interval had fewer
+        /// than half of the expected samples, returns `true`, and the next miss is sampled.
         pub(crate) fn end_interval(&self, allocations: u64) -> bool {
             let ([allocated, sampled], samples) = (&self.last_counts, self.samples.get());
-            // The counts of a destroyed cache are no longer in the sum.
+            // The sum no longer includes the counts of destroyed caches.
             allocated.set(allocated.get().min(allocations));
             let requested = match self.every.get() {
                 0 => 0,
                 every => allocations.saturating_sub(allocated.get()) / every,
             };
-            // A remainder is carried over to the next interval.
+            // The remainder is carried over to the next interval.
             if requested == 0 {
                 return false;
             }
@@ -540,7 +549,7 @@ mod sampled {
         let mut one = Vec::new();
         one.try_reserve_exact(1).ok()?;
         one.push(value);
-        // SAFETY: the memory is of one `T`, with the layout of a box.
+        // SAFETY: the memory contains one `T`, and has the layout of a box.
         Some(unsafe { Box::from_raw(Box::into_raw(one.into_boxed_slice()).cast()) })
     }
 
@@ -562,7 +571,7 @@ mod tests {
     use crate::harden::{Harden, Secret};
     use uslab_buddy::faults::{COMMIT, DECOMMIT, Rule};
 
-    /// Returns `true` if the kernel can read the byte, which does not fault.
+    /// Returns `true` if the kernel can read the byte for this process; the test does not fault.
     fn is_accessible(at: usize) -> bool {
         let mut byte = 0_u8;
         let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
@@ -669,7 +678,8 @@ mod tests {
         assert_eq!(pool.used(), 2);
     }
 
-    /// Regression test: the free was reported as a free of an address that had never been allocated.
+    /// Regression test: if protecting the page failed, a later report called the address one that
+    /// had never been allocated.
     #[test]
     fn sample_counts_as_freed_if_page_protection_fails() {
         let faults = Faults::new(1);
@@ -801,7 +811,7 @@ mod tests {
         let other = if pool.slot_at(used) == Some(0) { used + 2 * PAGE_SIZE } else { used - 2 * PAGE_SIZE };
         let report_text = pool.fault(other).to_string();
         assert!(report_text.starts_with("access to memory that was never allocated: "), "{report_text}");
-        // An access to a guard page next to an unused slot does not name the slot either.
+        // An error in a guard page next to an unused slot must not name the slot.
         let ends = [pool.base(), pool.base() + pool.region.bytes() - 1];
         let far = ends[usize::from(other > used)];
         assert_eq!(
@@ -838,7 +848,7 @@ mod tests {
         assert!((90_000..110_000).contains(&sum), "{sum}");
         assert!(distances.iter().any(|n| *n < 20) && distances.iter().any(|n| *n > 180));
         assert!(distances.iter().all(|n| (1..=199).contains(n)));
-        // The new rate takes effect immediately, also for the next sample.
+        // The new rate takes effect immediately, even for the next sample.
         guard.set(2, 1);
         let next = |_| {
             let distance = (1..=9).find(|_| guard.is_due(1));
@@ -852,7 +862,8 @@ mod tests {
         assert!((0..100).map(next).all(|distance| distance == Some(1)), "each free is reported");
     }
 
-    /// Runs in a child process with one thread, where no other thread can map memory at the addresses.
+    /// The test runs in a child process with one thread, where no other thread can map memory at the
+    /// addresses.
     #[test]
     fn dropped_guard_unmaps_its_pages() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();

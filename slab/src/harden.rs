@@ -11,13 +11,14 @@
 //! | [`guard_pages`](Harden::guard_pages) | memory above 32 KiB is a separate mapping followed by an inaccessible page, and its addresses rest after the free | overflow, use after free |
 //! | [`slab_guards`](Harden::slab_guards) | an inaccessible page follows the objects of each slab | overflow or over-read into the next slab |
 //!
-//! [`Harden::ALL`] has all options except `zero_on_alloc`, which adds nothing to `zero_on_free`. Hardening implies [checked
-//! frees](crate::Config::check_frees). A double free, a free of an interior or foreign address, and a free with a wrong size
-//! are detected immediately. Of two threads that free one object concurrently, exactly one detects the double free.
+//! [`Harden::ALL`] has all options except `zero_on_alloc`, which adds nothing to `zero_on_free`. All hardening options
+//! enable [checked frees](crate::Config::check_frees). A double free, a free of an interior or foreign address, and a
+//! free with a wrong size are detected immediately. If two threads free one object concurrently, exactly one of them
+//! detects the double free.
 //!
-//! Random choices are derived from a secret of the process; a [seed](Harden::seed) replaces the secret and makes each run
-//! choose alike. `std`'s keyed hash stretches the secret. An attacker that knows many addresses of one magazine fill may
-//! compute the remaining addresses of that fill, but no address of the next fill.
+//! Random choices derive from a secret of the process; a [seed](Harden::seed) replaces the secret, so that each run
+//! makes the same choices. The secret is expanded by the keyed hash of `std`. An attacker that knows many addresses of
+//! one magazine fill may compute the remaining addresses of that fill, but no address of the next fill.
 
 pub(crate) mod quarantine;
 
@@ -52,25 +53,27 @@ pub struct Harden {
     /// Hands out objects in random order. Cost: some nanoseconds per object that leaves a slab; objects allocated together are
     /// no longer adjacent.
     pub random_order: bool,
-    /// Bytes of freed objects that each cache keeps in quarantine: one half in FIFO order, the other half in random
-    /// places. 0 disables the quarantine; its maximum is [1,024 objects](MOST_QUARANTINED). Cost: two exchanges per
-    /// free, and the memory.
+    /// Bytes of freed objects that each cache keeps in quarantine, one half in FIFO order and the other half in
+    /// random places. 0 disables the quarantine, and at most [1,024 objects](MOST_QUARANTINED) are kept. Cost: two
+    /// atomic exchanges per free, and the memory of the objects in quarantine.
     pub quarantine: usize,
     /// Applies [`KmemCacheBuilder::zero_on_free`](crate::KmemCacheBuilder::zero_on_free) to all caches without a constructor,
     /// destructor or grace periods, and zeroes freed blocks of pages.
     pub zero_on_free: bool,
     /// Zeroes all allocations, as with [`Gfp::ZERO`](crate::Gfp::ZERO).
     pub zero_on_alloc: bool,
-    /// Adds a canary of eight bytes to each object; malloc takes these bytes from the size class. An object that would grow by
-    /// more than a quarter gets no canary: small objects, and objects whose size is a large alignment.
+    /// If true, each object has a canary of eight bytes; malloc takes these bytes from the size class. Objects that
+    /// would grow by more than a quarter get no canary, which concerns small objects, and objects whose size is a large
+    /// alignment.
     pub canaries: bool,
-    /// Gives each allocation of no bytes by malloc a unique inaccessible address, up to an alignment of 16.
+    /// If true, malloc returns a unique inaccessible address for each allocation of no bytes, up to an
+    /// alignment of 16.
     pub zero_size: bool,
     /// Puts guard pages around malloc's memory above 32 KiB.
     ///
     /// Cost: two system calls per allocation above 32 KiB, and two of the process's mappings (`vm.max_map_count`).
-    /// Guards use at most a quarter of the mappings. After the system has refused a guard, memory up to 4 MiB uses
-    /// pages as without hardening, and memory above 4 MiB has no guard.
+    /// Guards use at most a quarter of the mappings. After the system has refused a guard page, allocations up to
+    /// 4 MiB use pages as without hardening, and allocations above 4 MiB have no guard page.
     pub guard_pages: bool,
     /// Puts guard pages behind the slabs in the first pages: half as many pages as the process may have mappings
     /// (`vm.max_map_count`), 128 MiB by default.
@@ -82,13 +85,13 @@ pub struct Harden {
     pub seed: Option<u64>,
 }
 
-/// Number of bytes of freed objects that [`Harden::ALL`] quarantines in each cache.
+/// Bytes of freed objects that [`Harden::ALL`] keeps in quarantine for each cache.
 const QUARANTINE: usize = 128 << 10;
-/// Maximum number of objects that a cache quarantines.
+/// Maximum number of objects in a cache's quarantine.
 pub const MOST_QUARANTINED: usize = 1024;
 
 impl Harden {
-    /// No hardening.
+    /// The options without any hardening.
     pub const OFF: Self = Self {
         random_order: false,
         quarantine: 0,
@@ -100,7 +103,7 @@ impl Harden {
         slab_guards: false,
         seed: None,
     };
-    /// All options that are useful together: `USLAB_OPTIONS=harden=1`.
+    /// All options that are useful together, as set by `USLAB_OPTIONS=harden=1`.
     pub const ALL: Self = Self {
         random_order: true,
         quarantine: QUARANTINE,
@@ -118,7 +121,8 @@ impl Harden {
     }
 }
 
-/// Budget of the memory mappings that guard pages add. The number of mappings of a process may be limited (`vm.max_map_count`).
+/// Budget of the memory mappings that guard pages add. A process may have only a limited number of mappings
+/// (`vm.max_map_count`).
 #[derive(Debug)]
 pub(crate) struct Mappings {
     most: usize,
@@ -126,28 +130,29 @@ pub(crate) struct Mappings {
 }
 
 impl Mappings {
-    /// Makes the budget of a process that may have `most` mappings; `None` means Linux's default.
+    /// Makes the budget of a process that may have `most` mappings, or Linux's default number if
+    /// `most` is `None`.
     pub(crate) fn of(most: Option<u64>) -> Self {
         let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(65_530);
         Self { most, refused: AtomicBool::new(false) }
     }
-    /// Number of pages, from the first one, that may have guards between their slabs. Guards of slabs use a quarter of the
-    /// mappings, at two mappings per slab of four pages.
+    /// Number of pages, counted from the first page, in which slabs may have guard pages. Guards of slabs use a quarter
+    /// of the mappings, at two mappings per slab of four pages.
     pub(crate) fn guarded_pages(&self) -> u32 {
         u32::try_from(self.most / 2).unwrap_or(u32::MAX)
     }
-    /// Number of allocations above 32 KiB that may be mappings with a guard. Guards of large allocations use a quarter of the
-    /// process's mappings, at two mappings each.
+    /// Maximum number of allocations above 32 KiB that are separate mappings with a guard page. Guards of large
+    /// allocations use a quarter of the process's mappings, at two mappings each.
     pub(crate) fn guarded_pieces(&self) -> usize {
         self.most / 8
     }
-    /// True until the system refuses a guard. All later mappings are made without guards, so that the system does not
-    /// refuse other mappings of the process.
+    /// Returns true until the system has refused a guard page. After the refusal, mappings are made without guard
+    /// pages, so that the system does not refuse other mappings of the process.
     pub(crate) fn are_there(&self) -> bool {
         // Relaxed: the flag is a hint.
         !self.refused.load(Relaxed)
     }
-    /// Records that the system refused a guard, and reports it once.
+    /// Records that the system refused a guard page, and reports the first refusal.
     #[cold]
     pub(crate) fn refuse(&self) {
         // Relaxed: the flag only selects the thread that reports the refusal.
@@ -191,7 +196,8 @@ impl Key {
     }
 }
 
-/// Generator of random numbers during one lock hold: Steele, Lea and Flood's SplitMix64 (2014) from a secret start.
+/// Generator of random numbers for one lock hold: SplitMix64 (Steele, Lea and Flood, 2014) with a secret start
+/// value.
 #[derive(Debug)]
 pub(crate) struct Draws(u64);
 
@@ -203,7 +209,7 @@ impl Draws {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.0)
     }
-    /// Random number in `0..n`.
+    /// Returns a random number in `0..n`.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.next()) * n as u128) >> 64) as usize
     }
@@ -215,7 +221,7 @@ pub(crate) fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// Hardening of a cache's objects at their allocation and free.
+/// Hardens the objects of a cache when they are allocated and freed.
 #[derive(Debug)]
 pub(crate) struct Hardened {
     canary: Option<Canary>,
@@ -224,8 +230,7 @@ pub(crate) struct Hardened {
 }
 
 impl Hardened {
-    /// Hardens objects of `size` bytes with `tail` bytes behind them; `zeroed` is true if objects are zero while they
-    /// are free.
+    /// Hardens objects of `size` bytes that are followed by `tail` bytes; `zeroed` is true if free objects are zero.
     pub(crate) fn new(key: Key, harden: &Harden, size: usize, tail: usize, zeroed: bool) -> Option<Self> {
         let canary = (harden.canaries && tail >= CANARY)
             .then(|| Canary { keys: [key.hash(0), key.hash(1) | 1], size });
@@ -238,7 +243,7 @@ impl Hardened {
     /// Fails if the object was written to while it was free.
     ///
     /// # Safety
-    /// `object` belongs to the cache, and only the caller uses it.
+    /// `object` belongs to the cache, and only the caller uses the object.
     pub(crate) unsafe fn on_alloc(&self, object: NonNull<u8>) -> Result<(), CorruptionKind> {
         // SAFETY: by contract, the caller owns the first `zeroed` bytes of the object.
         let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), self.zeroed) };
@@ -247,13 +252,14 @@ impl Hardened {
         unsafe { self.resize(object, usize::MAX) };
         if clean { Ok(()) } else { Err(CorruptionKind::WriteAfterFree) }
     }
-    /// Checks an object at its free.
+    /// Checks an object that is being freed.
     ///
     /// # Errors
-    /// Fails if the bytes behind the requested size were overwritten.
+    /// Fails if the bytes after the requested size were overwritten.
     ///
     /// # Safety
-    /// The conditions of [`on_alloc`](Self::on_alloc), which was called for the object, hold.
+    /// `on_alloc` was called for the object, and its conditions ([`on_alloc`](Self::on_alloc))
+    /// hold.
     pub(crate) unsafe fn on_free(&self, object: NonNull<u8>) -> Result<(), CorruptionKind> {
         // SAFETY: by contract, only the caller uses the object.
         match self.canary.as_ref().map(|canary| unsafe { canary.size(object) }) {
@@ -261,60 +267,63 @@ impl Hardened {
             _ => Ok(()),
         }
     }
-    /// Writes a valid canary, for an object of a new slab, or for an object that was found damaged and reported. The canary
-    /// stays valid, whether the object is in use or free.
+    /// Writes a valid canary for an object of a new slab, or for an object whose damage was reported. The canary stays
+    /// valid both while the object is in use and while it is free.
     ///
     /// # Safety
-    /// `object` belongs to the cache. No other thread uses the object, or its canary was overwritten.
+    /// `object` belongs to the cache. No other thread uses the object, or the object's canary was
+    /// overwritten.
     pub(crate) unsafe fn prepare(&self, object: NonNull<u8>) {
         // SAFETY: by contract, only this thread uses the object, or its canary was damaged.
         self.canary.as_ref().inspect(|canary| unsafe { canary.put(object, 0) });
     }
-    /// Returns `true` if the words behind objects can be checked while other threads use these objects.
+    /// Returns `true` if a thread can check the canaries of objects while other threads use these
+    /// objects.
     pub(crate) fn checks_others(&self) -> bool {
         self.canary.as_ref().is_some_and(Canary::is_aligned)
     }
     /// Returns `true` if the canary of an object is valid.
     ///
     /// # Safety
-    /// The object belongs to the cache and was [prepared](Self::prepare). No other thread uses the object, unless the cache
-    /// [checks other objects](Self::checks_others).
+    /// The object belongs to the cache and was [prepared](Self::prepare). No other thread uses the object, unless
+    /// [`checks_others`](Self::checks_others) returns `true`.
     pub(crate) unsafe fn is_whole(&self, object: NonNull<u8>) -> bool {
         // SAFETY: by contract, the object was prepared and its canary may be read.
         self.canary.as_ref().is_none_or(|canary| unsafe { canary.slack(object) }.is_some())
     }
-    /// Records that the caller requested `size` bytes, at most the object's size. Returns `false` without canaries.
+    /// Records that the caller requested `size` bytes, which are at most the object's size. Without canaries,
+    /// nothing is recorded, and the result is `false`.
     ///
     /// # Safety
-    /// The conditions of [`on_alloc`](Self::on_alloc) hold, and the object is not used during the call.
+    /// The conditions of [`on_alloc`](Self::on_alloc) hold, and no thread uses the object during the
+    /// call.
     pub(crate) unsafe fn resize(&self, object: NonNull<u8>, size: usize) -> bool {
         // SAFETY: by contract, only the caller uses the object.
         self.canary.as_ref().map(|canary| unsafe { canary.set(object, size.min(canary.size)) }).is_some()
     }
-    /// Number of bytes that the caller requested, if it is recorded and the record is undamaged.
+    /// Returns the number of bytes that the caller requested, if it was recorded and the record is
+    /// undamaged.
     ///
     /// # Safety
     /// The conditions of [`on_free`](Self::on_free) hold.
     pub(crate) unsafe fn size(&self, object: NonNull<u8>) -> Option<usize> {
-        // SAFETY: by contract, the object came from `on_alloc` and only the caller uses it.
+        // SAFETY: by contract, `on_alloc` prepared the object, and only the caller uses it.
         self.canary.as_ref().and_then(|canary| unsafe { canary.size(object) })
     }
 }
 
-/// Size of a canary in bytes.
 pub(crate) const CANARY: usize = 8;
-/// Difference between the first fill byte behind the requested size and the other fill bytes.
+/// Difference between the first fill byte after the requested size and the other fill bytes.
 const FIRST: u8 = 0x80;
 
-/// The bytes behind an object's requested size: fill bytes and a check word. Fill bytes derived from the address and
-/// the secret extend to the end of the object. The check word has the number of fill bytes in 16 bits, and a check of
-/// number and address in 48 bits. All fill bytes are equal, except that the first differs from the others. A write of
-/// the same byte twice or more behind the requested size is therefore always detected. A single written byte is missed
-/// if it equals the fill byte (one in 128).
+/// The bytes after an object's requested size, which are fill bytes and a check word. Fill bytes derived from the
+/// address and the secret extend to the end of the object. The check word contains the number of fill bytes in 16
+/// bits, and a checksum of this number and the address in 48 bits. All fill bytes except the first are equal, and the
+/// first differs from the others. A write that puts one byte value twice or more after the requested size is therefore
+/// always detected. A single written byte is missed if it equals the fill byte (one in 128).
 #[derive(Debug)]
 struct Canary {
     keys: [u64; 2],
-    /// Size of the object in bytes.
     size: usize,
 }
 
@@ -325,15 +334,16 @@ impl Canary {
         mix(place ^ u64::from(slack).wrapping_add(1).wrapping_mul(second)) << 16
             | u64::from(slack ^ place as u16)
     }
-    /// Fill byte of an object, never 0, because programs write 0 behind their strings.
+    /// Fill byte of an object, which is never 0, because programs write 0 at the end of their
+    /// strings.
     fn fill(&self, object: NonNull<u8>) -> u8 {
         (mix(object.addr().get() as u64 ^ self.keys[1]) as u8) | 1
     }
     /// # Safety
-    /// The caller owns the object and the word behind it.
+    /// The caller owns the object and the check word after it.
     unsafe fn set(&self, object: NonNull<u8>, size: usize) {
         let slack = (self.size - size) as u16;
-        // SAFETY: by contract, the caller owns the object and its word.
+        // SAFETY: by contract, the caller owns the object and its check word.
         unsafe {
             object.add(size).write_bytes(self.fill(object), usize::from(slack));
             if slack > 0 {
@@ -349,7 +359,7 @@ impl Canary {
     /// Writes the canary's word.
     ///
     /// # Safety
-    /// This thread owns the object; or the word is aligned, and other threads only read it or write another valid word.
+    /// This thread owns the object, or the word is aligned and other threads only read it or write another valid word.
     unsafe fn put(&self, object: NonNull<u8>, slack: u16) {
         let word = self.word(object, slack);
         // SAFETY: by contract, the word may be written; objects are aligned to at least a word. A checker's atomics have
@@ -366,7 +376,7 @@ impl Canary {
     /// Number of fill bytes that the word records; `None` if the word is invalid.
     ///
     /// # Safety
-    /// The word is readable. Unless the word is aligned, no other thread accesses it.
+    /// The check word is readable. If the word is not aligned, no other thread accesses it.
     unsafe fn slack(&self, object: NonNull<u8>) -> Option<u16> {
         // SAFETY: by contract, the word is readable.
         let found = unsafe {
@@ -381,12 +391,12 @@ impl Canary {
         let slack = found as u16 ^ mix(object.addr().get() as u64 ^ self.keys[0]) as u16;
         (usize::from(slack) <= self.size && found == self.word(object, slack)).then_some(slack)
     }
-    /// Number of bytes that were requested; `None` if any byte behind them was overwritten.
+    /// Returns the requested number of bytes, or `None` if any byte after them was overwritten.
     ///
     /// # Safety
     /// The conditions of [`set`](Self::set) hold.
     unsafe fn size(&self, object: NonNull<u8>) -> Option<usize> {
-        // SAFETY: by contract, the caller owns the object and its word.
+        // SAFETY: by contract, the caller owns the object and its check word.
         let slack = unsafe { self.slack(object)? };
         let size = self.size - usize::from(slack);
         // SAFETY: the fill bytes are inside the object, which the caller owns.
@@ -399,7 +409,6 @@ impl Canary {
     }
 }
 
-/// Makes a cache's quarantine, if it is enabled.
 pub(crate) fn quarantine(harden: &Harden, key: Key, stride: usize) -> Option<Quarantine> {
     let objects = (harden.quarantine / stride).min(MOST_QUARANTINED);
     (objects > 0).then(|| Quarantine::new(objects, key.hash(2)))
@@ -448,7 +457,7 @@ mod tests {
         assert!(fills.len() > 20, "{fills:?}");
         let words: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.word(at(bit), 0)).collect();
         assert_eq!(words.len(), 43);
-        // Each bit of the object's address must count, whatever the second key is.
+        // Each bit of the object's address must affect the canary, whatever the second key is.
         let canary = Canary { keys: [5, 1], size: 64 };
         let words: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.word(at(bit), 0) >> 16).collect();
         assert_eq!(words.len(), 43);
@@ -484,8 +493,7 @@ mod tests {
         }
     }
 
-    /// Regression test: if a write wrote one byte value twice, it was missed one time in 128, when the value was the
-    /// canary's.
+    /// Regression test: a write of one byte value twice was missed one time in 128, when the value was the canary's.
     #[test]
     fn canary_detects_two_equal_bytes_written_past_an_object() {
         let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });

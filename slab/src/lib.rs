@@ -8,7 +8,7 @@
 //! | separate pages and caches, also on simulated CPUs | [`Subsystem`] |
 //! | flags of an allocation | [`Gfp`] |
 //!
-//! Embedding: objects stay constructed between uses, and a freed object goes to the magazine of the current CPU.
+//! To embed: objects stay constructed between uses, and a freed object moves to the magazine of the current CPU.
 //!
 //! ```
 //! use uslab::ObjectCache;
@@ -58,7 +58,8 @@
 //! uslab::check::model("a shared cache", uslab::check::Bound::Preemptions(2), 2, two_threads_share_a_cache);
 //! ```
 //!
-//! Frequently used types are also available from the crate's root: `uslab::AllocError` is [`error::AllocError`].
+//! Frequently used types are also exported from the crate's root, for example [`error::AllocError`] as
+//! `uslab::AllocError`.
 
 #![cfg_attr(
     any(loom, shuttle),
@@ -69,7 +70,7 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-// ARCHITECTURE.md says which module may import from which.
+// The file ARCHITECTURE.md states which module may import from which.
 pub mod block;
 pub mod cache;
 pub mod debug;
@@ -83,7 +84,7 @@ pub mod objects;
 pub mod observe;
 pub mod process;
 pub mod profile;
-// Models do not publish their global subsystem, but they do check this module.
+// Models do not publish their global subsystem, but they do check the module `published`.
 mod published;
 pub mod reclaim;
 mod registry;

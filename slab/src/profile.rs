@@ -18,57 +18,59 @@
 //!
 //! # Sampling
 //!
-//! Each CPU counts down the bytes of the objects that it allocates. The object at which the count ends is a *sample*: its call
-//! stack is recorded, and a new count is drawn. Counts are exponentially distributed with the rate as their mean. An object of
-//! `s` bytes is therefore a sample with probability `p = 1 - exp(-s / rate)`, independent of all earlier allocations. A sample
-//! represents `1 / p` objects and `s / p` bytes.
+//! Each CPU counts down the bytes of the objects that it allocates. The object at which the count reaches zero is a
+//! *sample*: its call stack is recorded, and a new count is drawn. Counts are exponentially distributed, with the
+//! sampling rate as their mean. An object of `s` bytes is therefore a sample with probability `p = 1 - exp(-s / rate)`,
+//! independent of all earlier allocations. A sample represents `1 / p` objects and `s / p` bytes.
 //!
 //! # Bias
 //!
-//! * The estimates are unbiased. The draws are independent of the program, so the expected value of each number, for each stack
-//!   and each cache, is the true number. An exception is memory above 4 MiB that is moved because it cannot be resized;
-//!   `allocated` counts it twice. Magazine fills do not bias the estimates, because the profile samples bytes instead of
-//!   misses.
-//! * The relative error with `n` samples is about one in the square root of `n`. Each estimate has its number of samples
-//!   ([`Amount::samples`]). With few samples, an estimate is unreliable.
-//! * The bytes of an object are the size of its class, not the requested size.
-//! * The profile counts only allocations while it runs. Objects in the stock of a [`Mempool`](crate::Mempool) or
-//!   [`Prefilled`](crate::Prefilled) count as allocated by the call that added them to the stock, until the stock frees them.
-//! * A thread that is interrupted within a count may undo a count of the interrupting thread. A sample may thereby come some
-//!   bytes late, but is no less random.
-//! * A profile has room for some 65,000 live samples and 16,000 stacks. Further samples are dropped, and
-//!   [counted](Profile::lost).
+//! * The estimates are unbiased. The draws are independent of the program, so the expected value of each number is the
+//!   true number, for each stack and each cache. An exception is memory above 4 MiB that is moved because it cannot be
+//!   resized, which `allocated` counts twice. Magazine fills do not bias the estimates, because the profile samples
+//!   bytes instead of misses.
+//! * The relative error of an estimate from `n` samples is about one divided by the square root of `n`. Each estimate
+//!   has its number of samples ([`Amount::samples`]). An estimate from few samples is unreliable.
+//! * The profile counts the size of an object's class, not the requested size.
+//! * The profile counts only allocations that happen while it runs. An object in the stock of a
+//!   [`Mempool`](crate::Mempool) or [`Prefilled`](crate::Prefilled) counts as allocated by the call that added it to
+//!   the stock, until the stock frees it.
+//! * If one thread interrupts another between reading and writing a count, the interrupted thread may undo the count of
+//!   the interrupting thread. A sample may thereby come some bytes late, but is no less random.
+//! * A profile has room for some 65,000 live samples and 16,000 stacks. If the room is exhausted,
+//!   further samples are dropped, and [counted](Profile::lost).
 //!
 //! # Cost
 //!
-//! Without a running profile, each operation after a miss costs a load and a branch. The inlined paths have no instruction for
-//! profiles.
+//! If no profile runs, each operation that misses the inlined path costs one load and one branch. The inlined paths
+//! contain no instruction for profiles.
 //!
 //! A running profile closes the inlined paths of allocations ([`close_inlined`](uslab_magazine::Table::close_inlined)).
-//! Allocations then miss, and the slow path counts bytes and uses the same stack of the same CPU. For [`Malloc`](crate::Malloc)
-//! with a rate of 64 KiB and more, an allocation costs 55 more instructions, 2 ns, under the preload library (x86-64), and a
-//! free costs none. At these rates the samples have separate memory, outside the pages for which frees find classes. The
-//! inlined path of a free therefore misses for a sample, and serves all other objects. A sample in separate memory takes a page
-//! or more, and no other report counts it as an object of its class.
+//! Every allocation then misses, and the slow path counts the bytes and allocates from the stack of the CPU. For
+//! [`Malloc`](crate::Malloc) with a rate of 64 KiB and more, an allocation under the preload library costs 55 more
+//! instructions or 2 ns (x86-64), and a free costs nothing more. At these rates a sampled object gets separate memory,
+//! outside the pages for which frees find classes. The inlined path of a free therefore misses for a sample, and still
+//! frees all other objects. A sample in separate memory takes a page or more, and other reports do not count it as an
+//! object of its class.
 //!
-//! A free to an object cache names the cache, so it does not check the address. In four cases a profile therefore also
-//! closes the inlined frees: for object caches, lower rates, limited addresses (`RLIMIT_AS`) and checked frees. With
-//! closed frees, an allocation and its free cost some 30 ns more. A closed free reads a byte that shows if the object's
-//! page has a sample.
+//! A free to an object cache names the cache, so the free does not check the address. A profile therefore also closes
+//! the inlined frees in four cases: object caches, lower rates, limited addresses (`RLIMIT_AS`) and checked frees. If
+//! inlined frees are closed, an allocation and its free cost some 30 ns more. A free that is not inlined reads a byte
+//! that shows if the object's page has a sample.
 //!
-//! A [written](Profile::pprof) profile has addresses instead of symbols. Symbols are looked up outside the program, because
-//! debug information takes tens of megabytes.
+//! A [written](Profile::pprof) profile contains addresses instead of symbols. Symbols are looked up outside the
+//! program, because debug information takes tens of megabytes.
 //!
-//! A sample takes some microseconds, mostly for the call stack, which is negligible at [`DEFAULT_RATE`]. Starting and stopping
-//! a profile take one fence each.
+//! A sample takes some microseconds, mostly for the call stack, which is negligible at [`DEFAULT_RATE`]. Starting a
+//! profile takes one fence, and so does stopping it.
 //!
 //! # Frees
 //!
-//! If an object was taken directly from one of a malloc's [caches](crate::Malloc::caches), the profile notices its free
-//! only if the object is freed to the cache. A sample is recorded before its user gets the object, and forgotten before
-//! another user can get it. The code that records or forgets a sample sees the running profile, because the profile
-//! started before the sample was taken. When the profile started, no operation on an inlined path was running any
-//! longer. After all objects are freed, the profile therefore has no live sample.
+//! If an object was allocated directly from one of a malloc's [caches](crate::Malloc::caches), the profile notices the
+//! object's free only if it is freed to that cache. A sample is recorded before its user gets the object, and forgotten
+//! before another user can get it. The code that records or removes a sample sees that the profile runs, because the
+//! profile started before the sample was taken. When the profile started, no operation on an inlined path was running
+//! any longer. After all objects are freed, the profile therefore has no live sample.
 
 mod mappings;
 mod noted;
@@ -105,16 +107,14 @@ fn expm1(of: f64) -> f64 {
 /// Default mean number of bytes between two samples: 512 KiB, as in gperftools and jemalloc.
 pub const DEFAULT_RATE: usize = 512 << 10;
 
-/// Maximum number of call stacks of a profile.
 const SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
-/// Maximum number of CPUs with a separate count.
 const COUNTS: usize = 64;
-/// Lowest rate at which a malloc's samples have separate memory, at least a page each. At this rate the samples take at most a
-/// sixteenth more memory.
+/// Lowest rate at which a malloc's samples have separate memory, at least a page each. At this rate, separate memory
+/// for the samples adds at most a sixteenth to the program's memory.
 pub(crate) const SEPARATE_MEMORY_MIN_RATE: usize = 64 << 10;
-/// Number of bytes of a cache's name that are kept.
+/// Number of bytes of a cache's name that the profile keeps.
 const NAME: usize = 39;
-/// Number of fractions of an object in which estimates are counted.
+/// Number of fractions into which estimates divide an object.
 const PARTS: f64 = 65_536.0;
 
 /// Reason why a profile did not start.
@@ -221,9 +221,9 @@ pub struct Sample {
 pub struct Profile {
     /// Mean number of bytes between two samples; 0 if no profile was ever started.
     pub rate: usize,
-    /// Samples by cache and call stack, the most live bytes first.
+    /// Samples by cache and call stack, in descending order of live bytes.
     pub samples: Vec<Sample>,
-    /// Number of samples that were dropped for lack of room.
+    /// Number of samples that were dropped because the profile was full.
     pub lost: u64,
 }
 
@@ -270,11 +270,11 @@ impl Profile {
         }
     }
 
-    /// Writes a line for each stack, in the format of flame graph tools: `cache;outermost;...;innermost bytes`. Stacks with 0
-    /// `bytes` are omitted.
+    /// Writes a line for each stack, in the format of flame graph tools: `cache;outermost;...;innermost bytes`. Call
+    /// stacks for which `bytes` returns 0 are omitted.
     ///
-    /// Frames are code addresses such as `/usr/bin/app+0x52a0`, relative to the file's first segment. The command `uslab flame`
-    /// symbolises them.
+    /// Frames are code addresses such as `/usr/bin/app+0x52a0`, relative to the file's first segment. The command
+    /// `uslab flame` replaces the addresses by symbols.
     ///
     /// # Errors
     /// Returns write errors of `into`.
@@ -317,14 +317,14 @@ fn mark_of(address: usize) -> &'static AtomicU8 {
 /// Returns `true` if the page may have a sample.
 #[inline(always)]
 fn is_marked(address: usize) -> bool {
-    // Relaxed: the mark was made before the object was handed out, and the freeing thread has synchronised with the allocating
-    // thread.
+    // Relaxed: the page was marked before the object was handed out, and the freeing thread has synchronised with the
+    // allocating thread.
     MODEL || mark_of(address).load(Relaxed) > 0
 }
-/// Increases or decreases the page's number of samples by one.
+/// Adds one to the page's number of samples, or subtracts one.
 fn mark(address: usize, more: bool) {
     let mark = mark_of(address);
-    // Relaxed: the counter orders nothing.
+    // Relaxed: the counter does not order other memory accesses.
     let mut now = mark.load(Relaxed);
     while now != u8::MAX
         && let Err(other) =
@@ -343,7 +343,8 @@ pub(crate) struct Countdown {
 }
 
 impl Countdown {
-    /// Subtracts `bytes` from the count and allocates; `None` if the count ends or `alloc` fails.
+    /// Subtracts `bytes` from the count and calls `alloc`; returns `None` if the count ends or
+    /// `alloc` fails.
     #[inline(always)]
     pub(crate) fn spend<T>(&self, bytes: u64, alloc: impl FnOnce() -> Option<T>) -> Option<T> {
         let left = self.left.get();
@@ -354,15 +355,15 @@ impl Countdown {
         self.left.set(left - bytes);
         Some(memory)
     }
-    /// Draws the number of bytes until the end of the next sample.
+    /// Draws the number of bytes until the next sample ends.
     fn draw(&self, rate: u64) -> u64 {
-        // The generator is SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
+        // The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
         self.random.set(self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
         let mut word = self.random.get();
         word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         word ^= word >> 31;
-        // A random number in (0, 1].
+        // This expression is a random number in (0, 1].
         let unit = ((word >> 11) + 1) as f64 / (1_u64 << 53) as f64;
         ((-log(unit) * rate as f64).ceil() as u64).max(1)
     }
@@ -370,7 +371,7 @@ impl Countdown {
 
 #[derive(Debug)]
 pub(crate) struct Profiler {
-    /// Number of the running profile, from 1; 0 if none is running.
+    /// Number of the running profile, counted from 1, or 0 if no profile is running.
     run: AtomicU32,
     /// 1 if the running profile has separate memory for a malloc's samples; `base` is the start of that memory, or 0.
     own: Counter,
@@ -394,9 +395,9 @@ impl Profiler {
         &self.noted
     }
 
-    /// Starts a profile. `own` makes the separate memory for the samples of a malloc, if this memory does not exist
-    /// yet. `close` closes the inlined paths, and also closes frees if there is no separate memory; it returns `true`
-    /// on success.
+    /// Starts a profile. If the separate memory for the samples of a malloc does not exist yet, `own` makes it.
+    /// `close` closes the inlined paths of allocations, and also of frees if there is no separate memory; it returns
+    /// `true` on success.
     pub(crate) fn start(
         &self,
         rate: usize,
@@ -414,11 +415,12 @@ impl Profiler {
             now.as_nanos() as u64 ^ core::ptr::from_ref(self).addr() as u64
         });
         let mut noted = self.noted.lock();
-        // Relaxed: `run` is only written under the lock.
+        // Relaxed: `run` is written only under the lock.
         if self.run.load(Relaxed) > 0 {
             return Err(NotStarted::Runs);
         }
-        // The countdowns are set before the fence, so that a thread that sees the profile running also sees them.
+        // The countdowns are set before the fence, so that a thread that sees the running profile also sees the
+        // countdowns.
         for (cpu, countdown) in self.countdowns.iter().enumerate() {
             countdown.random.set(seed.wrapping_add((cpu as u64) << 32));
             countdown.left.set(countdown.draw(rate));
@@ -438,16 +440,16 @@ impl Profiler {
         core::mem::swap(&mut *noted, &mut fresh);
         let is_marked = |live: &&LiveObjects| live.address > 0 && !self.is_own(!live.address);
         fresh.live.iter().filter(is_marked).for_each(|live| mark(!live.address, false));
-        // Relaxed: a thread that has a sample has seen the store to `run`, and a freeing thread gets the sample from such a
-        // thread.
+        // Relaxed: a thread that has a sample has seen the store to `run`, and a freeing thread got the sample from
+        // such a thread.
         self.run.store(noted.run, Relaxed);
         Ok(())
     }
     /// Stops the running profile, if any; `open` opens the inlined paths.
     pub(crate) fn stop(&self, open: impl FnOnce()) -> bool {
         let _one_at_a_time = self.noted.lock();
-        // Relaxed: `run` is only written under the lock. The number is cleared before the paths open, because the profile does
-        // not see inlined frees.
+        // Relaxed: `run` is written only under the lock. The number is cleared before the paths open, because the
+        // profile does not see inlined frees.
         if self.run.load(Relaxed) == 0 {
             return false;
         }
@@ -456,7 +458,6 @@ impl Profiler {
         open();
         true
     }
-    /// Snapshot of the running or most recent profile.
     pub(crate) fn profile(&self) -> Profile {
         // Nothing is allocated under the lock; sites that were added after the count are left out.
         let count = self.noted.lock().sites.len();
@@ -483,7 +484,7 @@ impl Profiler {
         // Relaxed: `start` gives the reason.
         !cfg!(loom) && self.run.load(Relaxed) > 0
     }
-    /// Returns `true` if the running profile only needs to see allocations of a malloc.
+    /// Returns `true` if the running profile needs to see only allocations of a malloc.
     #[inline(always)]
     pub(crate) fn counts_only(&self) -> bool {
         self.own.get() > 0
@@ -539,16 +540,16 @@ impl Profiler {
         let base = self.base.get() as usize;
         base > 0 && address.wrapping_sub(base) < LIVE * MAX_SAMPLE_BYTES
     }
-    /// Size in bytes of a sample with separate memory, or the error of any other address.
+    /// Size in bytes of a sample with separate memory, or the error for any other address.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let noted = self.noted.lock();
         noted.own.as_ref().map_or(Err(CorruptionKind::Foreign), |own| own.size_of(memory.addr().get()))
     }
-    /// Frees a sample with separate memory.
     pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
         let (mut noted, address) = (self.noted.lock(), memory.addr().get());
         noted.own.as_mut().map_or(Err(CorruptionKind::Foreign), |own| own.free(address))?;
-        // Relaxed: `start` gives the reason. After the end of a profile its record stays.
+        // Relaxed: `start` gives the reason. After the end of a profile, the record of a sample
+        // stays.
         if self.run.load(Relaxed) > 0 {
             noted.forget(address);
         }
@@ -584,7 +585,8 @@ impl Profiler {
         }
         countdown.left.set(countdown.draw(noted.rate));
         let address = memory.addr().get();
-        // The record is of an object that was never freed, because its cache was destroyed with it.
+        // The record belongs to an object that was never freed, because its cache was destroyed
+        // with it.
         if noted.forget(address) {
             mark(address, false);
         }

@@ -42,7 +42,7 @@ fn list_steps() -> impl Strategy<Value = Vec<ListStep>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A node, and its shadow: the objects that are out, and the constructed objects, by slab.
+/// A node and its shadow, which has the taken objects and the constructed objects of each slab.
 struct Lists {
     memory: SlabMemory,
     geometry: Geometry,
@@ -51,7 +51,7 @@ struct Lists {
     constructed: Constructed,
     shadow: BTreeMap<u32, BTreeSet<usize>>,
     built: BTreeMap<u32, BTreeSet<usize>>,
-    /// Pages whose memory was returned, by the first page of their slab.
+    /// Decommitted pages of each slab, keyed by the slab's first page.
     discarded: BTreeMap<u32, BTreeSet<usize>>,
 }
 
@@ -142,7 +142,7 @@ impl Lists {
             self.stamp(place);
         }
     }
-    /// First and last byte of an object, and the value that its user writes to these bytes.
+    /// First and last byte of an object, and the value that its user writes to both bytes.
     fn ends(&self, ObjectIndex { slab, index }: ObjectIndex) -> ([*mut u8; 2], u8) {
         let at = self.geometry.offset(index);
         let base = self.memory.pages.address(slab).as_ptr();
@@ -151,10 +151,10 @@ impl Lists {
     }
     fn stamp(&self, place: ObjectIndex) {
         let (ends, stamp) = self.ends(place);
-        // SAFETY: the object is out, so the test owns its bytes.
+        // SAFETY: the object is in use, so the test owns its bytes.
         ends.into_iter().for_each(|byte| unsafe { byte.write(stamp) });
     }
-    /// Pages of a slab that no object in use touches.
+    /// Pages of a slab on which no object is in use.
     fn unused(&self, slab: u32) -> BTreeSet<usize> {
         let mut pages: BTreeSet<usize> = (0..self.order().pages() as usize).collect();
         let bytes =
@@ -168,7 +168,6 @@ impl Lists {
             |page: &usize| (page / part * part..(page / part + 1) * part).all(|page| pages.contains(&page));
         pages.iter().copied().filter(whole).collect()
     }
-    /// Returns the memory of about `most` unused pages.
     fn discard_unused(&mut self, most: u64) {
         let mut all = 0;
         // Full slabs and one-page slabs in use have no unused pages.
@@ -236,7 +235,7 @@ impl Lists {
                 self.built.get_mut(&place.slab.get()).unwrap().remove(&place.index);
             }
         }
-        // SAFETY: all slabs of the shadow are listed, and empty slabs are only unlisted at the end.
+        // SAFETY: all slabs of the shadow are listed, and empty slabs are unlisted only at the end.
         unsafe {
             let op = &Operation::new();
             self.node.free(
@@ -295,14 +294,14 @@ impl Lists {
         assert_eq!(count.discarded as usize, self.discarded.values().map(BTreeSet::len).sum::<usize>());
         for (ends, stamp) in self.out().into_iter().map(|place| self.ends(place)) {
             for byte in ends {
-                // SAFETY: the object is out, so the test owns its bytes.
+                // SAFETY: the object is in use, so the test owns its bytes.
                 let found = unsafe { byte.read() };
                 assert_eq!(found, stamp, "memory of an allocated object was discarded");
             }
         }
         for (&slab, pages) in &self.discarded {
             let base = self.memory.pages.address(Pfn::new(slab)).as_ptr();
-            // Memory on the heap keeps its contents.
+            // Discarded memory on the heap keeps its contents.
             #[cfg(all(target_os = "linux", not(uslab_heap)))]
             // SAFETY: the pages are in an allocated block, which no thread writes.
             assert!(pages.iter().all(|page| unsafe { base.add(page * PAGE_SIZE).read() } == 0));
@@ -323,9 +322,9 @@ impl Lists {
 }
 
 proptest! {
-    /// S1, in one thread: each slab is on exactly the list for its state, after any sequence of steps.
+    /// S1, in one thread: after any sequence of steps, each slab is on exactly the list for its state.
     #[test]
-    fn lists_against_a_shadow(
+    fn node_lists_agree_with_their_shadow(
         // The bitmaps have 8, 1, 1, 1, 1, 4 and 5 words. Four words are the longest bitmap that fits into a frame. The
         // remaining slabs have many pages; the last slab has two pages per `discarded` bit.
         (size, order) in prop::sample::select(vec![
@@ -357,7 +356,8 @@ proptest! {
                     let slabs: Vec<_> = lists.shadow.keys().copied().collect();
                     if let Some(&slab) = slabs.get(pick % slabs.len().max(1)) {
                         let place = ObjectIndex { slab: Pfn::new(slab), index: pick % lists.geometry.objects() };
-                        // The object is free, or in use and then freed. A second free is refused in both cases.
+                        // If the object is free, both frees are invalid; if it is in use, only the second free is.
+                        // The node must refuse each invalid free.
                         if lists.shadow[&slab].len() > 1 || !lists.shadow[&slab].contains(&place.index) {
                             lists.give(&[place, place], FreedState::Constructed);
                         }
@@ -386,10 +386,9 @@ proptest! {
     }
 }
 
-/// A slab whose last object is freed stays if fewer than `min_partial` slabs had free objects before.
 #[test]
 fn node_frees_empty_slabs_beyond_min_partial() {
-    // The first free makes room in a slab of two objects, but not in a slab of one object.
+    // The first free makes room in a slab of two objects, but empties a slab of one object.
     for (size, objects) in [(2048, 2), (4096, 1)] {
         for min_partial in 0..5 {
             let mut lists = Lists::new(size, 0, min_partial);
@@ -403,7 +402,7 @@ fn node_frees_empty_slabs_beyond_min_partial() {
     }
 }
 
-/// A shrink sorts slabs with up to 32 free objects; other slabs keep their order behind them.
+/// A shrink sorts slabs with up to 32 free objects; the other slabs follow in their previous order.
 #[test]
 fn shrink_keeps_the_order_of_sparse_slabs() {
     let mut lists = Lists::new(40, 0, 0);
@@ -418,7 +417,6 @@ fn shrink_keeps_the_order_of_sparse_slabs() {
     assert_eq!(order, [31, 32, 40, 33, 45]);
 }
 
-/// A shrink also sorts slabs that are nearly full.
 #[test]
 fn shrink_sorts_nearly_full_slabs() {
     let mut lists = Lists::new(40, 0, 0);
@@ -433,7 +431,6 @@ fn shrink_sorts_nearly_full_slabs() {
     assert_eq!(order, [1, 2, 3]);
 }
 
-/// The nodes of a destroyed cache close when no object is out, and then list no slab.
 #[test]
 fn nodes_of_destroyed_caches_close_after_the_last_free() {
     let mut lists = Lists::new(2048, 0, 5);
@@ -499,7 +496,8 @@ fn setup() -> impl Strategy<Value = caches::Setup> {
     )
 }
 
-/// Debug flags; none in half of the cases. Traces are excluded, because they print lines to standard error.
+/// Draws debug flags; in half of the cases, no flag is set. Traces are excluded, because they print lines
+/// to standard error.
 fn debug() -> impl Strategy<Value = SlabDebug> {
     let flags = any::<u8>().prop_map(|bits| SlabDebug::from_bits_truncate(bits) - SlabDebug::TRACE);
     prop_oneof![Just(SlabDebug::empty()), flags]
@@ -534,9 +532,10 @@ fn cache_steps() -> impl Strategy<Value = Vec<caches::Step>> {
 }
 
 proptest! {
-    /// Caches compared with a shadow of the objects in use: no object is allocated twice, overlaps another one, or is lost.
+    /// Compares caches with a shadow of the objects in use: no object is allocated twice, overlaps another one, or is
+    /// lost.
     #[test]
-    fn caches_against_a_shadow(setup in setup(), steps in cache_steps()) {
+    fn caches_agree_with_their_shadow(setup in setup(), steps in cache_steps()) {
         caches::run(setup, &steps);
     }
 }
@@ -577,9 +576,9 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Memory of all sizes, mostly above the size classes, compared with a map of the allocated memory.
+    /// Compares memory of all sizes, mostly above the size classes, with a map of the allocated memory.
     #[test]
-    fn memory_against_a_shadow(debug in debug(), steps in prop::collection::vec(memory_step(), 1..40)) {
+    fn memory_agrees_with_its_shadow(debug in debug(), steps in prop::collection::vec(memory_step(), 1..40)) {
         memory::run(uslab_buddy::Backend::Os, debug, &steps);
     }
 }

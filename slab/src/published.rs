@@ -1,7 +1,7 @@
-//! A pointer cell that the first of several threads sets once and for all.
+//! A pointer cell that is set only once, by the first of several threads.
 //!
-//! Invariant: the pointer changes from null to one value once, and that value is never freed. References to the value
-//! are therefore `'static`.
+//! Invariant: the pointer changes only once, from null to a value that is never freed. References to the value are
+//! therefore `'static`.
 
 use core::ptr::{NonNull, null_mut};
 use uslab_magazine::sync::{AtomicPtr, Ordering::*};
@@ -20,15 +20,16 @@ impl<T: Send + Sync + 'static> Published<T> {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// The published value, or `None` before publication. Cost: one load.
+    /// Returns the published value, or `None` if no value was published yet. Cost: one load.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<&'static T> {
-        // Acquire: pairs with the Release in `offer`, so that the value is initialised. SAFETY: the pointer is null or
-        // a published value, which is never freed.
+        // Acquire: pairs with the Release in `offer`, so that the reader finds the value initialised. SAFETY: the
+        // pointer is null or a published value, which is never freed.
         unsafe { self.0.load(Acquire).as_ref() }
     }
 
-    /// Publishes `made`, or drops it if another thread was first; returns the published value.
+    /// Publishes `made`, unless another thread published a value first; returns the published
+    /// value.
     pub(crate) fn publish(&self, made: Box<T>) -> &'static T {
         let made = NonNull::from(Box::leak(made));
         // SAFETY: `made` was just leaked, so `publish` may leave it allocated for ever.
@@ -44,12 +45,12 @@ impl<T: Send + Sync + 'static> Published<T> {
     /// If another thread published first, returns the published value; the caller keeps `made`.
     ///
     /// # Safety
-    /// If `made` is published, it is never freed.
+    /// If the call publishes `made`, it is never freed.
     pub(crate) unsafe fn offer(&self, made: NonNull<T>) -> Result<&'static T, &'static T> {
-        // Release: pairs with the Acquire of the failure here and in `get`. On success the old value was null, so there
-        // is nothing to acquire.
+        // Release: pairs with the Acquire of a failed exchange here, and with the Acquire in `get`. If the exchange
+        // succeeds, the old value was null, so there is nothing to acquire.
         let outcome = self.0.compare_exchange(null_mut(), made.as_ptr(), Release, Acquire);
-        // SAFETY: this thread or another one published the value, which is never freed.
+        // SAFETY: some thread published the value, which is never freed.
         unsafe {
             match outcome {
                 Ok(_) => Ok(made.as_ref()),

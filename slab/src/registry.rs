@@ -1,11 +1,12 @@
 //! The list of a subsystem's caches or shrinkers. A registry keeps no entry alive.
 //!
-//! Allocations under memory pressure walk a registry, and the global allocator may use one of the listed caches. A registry
-//! therefore allocates and frees outside its lock, and releases the lock before a found entry is used.
+//! Allocations under memory pressure iterate over a registry, and the global allocator may use one of the listed
+//! caches. A registry therefore allocates and frees outside its lock, and releases the lock before a caller uses an
+//! entry.
 //!
-//! Since a walk unlocks the registry between two entries, other threads may remove entries during the walk. A walk's position
-//! is therefore a number, not an index: each entry gets the next larger number when it is pushed. A walk continues at the first
-//! entry with a larger number than its position.
+//! Since an iteration unlocks the registry between two entries, other threads may remove entries during the iteration.
+//! The position of an iteration is therefore a number, not an index: each pushed entry gets the next larger number. An
+//! iteration continues at the first entry whose number is larger than its position.
 
 use core::fmt;
 use std::sync::{Arc, Weak};
@@ -15,16 +16,14 @@ use uslab_magazine::sync::fork::ForkMutex;
 /// A list of entries, oldest first.
 pub(crate) struct Registry<T: 'static>(ForkMutex<List<T>>);
 
-/// State under the lock of a [`Registry`].
 pub(crate) struct List<T> {
-    /// Entries sorted by number. A removed entry becomes `None`, because moving up all later entries would cost as much
+    /// Entries sorted by number. A removed entry becomes `None`, because moving all later entries up would cost as much
     /// as many searches.
     entries: Vec<(u64, Option<Weak<T>>)>,
-    /// Number of removed entries.
     removed_entries: usize,
     /// Number that the next pushed entry will get.
     next: u64,
-    /// Address and count of the entries, for debuggers.
+    /// Address and number of the entries, for debuggers.
     place: [usize; 2],
 }
 
@@ -41,7 +40,7 @@ impl<T> List<T> {
     fn placed(&mut self) {
         self.place = [self.entries.as_ptr().addr(), self.entries.len()];
     }
-    /// Addresses of the entries that were not removed, alive or not.
+    /// Addresses of all entries that were not removed, whether alive or not.
     pub(crate) fn entries(&self) -> impl Iterator<Item = *const T> {
         self.entries.iter().filter_map(|(_, entry)| Some(entry.as_ref()?.as_ptr()))
     }
@@ -74,7 +73,8 @@ impl<T> Registry<T> {
         }
     }
 
-    /// Removes `entry`. The memory of `entry` stays valid during the call: the caller owns or is dropping it.
+    /// Removes `entry`. The memory of `entry` stays valid during the call, because the caller owns `entry` or
+    /// is dropping it.
     pub(crate) fn remove(&self, entry: *const T) {
         let mut list = self.0.lock();
         let is_it = |(_, other): &&mut (u64, Option<Weak<T>>)| {
@@ -94,8 +94,8 @@ impl<T> Registry<T> {
         drop(list);
     }
 
-    /// Iterates the live entries that were pushed before this call, oldest first. An entry that lives until the walk
-    /// ends is found exactly once, even if other entries are removed during the walk.
+    /// Iterates the live entries that were pushed before this call, oldest first. An entry that lives until the
+    /// iteration ends is found exactly once, even if other entries are removed in between.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<T>> + '_ {
         let end = self.0.lock().next;
         let mut from = 0;
@@ -137,7 +137,7 @@ impl<T> fmt::Debug for Registry<T> {
 mod tests {
     use super::*;
 
-    /// Regression test: after an earlier entry was removed, a walk skipped an entry.
+    /// Regression test: after an earlier entry was removed, an iteration skipped an entry.
     #[test]
     fn registry_walk_skips_no_entry_after_a_removal() {
         let registry = Registry::new(Rank::Caches);
@@ -146,7 +146,7 @@ mod tests {
         let mut walked = Vec::new();
         for entry in registry.iter() {
             walked.push(*entry);
-            // Remove this entry and the middle one of the remaining entries.
+            // Remove this entry, and the middle entry of the remaining ones.
             registry.remove(Arc::as_ptr(&entry));
             if *entry == 2 {
                 registry.remove(Arc::as_ptr(&entries[5]));
@@ -201,7 +201,7 @@ mod tests {
         assert!(registry.iter().map(|entry| *entry).eq(101..200));
     }
 
-    /// A walk might otherwise never end while another thread makes caches.
+    /// Otherwise an iteration might never end while another thread makes caches.
     #[test]
     fn registry_walk_excludes_entries_added_during_the_walk() {
         let registry = Registry::new(Rank::Caches);

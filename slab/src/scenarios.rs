@@ -1,11 +1,11 @@
 //! Scenarios of the caches for loom and shuttle: parameters of their runs, and planted bugs that they must detect.
 //!
-//! A scenario's name begins with the properties that it checks (`tests/claims.toml` states them): S1-S4 the lists of slabs, S5
-//! constructed objects, C1-C4 the end of a cache, M1 magazines, W1 hives, H1-H7 handles, G1 the global subsystem, U1 the public
-//! API, R1 the registry, L1 limits, L2-L9 waiting at them and accounts, P1 mappings, Q1 the quarantine, G2 slots of samples, T1
-//! tags, V1 and V2 the reaper, O1 and O2 heap profiles, A1-A6 the whole subsystem. Each scenario ends in the census of `world`.
-//! loom's scenarios are exhaustive and small. shuttle's scenarios are larger, sampled, and sequentially consistent, so only
-//! loom checks memory orderings.
+//! A scenario's name begins with the properties that it checks (`tests/claims.toml` states them): S1-S4 the lists of
+//! slabs, S5 constructed objects, C1-C4 the end of a cache, M1 magazines, W1 hives, H1-H7 handles, G1 the global
+//! subsystem, U1 the public API, R1 the registry, L1 limits, L2-L9 waiting at them and accounts, P1 mappings, Q1 the
+//! quarantine, G2 slots of samples, T1 tags, V1 and V2 the reaper, O1 and O2 heap profiles, A1-A6 the whole subsystem.
+//! Each scenario ends in the census of `world`. loom's scenarios are exhaustive and small. shuttle's scenarios are
+//! larger, sampled, and sequentially consistent, so only loom checks memory orderings.
 
 mod handles;
 mod hardened;
@@ -53,7 +53,7 @@ const RUNS: Schedules = Schedules(2000);
 uslab_magazine::sync::scenarios! {
     #![planted(uslab_planted)]
 
-    // Scenarios for loom and shuttle.
+    // These scenarios run under both loom and shuttle.
     c2 {
         loom("C2 drop beside a visitor", Model::new(THREE, 1600), || drop_during_reaps(1));
         shuttle("C2: a cache goes while three visit it", RUNS, || drop_during_reaps(3));
@@ -204,7 +204,7 @@ uslab_magazine::sync::scenarios! {
         bug("raising a limit wakes no waiter", "L9", "deadlock");
     }
 
-    // Scenarios for loom.
+    // These scenarios run only under loom.
     s1 {
         loom("S1 lists: two frees and an allocation", Model::new(Bound::None, 65), models::two_frees_and_an_allocation_on_one_slab);
         bug("a slab leaves its list in a later lock hold", "S1", "the slab is on list Full, but belongs on Partial");
@@ -302,7 +302,7 @@ uslab_magazine::sync::scenarios! {
         bug("a flush skips the depots", "L1", "CacheLimit");
     }
 
-    // Scenarios for shuttle.
+    // These scenarios run only under shuttle.
     pressed {
         shuttle("S1 S2 S3: four press two caches for four pages", RUNS, || schedules::lists(Magazines::Off));
         bug("a slab leaves its list in a later lock hold", "S1", "taken off an empty list");
@@ -403,7 +403,7 @@ uslab_magazine::sync::scenarios! {
     }
 }
 
-// Scenarios for loom with the collector's atomics: E1-E3, grace periods.
+// These scenarios run only under loom, with the collector's atomics (E1-E3, grace periods).
 #[cfg(all(loom, crossbeam_loom))]
 uslab_magazine::sync::scenarios! {
     #![planted(uslab_planted)]

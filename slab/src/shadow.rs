@@ -1,5 +1,5 @@
-//! Shadow models: plain maps of all ownership, compared with a subsystem on simulated CPUs that does the same steps. Property
-//! tests and the fuzzer generate the steps; this module checks the invariants.
+//! Shadow models, which are plain maps of the owners of all memory; tests compare them with a subsystem on simulated
+//! CPUs that runs the same steps. Property tests and the fuzzer generate the steps; this module checks the invariants.
 
 pub mod caches;
 pub mod handles;
@@ -22,10 +22,10 @@ pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
     config
 }
 
-/// Makes the C library map large memory anew for each allocation. A world takes megabytes from the heap and touches few
-/// of them. Freshly mapped memory is zero, and costs only for touched pages. Reused memory would have to be cleared,
-/// which would take three quarters of the time of these tests. By default the C library keeps freed large memory from
-/// the first large free on.
+/// Makes the C library map each large allocation anew. A test case takes megabytes from the heap, but accesses few of
+/// them. Freshly mapped memory is zero, and costs only for touched pages. Reused memory would have to be cleared, which
+/// would take three quarters of the time of these tests. By default, the C library keeps large memory once some of it
+/// has been freed.
 fn map_what_is_large() {
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     // SAFETY: this option of the C library's heap may be set at any time.
@@ -34,11 +34,12 @@ fn map_what_is_large() {
     }
 }
 
-/// Magazines so small that a few steps reach the depot. Large magazines would have to be reserved, which fills them
-/// with zeros.
+/// Magazines so small that a few steps reach the depot. Larger magazines would need more reserved memory, which is
+/// filled with zeros.
 const SMALL: Magazines = Magazines::Sized { capacity: 2, stock: 1, depot_limit: 1 };
 
-/// Refuses calls of the fault point `point`, from the `nth` call on; a number that is too large means all points.
+/// Refuses calls at the fault point with index `point`, from the `nth` call on; if the index is too large,
+/// refuses calls at all points.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) struct Refuse {
     pub(crate) point: u8,
@@ -46,7 +47,6 @@ pub(crate) struct Refuse {
     pub(crate) times: Option<u8>,
 }
 
-/// Fault rules for the calls that are refused now.
 struct Refusals {
     faults: Faults,
     any: bool,

@@ -1,8 +1,8 @@
 //! A subsystem: a page allocator, the caches on its pages, and kmalloc.
 //!
-//! Several subsystems may coexist (tests, the simulator). The plain API uses one global subsystem, which is made when
-//! the API is first used. A cache keeps its subsystem alive. A subsystem keeps no cache alive, and only lists caches
-//! for reports and memory pressure.
+//! A process may have several subsystems, as tests and the simulator do. The plain API uses one global subsystem,
+//! which is made when the API is first used. A cache keeps its subsystem alive. A subsystem keeps no cache alive; it
+//! lists caches only for reports and memory pressure.
 
 use crate::cache::Account;
 pub use crate::cache::config::{Config, KEEP_FREE};
@@ -64,7 +64,7 @@ impl Subsystem {
     /// Makes a subsystem without slabs. If the system refuses address space, the subsystem has fewer pages than configured.
     ///
     /// # Errors
-    /// See [`StartError`].
+    /// Fails with the reason as a [`StartError`].
     pub fn new(config: Config) -> Result<Self, StartError> {
         // The names and sizes of kmalloc's caches are valid, so only memory can run out.
         #[cfg(not(any(loom, shuttle)))]
@@ -78,18 +78,18 @@ impl Subsystem {
 
     /// The global subsystem, which the first call makes with the default [`Config`], and which is never dropped.
     ///
-    /// Threads never wait for each other: each of several first callers starts a subsystem, and all but one subsystem are
-    /// dropped. Under a checker, each execution has a separate global subsystem.
+    /// Threads never wait for each other: if several threads call first, each makes a subsystem, and all subsystems but
+    /// one are dropped. Under a checker, each execution has a separate global subsystem.
     ///
     /// # Errors
-    /// Fails as [`new`](Self::new) does. [`StartError::Starting`] if starting the subsystem calls `global` on the same thread,
-    /// as an allocator built on the subsystem would.
+    /// Fails as [`new`](Self::new) does. Fails with [`StartError::Starting`] if the start of the subsystem calls
+    /// `global` on the same thread, as an allocator built on the subsystem would.
     pub fn global() -> Result<&'static Self, StartError> {
         global::get()
     }
 
-    /// Makes the global subsystem with the program's [`Config`]; the call must happen before the first use of the
-    /// global subsystem.
+    /// Makes the global subsystem with the program's [`Config`]; the program must call this before it first uses
+    /// the global subsystem.
     ///
     /// ```standalone_crate
     /// use uslab::{Config, KmemCache, StartError, Subsystem};
@@ -104,14 +104,14 @@ impl Subsystem {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`new`](Self::new) does; [`StartError::Started`] if a global subsystem exists; [`StartError::Starting`] as in
-    /// [`global`](Self::global).
+    /// Fails as [`new`](Self::new) does, with [`StartError::Started`] if a global subsystem exists, and with
+    /// [`StartError::Starting`] as [`global`](Self::global) does.
     #[cfg(not(any(loom, shuttle)))]
     pub fn start_global(config: Config) -> Result<&'static Self, StartError> {
         global::start_own(|| Self::new(config))
     }
 
-    /// The global subsystem; `None` before its first use.
+    /// Returns the global subsystem, or `None` before its first use.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn started() -> Option<&'static Self> {
         global::GLOBAL.get()
@@ -139,26 +139,28 @@ impl Subsystem {
         &self.core.rule
     }
 
-    /// Shrinks every cache, and unmaps the freed mappings that are [kept](crate::huge). Returns the number of slabs freed.
+    /// Shrinks every cache, and unmaps the freed mappings that are [kept](crate::huge). Returns the number of freed
+    /// slabs.
     pub fn shrink(&self) -> usize {
         self.core.shrink(&self.core.operation(OperationKind::Reclaim))
     }
     /// Ends a reaping interval of every cache's magazines, of the per-CPU pages and of [freed mappings](crate::huge).
-    /// Returns the number of objects flushed.
+    /// Returns the number of flushed objects.
     pub fn reap(&self) -> u64 {
         self.core.reap()
     }
-    /// Ends a reaping interval, as a [reaper](crate::reaper) does periodically. Returns the number of bytes decommitted.
+    /// Ends a reaping interval, as a [reaper](crate::reaper) does periodically. Returns the number of decommitted
+    /// bytes.
     ///
-    /// The call does a [`reap`](Self::reap), frees all empty slabs, and decommits as much memory as stayed free since the last
-    /// call.
+    /// The call does a [`reap`](Self::reap), frees all empty slabs, and decommits the memory that stayed free since the
+    /// last call.
     ///
-    /// Memory that was in use at one call, and was freed since, is decommitted by the second call afterwards.
+    /// If memory is freed between two calls, the second call after the free decommits it.
     pub fn end_interval(&self) -> usize {
         self.core.read_limits();
         self.core.end_interval()
     }
-    /// Drains the object magazines and page lists of `cpus`, for CPUs that went offline.
+    /// Drains the object magazines and the page lists of `cpus`, because these CPUs went offline.
     pub fn drain_cpus(&self, cpus: Range<u32>) {
         self.core.drain(cpus.clone());
         self.pages().drain_cpus(cpus);
@@ -174,11 +176,11 @@ impl Subsystem {
     /// and frees that magazines could not serve, reaps, drains and shrinks; fast paths are not reported.
     ///
     /// The observer runs on the operation's thread, with no lock held. An observer may use and drop caches of this
-    /// subsystem; operations of an observer are [counted](Counts::suppressed), but not reported. An observer that
-    /// panics is not called again. Dropping the [`Observer`] ends the calls.
+    /// subsystem; the observer's own operations are [counted](Counts::suppressed), but not reported. If an
+    /// observer panics, it is not called again. Dropping the [`Observer`] ends the calls.
     ///
-    /// Cost: without observers, one relaxed load for each slow operation. With observers, two atomic operations on a
-    /// shared word for each slow operation and each observer.
+    /// Cost: without observers, one relaxed load for each slow operation. With observers, each slow operation costs
+    /// two atomic operations on a shared word for each observer.
     ///
     /// # Errors
     /// [`TooManyObservers`] if the subsystem has four observers already.
@@ -210,30 +212,32 @@ impl Subsystem {
 
     /// Starts a [heap profile](crate::profile) with a sample every `rate` bytes on average, for instance [`DEFAULT_RATE`].
     ///
-    /// Cost: one fence at the start. During a profile, allocations bypass the fast path; [`profile`](crate::profile) describes
-    /// the cost of frees.
+    /// Cost: one fence at the start. While a profile runs, allocations bypass the fast path;
+    /// [`profile`](crate::profile) describes the cost of frees.
     ///
     /// # Errors
     /// Fails if a profile is running, memory is short, or the kernel refuses the fence.
     pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
         self.core.start_profile(rate, None)
     }
-    /// Starts a heap profile whose random draws begin at `seed`. With equal seeds, two runs of one program on equal
-    /// CPUs get equal samples.
+    /// Starts a heap profile whose random draws depend only on `seed`. With equal seeds, two runs of one program on
+    /// equal CPUs get equal samples.
     ///
     /// # Errors
     /// Fails as [`start_profile`](Self::start_profile) does.
     pub fn start_profile_from(&self, rate: usize, seed: u64) -> Result<(), NotStarted> {
         self.core.start_profile(rate, Some(seed))
     }
-    /// Stops the profile; returns `false` if none is running. The recorded samples stay available to
-    /// [`profile`](Self::profile) until the next profile starts.
+    /// Stops the profile; returns `false` if no profile is running. The recorded samples stay
+    /// available to [`profile`](Self::profile) until another profile starts.
     pub fn stop_profile(&self) -> bool {
         self.core.stop_profile()
     }
-    /// The heap profile: allocations and live objects by call stack, from the profile's start until its end or now.
+    /// The heap profile: allocations and live objects by call stack since the profile's start, up to its end if it
+    /// was stopped.
     ///
-    /// Cost: a copy of the records, under a lock. Threads that take a sample wait for the lock of the records.
+    /// Cost: the call copies the records under a lock. A thread that takes a sample during the copy waits for
+    /// this lock.
     pub fn profile(&self) -> Profile {
         self.core.profiler.profile()
     }
@@ -242,25 +246,26 @@ impl Subsystem {
     pub fn info(&self) -> Info {
         self.core.info()
     }
-    /// Current [`Info::slabinfo`], computed without reading the pages' numbers.
+    /// The current [`Info::slabinfo`], made without reading the numbers of the pages.
     pub fn slabinfo(&self) -> SlabInfo {
         self.core.slabinfo()
     }
 
-    /// Objects in use by call stack, and the number of leaked objects, to which no pointer was found: see
-    /// [`leaks`](crate::report::leaks).
+    /// Objects in use by call stack, with the number of leaked objects, to which the search found no
+    /// pointer (see [`leaks`](crate::report::leaks)).
     ///
-    /// The report covers caches with checked frees. With [`USERS`](crate::SlabDebug::USERS) the report includes the stacks of
-    /// the allocations. All objects count as reachable if the system does not list the process's memory (not Linux), or refuses
-    /// `process_vm_readv` (a sandbox). The report is approximate while other threads run.
+    /// The report covers caches with checked frees. With [`USERS`](crate::SlabDebug::USERS) the report includes the
+    /// stacks of the allocations. If the system does not list the process's memory (not Linux), or refuses
+    /// `process_vm_readv` (a sandbox), all objects count as reachable. The report is approximate while other threads
+    /// run.
     ///
     /// Cost: the call reads all of the process's memory, and allocates.
     pub fn leaks(&self) -> Holders {
         self.core.leaks()
     }
 
-    /// Checks the state of every slab and page, and that no object or page is lost: see [`Census`]. No other thread may
-    /// use the subsystem during the check, not even to end a grace period.
+    /// Checks the state of every slab and page, and checks that no object or page is lost (see [`Census`]). During the
+    /// check, no other thread may use the subsystem, not even to end a grace period.
     ///
     /// # Errors
     /// Returns the first invariant that does not hold.
@@ -295,12 +300,12 @@ impl KmemCacheBuilder {
 
     /// Builds the cache in `subsystem`. The cache keeps the subsystem alive, and has no slab yet.
     ///
-    /// If memory for magazines is refused, the cache works without them: see
-    /// [`CacheInfo::magazines_refused`](crate::CacheInfo::magazines_refused).
+    /// If the system refuses memory for magazines, the cache works without them (see
+    /// [`CacheInfo::magazines_refused`](crate::CacheInfo::magazines_refused)).
     ///
     /// # Errors
     /// Fails on an invalid name or geometry, on [zero on free](KmemCacheBuilder::zero_on_free) with a constructor or a
-    /// destructor, on an account of another subsystem, or without memory for checked frees.
+    /// destructor, on an account of another subsystem, or if memory for checked frees is short.
     pub fn build_in(self, subsystem: &Subsystem) -> Result<KmemCache, CacheError> {
         self.build_on(subsystem.core())
     }
@@ -311,7 +316,7 @@ impl Malloc {
     /// Makes the size classes in `subsystem`, without slabs. The size classes keep the subsystem alive.
     ///
     /// # Errors
-    /// Fails if there is no address space for [checked frees](crate::Config::check_frees).
+    /// Fails if the system refuses address space for [checked frees](crate::Config::check_frees).
     pub fn new(subsystem: &Subsystem) -> Result<Self, CacheError> {
         Self::on(subsystem.core())
     }
@@ -327,7 +332,7 @@ impl ReaperBuilder {
     }
 }
 
-/// `/proc/slabinfo` of the global subsystem.
+/// The global subsystem's table in the format of `/proc/slabinfo`.
 ///
 /// # Errors
 /// Fails if the global subsystem does not start.
@@ -409,7 +414,7 @@ mod global {
                 Subsystem::new(Config::default())
             });
             assert!(started.is_ok());
-            // Another test may have started the global subsystem earlier.
+            // Another test may already have started the global subsystem.
             assert!(matches!(inner, Some(Err(StartError::Starting) | Ok(()))));
             assert!(core::ptr::eq(started.unwrap(), get().unwrap()), "all threads get the same subsystem");
         }

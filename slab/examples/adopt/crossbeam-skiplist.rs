@@ -1,4 +1,4 @@
-//! These tests are appended to the tests of `crossbeam-skiplist`.
+//! The adoption test appends these tests to the tests of `crossbeam-skiplist`.
 
 use crossbeam_skiplist::SkipMap;
 use std::thread;
@@ -25,8 +25,8 @@ fn adopted_crate_allocates_objects_from_caches() {
     let all = nodes();
     println!("\nOBJECTS crossbeam-skiplist | {}", all.iter().map(|(size, used)| format!("{used} of {size} B")).collect::<Vec<_>>().join(", "));
     assert_eq!(all.iter().map(|(_, used)| used).sum::<u64>(), 40_000);
-    // Value, key and count are three words, and a node has one more word for each level. Half of the nodes have one
-    // level.
+    // A node takes three words for value, key and count, and one more word for each of its levels. Half of the
+    // nodes have one level.
     assert_eq!(all[0].0, 32);
     assert!((16_000..24_000).contains(&all[0].1), "{all:?}");
     for key in 0..20_000_u64 {

@@ -1,4 +1,4 @@
-//! These tests are appended to the tests of `lru`.
+//! The adoption test appends these tests to the tests of `lru`.
 
 use lru::LruCache;
 use std::num::NonZeroUsize;

@@ -1,4 +1,4 @@
-//! These tests are appended to the tests of `mini-redis`.
+//! The adoption test appends these tests to the tests of `mini-redis`.
 
 use mini_redis::{client, server};
 use std::time::Duration;

@@ -6,7 +6,7 @@ use allocator_api2_02::vec::Vec;
 use std::io;
 use tokio::net::TcpStream;
 
-/// Minimum number of bytes of room for a read.
+/// Minimum number of free bytes in the buffer for a read.
 const MIN_READ_ROOM: usize = 16 << 10;
 /// Maximum number of bytes that a freed buffer keeps.
 const MAX_KEPT_BYTES: usize = 64 << 10;
@@ -17,7 +17,7 @@ const MAX_KEPT_BYTES: usize = 64 << 10;
 /// Panics if the vector has no room.
 pub(crate) fn append<A: Allocator>(to: &mut Vec<u8, A>, bytes: &[u8]) {
     to.spare_capacity_mut()[..bytes.len()].write_copy_of_slice(bytes);
-    // SAFETY: that many bytes behind the old bytes were just written.
+    // SAFETY: this number of bytes after the old bytes was just written.
     unsafe { to.set_len(to.len() + bytes.len()) };
 }
 
@@ -33,7 +33,7 @@ impl<A: Allocator> Buffer<A> {
         Self { bytes: Vec::new_in(memory), start: 0 }
     }
 
-    /// Prepares the buffer for its next user: empties it and frees excess memory.
+    /// Prepares the buffer for its next user, by emptying it and freeing excess memory.
     pub(crate) fn reset(&mut self) {
         self.consume(self.len());
         if self.bytes.capacity() > MAX_KEPT_BYTES {
@@ -63,14 +63,13 @@ impl<A: Allocator> Buffer<A> {
     /// Appends bytes.
     ///
     /// # Errors
-    /// Returns an error and appends nothing if memory is short.
+    /// If memory is short, appends nothing and returns an error.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), TryReserveError> {
         self.reserve(bytes.len())?;
         append(&mut self.bytes, bytes);
         Ok(())
     }
 
-    /// Makes room for `n` bytes.
     fn reserve(&mut self, n: usize) -> Result<(), TryReserveError> {
         if self.bytes.capacity() - self.bytes.len() >= n {
             return Ok(());
@@ -80,15 +79,16 @@ impl<A: Allocator> Buffer<A> {
         self.bytes.try_reserve(n.max(MIN_READ_ROOM))
     }
 
-    /// Appends the bytes that the client has sent, as far as there is room. Returns `Ok(0)` if the client will send
-    /// nothing more.
+    /// Appends the bytes that the client has sent, as far as there is room for them. Returns `Ok(0)` if the client
+    /// will send no more bytes.
     ///
     /// # Errors
-    /// Returns `WouldBlock` if the client has sent nothing yet, `OutOfMemory` without room, and the socket's errors.
+    /// Returns `WouldBlock` if the client has sent nothing yet, `OutOfMemory` if there is no room, and the errors of
+    /// the socket.
     pub(crate) fn receive(&mut self, stream: &TcpStream) -> io::Result<usize> {
         self.reserve(MIN_READ_ROOM).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let received = stream.try_read_buf(&mut self.bytes.spare_capacity_mut())?;
-        // SAFETY: that many bytes behind the old bytes were just written.
+        // SAFETY: this number of bytes after the old bytes was just written.
         unsafe { self.bytes.set_len(self.bytes.len() + received) };
         Ok(received)
     }

@@ -5,7 +5,7 @@ use super::protocol::{Replies, ReplyResult, Request};
 use super::store::{OutOfMemory, Store};
 use allocator_api2_02::alloc::Allocator;
 
-/// The server's next action for the connection.
+/// What the server does next with the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextAction {
     GoOn,
@@ -34,7 +34,7 @@ fn done<A: Allocator>(result: Result<(), OutOfMemory>, replies: &mut Replies<'_,
     }
 }
 
-/// Executes a request and writes the reply.
+/// Executes a request, and writes the reply.
 ///
 /// # Errors
 /// Returns an error if memory for the reply is short.
@@ -46,7 +46,7 @@ pub(crate) fn execute<M: Memory>(
     if request.len() == 0 {
         return Ok(NextAction::GoOn);
     }
-    // No command has a longer name.
+    // The name of a command has at most this many bytes.
     let mut name = [0; 8];
     let length = request[0].len().min(8);
     name[..length].copy_from_slice(&request[0][..length]);
@@ -66,7 +66,8 @@ pub(crate) fn execute<M: Memory>(
             }
             Ok(())
         }
-        // Keys are set one by one. If memory runs out, keys that are already set stay set.
+        // The keys are set one after the other. If memory runs out, keys that are already set stay
+        // set.
         (b"MSET", 3..) if !request.len().is_multiple_of(2) => {
             let mut pairs = (1..request.len()).step_by(2);
             done(pairs.try_for_each(|at| store.set(&request[at], &request[at + 1])), replies)
@@ -82,7 +83,7 @@ pub(crate) fn execute<M: Memory>(
         (b"INFO", 2) if request[1].eq_ignore_ascii_case(b"slabinfo") => {
             replies.string(Some(store.memory().slabinfo().as_bytes()))
         }
-        // The server saves nothing. Load generators query the `save` setting and print it.
+        // The server saves nothing. Load generators request the `save` setting and print it.
         (b"CONFIG", 3) if request[1].eq_ignore_ascii_case(b"get") => {
             let value: &[u8] = match &request[2] {
                 b"save" => b"",

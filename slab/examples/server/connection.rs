@@ -10,11 +10,12 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Number of reply bytes after which the replies are sent before the next request is executed.
+/// Number of bytes of replies above which the server sends the replies before it executes the next
+/// request.
 const SEND_THRESHOLD: usize = 32 << 10;
 
-/// State of a client. An idle connection has no buffers for requests and replies. A connection's buffers are allocated
-/// with its next request.
+/// State of a client. An idle connection has no buffers for requests and replies. The next request allocates the
+/// buffers again.
 pub(crate) struct Connection<M: Memory> {
     parser: Parser<M::Bytes>,
     input: Option<M::Object<Buffer<M::Bytes>>>,
@@ -36,13 +37,13 @@ impl<M: Memory> Connection<M> {
     pub(crate) fn new_in(memory: M::Bytes) -> Self {
         Self { parser: Parser::new_in(memory), input: None, output: None }
     }
-    /// Resets the connection to the state of a new connection, except for its memory.
+    /// Resets the connection to the state of a new connection, but keeps its memory.
     pub(crate) fn reset(&mut self) {
         self.parser.reset();
         (self.input, self.output) = (None, None);
     }
 
-    /// Answers the complete requests of `input`.
+    /// Answers all complete requests in `input`.
     fn answer(&mut self, store: &Store<M>) -> io::Result<AnswerResult> {
         let (Some(input), Some(output)) = (&mut self.input, &mut self.output) else {
             return Ok(AnswerResult::All);
@@ -71,7 +72,7 @@ impl<M: Memory> Connection<M> {
         Ok(AnswerResult::Some)
     }
 
-    /// Answers the complete requests of `input`, and sends the replies.
+    /// Answers all complete requests in `input`, and sends the replies.
     async fn reply(&mut self, store: &Store<M>, stream: &mut TcpStream) -> io::Result<AnswerResult> {
         loop {
             let answered = self.answer(store)?;
@@ -86,7 +87,6 @@ impl<M: Memory> Connection<M> {
     }
 }
 
-/// Serves all clients for ever.
 pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpListener) {
     loop {
         match listener.accept().await {
@@ -94,11 +94,11 @@ pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpLis
                 tokio::spawn(async {
                     // `TCP_NODELAY` sends a small reply without waiting for the next reply.
                     _ = stream.set_nodelay(true);
-                    // An error on one connection does not affect the server.
+                    // An error on one connection must not affect the server.
                     _ = serve(store, stream).await;
                 });
             }
-            // All descriptors may be in use: waits for a client to disconnect.
+            // If all descriptors are in use, wait for a client to disconnect.
             Err(error) => {
                 _ = writeln!(io::stderr(), "server: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -107,7 +107,8 @@ pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpLis
     }
 }
 
-/// Serves a client, once a connection is available, until the client disconnects or sends an invalid request.
+/// Waits until a connection is available, and then serves a client until it disconnects or sends an invalid
+/// request.
 ///
 /// # Errors
 /// Returns an error if the connection breaks, or if memory for the connection is short.
@@ -132,11 +133,12 @@ async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result
                 }
                 connection.output = None;
             }
-            // A new socket is reported as readable, and so is a socket after its last bytes.
+            // The system reports a new socket as readable, and also a socket whose last bytes were
+            // read.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
-        // A non-empty input has a part of a request.
+        // A non-empty input contains a part of a request.
         if connection.input.as_ref().is_some_and(|input| input.is_empty()) {
             connection.input = None;
         }

@@ -1,5 +1,5 @@
-//! A key-value server with the Redis protocol. The server's connections, buffers and entries are objects of caches, or
-//! of `Box` for comparison.
+//! A key-value server with the Redis protocol. The server's connections, buffers and entries are objects of caches or,
+//! for comparison, of `Box`.
 //!
 //! ```console
 //! $ cargo run --release -p uslab --example server -- --max-memory 64
@@ -35,7 +35,8 @@ use tokio::net::TcpListener;
 use uslab::Config;
 use uslab::debug::flags::DebugRules;
 
-/// A key-value server on object caches. It speaks the protocol of Redis, has no passwords and saves nothing.
+/// A key-value server on object caches. The server speaks the protocol of Redis, has no passwords, and saves
+/// nothing.
 #[derive(Debug, Parser)]
 struct Options {
     /// Address and port; port 0 is any free one
@@ -89,7 +90,7 @@ pub(crate) fn main() -> ExitCode {
         Source::Box => run(Heap, &options),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
-    // An error of standard error cannot be reported.
+    // An error of the write to standard error cannot be reported.
     _ = writeln!(std::io::stderr(), "server: {error}");
     ExitCode::from(2)
 }
@@ -99,7 +100,7 @@ fn run<M: Memory>(memory: M, options: &Options) -> Result<(), Box<dyn Error>> {
     if let Some(threads) = options.threads {
         runtime.worker_threads(threads.into());
     }
-    // The store lives as long as the process, and thus as every task.
+    // The store lives as long as the process, so it outlives every task.
     let store: &'static Store<M> = Box::leak(Box::new(Store::new(memory)));
     runtime.enable_all().build()?.block_on(async {
         if let Some(address) = options.metrics {
@@ -111,7 +112,7 @@ fn run<M: Memory>(memory: M, options: &Options) -> Result<(), Box<dyn Error>> {
         let bound = TcpListener::bind(options.listen).await;
         let listener = bound.map_err(|error| format!("--listen {}: {error}", options.listen))?;
         writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?)?;
-        // A worker accepts clients. The main thread only waits.
+        // A worker thread accepts clients. The main thread only waits.
         Ok(tokio::spawn(connection::accept(store, listener)).await?)
     })
 }

@@ -14,17 +14,16 @@ use uslab::{AllocError, CacheBox, Config, Info, Limit, Malloc, ObjectCache, Reap
 
 /// A source of memory for all data of clients and keys. `Memory` is passed by value, because it is a reference.
 pub(crate) trait Memory: Copy + Send + Sync + 'static {
-    /// Allocator of keys, values, tables, and the contents of buffers.
+    /// Allocator for keys, values, tables, and the contents of buffers.
     type Bytes: Allocator + Copy + Send + Sync + 'static;
-    /// An owned object of one of the types below.
+    /// An owned object of one of the types of objects that the source allocates.
     type Object<T: Send + 'static>: DerefMut<Target = T> + Send;
 
-    /// Returns the allocator of keys, values and tables.
     fn data(self) -> Self::Bytes;
-    /// Allocates an entry without key and value.
     fn entry(self) -> Result<Self::Object<Entry<Self::Bytes>>, AllocError>;
     fn buffer(self) -> Result<Self::Object<Buffer<Self::Bytes>>, AllocError>;
-    /// Allocates a connection that has received nothing. If the limit of connections is reached, `connection` waits.
+    /// Allocates a connection that has received nothing yet. If the limit of connections is reached, `connection`
+    /// waits.
     fn connection(self) -> impl Future<Output = Result<Self::Object<Connection<Self>>, AllocError>> + Send;
 
     /// Lines for the `INFO` command: a name, a colon, and numbers.
@@ -35,7 +34,7 @@ pub(crate) trait Memory: Copy + Send + Sync + 'static {
     fn heaps(self) -> Vec<(&'static str, Info)>;
 }
 
-/// The memory source that uses `Box`. Objects in `Box` have no limit. If the program's allocator has no memory for an
+/// The memory source that uses `Box`. This source has no limit. If the program's allocator has no memory for an
 /// object, the program aborts.
 #[derive(Clone, Copy)]
 pub(crate) struct Heap;
@@ -71,8 +70,9 @@ impl Memory for Heap {
 /// decommitted some intervals later.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Object caches on two subsystems. The limit only applies to the data, so clients at the limit can still connect, get
-/// the error, and delete a key. The server's caches live as long as the process.
+/// The source of memory that uses object caches, which belong to two subsystems. The limit only applies to the data,
+/// so clients at the limit can still connect, get the error, and delete a key. The server's caches live as long as the
+/// process.
 pub(crate) struct Caches {
     data: Subsystem,
     clients: Subsystem,
@@ -84,7 +84,7 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// Makes caches for about `connections` connections; the keys, the values and the table together have at most
+    /// Makes caches for about `connections` connections; the keys, the values and the table together take at most
     /// `limit` bytes. `as_asked` configures both subsystems.
     pub(crate) fn new(
         limit: Option<usize>,

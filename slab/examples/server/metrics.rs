@@ -14,7 +14,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Handle, RuntimeMetrics};
 use uslab::prometheus::Heaps;
 
-/// Returns the collectors of the metrics page.
 pub(crate) fn registry<M: Memory>(memory: M) -> Registry {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Heaps::new(move || {
@@ -49,13 +48,12 @@ impl Collector for Runtime {
     }
 }
 
-/// Sends the metrics page to each client.
 pub(crate) async fn serve(listener: TcpListener, registry: Registry) {
     let registry = Arc::new(registry);
     loop {
         match listener.accept().await {
             Ok((stream, _)) => _ = tokio::spawn(answer(stream, registry.clone())),
-            // All descriptors may be in use: waits for a client to disconnect.
+            // If all descriptors are in use, wait for a client to disconnect.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }

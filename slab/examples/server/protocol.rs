@@ -12,16 +12,14 @@ use std::ops::{Index, Range};
 
 /// Maximum size of an argument in bytes: the size of the largest block of pages.
 const MAX_ARGUMENT: usize = 4 << 20;
-/// Maximum number of arguments of a request.
 const MAX_ARGUMENTS: usize = 1 << 20;
-/// Maximum size of a request in bytes.
 const MAX_REQUEST: usize = 64 << 20;
-/// Maximum length of a line in bytes.
 const MAX_LINE: usize = 64 << 10;
-/// Capacity that is kept for the arguments of the next request.
+/// Capacity for arguments that the parser keeps for the next request.
 const KEPT_ARGUMENTS: usize = 64;
 
-/// A malformed request. A malformed request ends the connection, because the start of the next request is unknown.
+/// A request that does not follow the protocol. This error ends the connection, because the start of the next
+/// request is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Malformed {
     ArgumentCount,
@@ -58,7 +56,8 @@ impl From<Malformed> for Failure {
     }
 }
 
-/// A parser of requests that arrive in pieces. The parser continues where the last piece ended.
+/// A parser of requests, whose bytes may arrive in pieces. The parser continues where the last
+/// piece ended.
 pub(crate) struct Parser<A: Allocator> {
     /// Ranges of the arguments, relative to the start of the request.
     arguments: Vec<Range<usize>, A>,
@@ -75,7 +74,6 @@ impl<A: Allocator> Parser<A> {
         Self { arguments: Vec::new_in(memory), at: 0, missing: None, length: None }
     }
 
-    /// Prepares the parser for the next request.
     pub(crate) fn reset(&mut self) {
         self.arguments.clear();
         if self.arguments.capacity() > KEPT_ARGUMENTS {
@@ -89,9 +87,9 @@ impl<A: Allocator> Parser<A> {
         self.at
     }
 
-    /// Parses the request at the start of `bytes`. Returns `None` until the request is complete. Call
-    /// [`reset`](Self::reset) after the request was answered. Until `reset`, later calls must get the bytes of the
-    /// earlier calls again.
+    /// Parses the request at the start of `bytes`. Returns `None` as long as the request is incomplete. Call
+    /// [`reset`](Self::reset) after the request was answered. Until `reset`, each call must pass the bytes of the
+    /// previous calls again.
     ///
     /// # Errors
     /// Returns an error if the bytes are not a request, or if memory is short.
@@ -234,7 +232,8 @@ impl<A: Allocator> Replies<'_, A> {
         self.push(word.as_bytes())?;
         self.push(b"\r\n")
     }
-    /// Writes an error: its kind in capitals, and a sentence. Characters that would break the reply's line are omitted.
+    /// Writes an error: its kind in capitals, and a sentence. Characters that would end the line of the reply are
+    /// omitted.
     pub(crate) fn error(&mut self, text: impl fmt::Display) -> ReplyResult {
         let mut line = format!("-{text}");
         line.retain(|c| !c.is_control());
@@ -251,7 +250,7 @@ impl<A: Allocator> Replies<'_, A> {
         self.push(bytes)?;
         self.push(b"\r\n")
     }
-    /// Starts an array: the next `length` replies are its elements.
+    /// Starts an array, whose elements are the next `length` replies.
     pub(crate) fn array(&mut self, length: usize) -> ReplyResult {
         self.number('*', length)
     }

@@ -14,7 +14,8 @@ use std::mem;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory;
 
-/// Number of shards. With 64 shards, two threads rarely meet, and a shard of millions of keys is small.
+/// Number of shards. With 64 shards, two threads rarely need the same lock, and a shard of millions of
+/// keys is small.
 const PARTS: usize = 64;
 
 type Bytes<A> = BoxIn<[u8], A>;
@@ -32,7 +33,7 @@ pub(crate) struct Entry<A: Allocator> {
 }
 
 impl<A: Allocator + Copy> Entry<A> {
-    /// Creates an entry without bytes, which takes no memory.
+    /// Creates an entry without key and value, which takes no memory.
     pub(crate) fn new_in(memory: A) -> Self {
         let empty = || Vec::new_in(memory).into_boxed_slice();
         Self { key: empty(), value: empty() }
@@ -63,7 +64,8 @@ impl<M: Memory> Store<M> {
 
     fn find(&self, key: &[u8]) -> (u64, &Mutex<Table<M>>) {
         let hash = self.hasher.hash_one(key);
-        // The hash table takes its buckets from the low bits of the hash, and its tags from the highest seven.
+        // The hash table takes its buckets from the low bits of the hash, and its tags from the highest seven
+        // bits.
         (hash, &self.parts[(hash >> 32) as usize % PARTS])
     }
 
@@ -76,12 +78,12 @@ impl<M: Memory> Store<M> {
     /// Sets the value of `key`.
     ///
     /// # Errors
-    /// Returns an error and changes nothing if memory is short.
+    /// If memory is short, changes nothing and returns an error.
     pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> Result<(), OutOfMemory> {
         self.update(key, |_| Ok(value))
     }
 
-    /// Sets the value of `key` to the result of `change` on its old value.
+    /// Sets the value of `key` to the result of `change`, which gets the old value.
     ///
     /// # Errors
     /// Returns the errors of `change`, or an error if memory is short. If `update` fails, nothing has changed.
@@ -91,7 +93,8 @@ impl<M: Memory> Store<M> {
         change: impl FnOnce(Option<&[u8]>) -> Result<V, E>,
     ) -> Result<(), E> {
         let (hash, part) = self.find(key);
-        // `_old` is declared before the lock is taken, so that it is dropped after the lock is released.
+        // `_old` is declared before the lock is taken, so that its value is dropped after the lock is
+        // released.
         let _old;
         let mut table = part.lock();
         if let Some(entry) = table.find_mut(hash, |entry| *entry.key == *key) {
@@ -121,7 +124,6 @@ impl<M: Memory> Store<M> {
         self.parts.iter().map(|part| part.lock().len()).sum()
     }
 
-    /// Removes every key, and frees the tables.
     pub(crate) fn clear(&self) {
         for part in &self.parts {
             let all = mem::replace(&mut *part.lock(), HashTable::new_in(self.memory.data()));

@@ -1,5 +1,5 @@
-//! Object caches for C programs: the functions of `uslab.h`. Two libraries share this source. `crate::home` has the
-//! subsystem of the caches.
+//! Object caches for C programs: the functions of `uslab.h`. Two libraries are built from this source.
+//! `crate::home` has the subsystem of the caches.
 
 use crate::callbacks::{Callbacks, Functions};
 use crate::home;
@@ -16,7 +16,7 @@ use uslab::{
     AllocError, CacheError, Gfp, KmemCache, KmemCacheBuilder, Limit, Magazines, Registration, SlabDebug,
 };
 
-/// `enum uslab_error`: the meaning of each number, in the header's order.
+/// `enum uslab_error`, whose numbers have the order of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 enum Code {
@@ -80,7 +80,7 @@ unsafe fn say(error: *mut c_int, code: Code) {
     }
 }
 
-/// The options of a cache: `struct uslab_cache_options`. An all-zero struct is valid.
+/// The options of a cache (`struct uslab_cache_options`). An all-zero struct is valid.
 #[repr(C)]
 #[derive(Debug)]
 pub struct UslabCacheOptions {
@@ -100,13 +100,15 @@ pub struct UslabCacheOptions {
 }
 
 impl UslabCacheOptions {
-    /// Reads the options of a program that was compiled for any version of the header.
+    /// Reads the options of a program that may have been compiled with another version of the
+    /// header.
     ///
     /// # Safety
-    /// `options` must have as many bytes as its first word says.
+    /// `options` must have as many bytes as its first word states.
     unsafe fn read(options: *const Self) -> Result<Self, Code> {
         const KNOWN_OPTIONS_BYTES: usize = size_of::<UslabCacheOptions>();
-        // SAFETY: the first word is readable, and so are as many bytes as it says, by this function's contract.
+        // SAFETY: by this function's contract, the first word is readable, and so are as many bytes as it
+        // states.
         let bytes = unsafe {
             let size = options.cast::<usize>().read();
             core::slice::from_raw_parts(options.cast::<u8>(), size)
@@ -116,7 +118,8 @@ impl UslabCacheOptions {
             return Err(Code::BadOptions);
         }
         let mut read = MaybeUninit::<Self>::zeroed();
-        // SAFETY: both sides have that many bytes. An older struct leaves zeros, which are valid.
+        // SAFETY: both sides have that many bytes. If the struct is older, the missing fields stay
+        // zero, which is valid.
         unsafe {
             read.as_mut_ptr()
                 .cast::<u8>()
@@ -185,14 +188,15 @@ pub struct UslabCache {
 }
 
 /// # Safety
-/// `options` must be valid for [`UslabCacheOptions::read`] and [`UslabCacheOptions::builder`].
+/// `options` must fulfil the conditions of [`UslabCacheOptions::read`] and
+/// [`UslabCacheOptions::builder`].
 unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> {
-    // SAFETY: `options` has as many bytes as its first word says, by this function's contract.
+    // SAFETY: by this function's contract, `options` has as many bytes as its first word states.
     let options = unsafe { UslabCacheOptions::read(options) }?;
     if options.shrinker_count.is_some() != options.shrinker_scan.is_some() {
         return Err(Code::BadOptions);
     }
-    // A cache consists of several small allocations, none of which may fail after this check.
+    // Making a cache takes several small allocations, which must not fail after this check.
     Vec::<u8>::new().try_reserve_exact(MAX_CACHE_BYTES).map_err(|_| Code::NoMemory)?;
     let callbacks = Callbacks::new(Functions {
         user: options.user,
@@ -216,12 +220,12 @@ unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> 
     Ok(UslabCache { cache, shrinker, callbacks })
 }
 
-/// Upper bound of the memory for a cache's own data, in bytes.
+/// Upper bound of the bytes that the data of one cache takes.
 const MAX_CACHE_BYTES: usize = 16 << 10;
 
 /// # Safety
-/// `options` must have as many bytes as its first word says, and its name must end in a NUL. The functions in `options`
-/// may be called from any thread, with their pointer, until the cache is destroyed. `error` must be null or writable.
+/// `options` must have as many bytes as its first word states, and its name must end in a NUL. Until the cache is
+/// destroyed, any thread may call the functions in `options` with their pointer. `error` must be null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_create(
     options: *const UslabCacheOptions,
@@ -238,8 +242,8 @@ pub unsafe extern "C" fn uslab_cache_create(
 }
 
 /// # Safety
-/// `cache` must be null or come from [`uslab_cache_create`]. No thread may use the cache during the call, or after a
-/// success. No function of the cache may call `uslab_cache_destroy`.
+/// `cache` must be null or come from [`uslab_cache_create`]. During the call, and after a success, no thread may use
+/// the cache. No callback of the cache may call `uslab_cache_destroy`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_destroy(cache: *mut UslabCache) -> c_int {
     if cache.is_null() {
@@ -267,8 +271,8 @@ unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mu
         None => unsafe { alloc_slow(cache, gfp, error) },
     }
 }
-/// A tail call of this function, so that the caller keeps nothing across the call. The function is `extern "C"`,
-/// because an `extern "C"` function does not unwind.
+/// The function that `allocate` tail-calls, so that the caller keeps no values across the call. The function is
+/// `extern "C"`, because a function with this ABI does not unwind.
 ///
 /// # Safety
 /// The contract of [`allocate`] applies.
@@ -340,8 +344,8 @@ pub unsafe extern "C" fn uslab_cache_alloc_bulk(
     if n > isize::MAX as usize / size_of::<*mut c_void>() {
         return Code::TooMany as c_int;
     }
-    // SAFETY: `out` has room, by this function's contract. An optional pointer is a pointer, null for `None`, and each
-    // place is written before it is read.
+    // SAFETY: `out` has room, by this function's contract. An optional pointer has the layout of a pointer, which is
+    // null for `None`, and each place is written before it is read.
     let out = unsafe {
         out.write_bytes(0, n);
         core::slice::from_raw_parts_mut(out.cast::<Option<NonNull<u8>>>(), n)
@@ -366,7 +370,7 @@ pub unsafe extern "C" fn uslab_cache_free(cache: *const UslabCache, object: *mut
         }
     }
 }
-/// The slow half of a free; it may make system calls, and preserves `errno`.
+/// The slow half of a free, which may make system calls, and preserves `errno`.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_missed(cache: *const UslabCache, object: NonNull<u8>) {
@@ -427,7 +431,7 @@ pub unsafe extern "C" fn uslab_cache_reap(cache: *const UslabCache) -> u64 {
     unsafe { &(*cache).cache }.reap()
 }
 
-/// The statistics of a cache: `struct uslab_cache_info` of `uslab.h`.
+/// The statistics of a cache (`struct uslab_cache_info` of `uslab.h`).
 #[repr(C)]
 #[derive(Debug)]
 pub struct UslabCacheInfo {
@@ -447,10 +451,12 @@ pub struct UslabCacheInfo {
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_alloc`] applies. `info` must be writable, with as many bytes as its first word says.
+/// The contract of [`uslab_cache_alloc`] applies. `info` must be writable, and must have as many bytes as its first
+/// word states.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_info(cache: *const UslabCache, info: *mut UslabCacheInfo) {
-    // SAFETY: the cache exists, and `info` has its first word, by this function's contract.
+    // SAFETY: by this function's contract, the cache exists, and the first word of `info` is
+    // readable.
     let (cache, now, size) = unsafe { (&(*cache).cache, (*cache).cache.info(), (*info).struct_size) };
     let size = size.min(size_of::<UslabCacheInfo>());
     let numbers = UslabCacheInfo {
@@ -468,7 +474,7 @@ pub unsafe extern "C" fn uslab_cache_info(cache: *const UslabCache, info: *mut U
         destructed: now.destructed,
         limit: now.limit.unwrap_or(0),
     };
-    // SAFETY: `info` has that many bytes, by this function's contract, and the struct has only words without padding.
+    // SAFETY: by this function's contract, `info` has this many bytes, and the struct has only words without padding.
     unsafe { info.cast::<u8>().copy_from_nonoverlapping((&raw const numbers).cast(), size) };
 }
 
@@ -522,7 +528,7 @@ unsafe fn write(fd: c_int, text: &str) -> c_int {
         Errno::EBADF.set();
         return Code::NotWritten as c_int;
     }
-    // SAFETY: the caller owns `fd`, by this function's contract, and it is not closed here.
+    // SAFETY: by this function's contract, the caller owns `fd`, which is not closed here.
     let mut file = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(fd) });
     match file.write_all(text.as_bytes()) {
         Ok(()) => Code::Ok as c_int,

@@ -1,15 +1,15 @@
-//! Callbacks of a C program's cache, and the end of their use.
+//! Callbacks of a C program's cache, and the wait for their end.
 //!
 //! A thread that frees memory runs destructors, and a thread that is short of memory runs shrinkers. Any thread of the
 //! program may run callbacks, even while another thread destroys the cache. `uslab_cache_destroy` guarantees that no
-//! callback runs after it has returned. After the destroy, the program may free the data that its functions use.
-//! `uslab_cache_destroy` waits for all threads that still have the cache. Each thread that has the cache keeps these
-//! [`Callbacks`] alive by an `Arc`.
+//! callback runs after it has returned. After that, the program may free the data that its functions use. To guarantee
+//! this, `uslab_cache_destroy` waits for all threads that still refer to the cache. Each thread that refers to the
+//! cache keeps these [`Callbacks`] alive by an `Arc`.
 //!
 //! In the child of a fork, some threads that have the cache do not exist, and the wait would never end. In the child,
-//! the [`Gate`] decides whether callbacks still run. The gate counts the threads inside a callback, and starts anew
-//! with each fork. Objects that a missing thread was processing are lost to the child, and their destructors do not
-//! run.
+//! the [`Gate`] therefore decides if callbacks still run. The gate counts the threads inside a callback, and begins
+//! to count anew after each fork. If a missing thread was processing objects, the child loses these objects, and
+//! their destructors do not run.
 
 use core::ffi::{c_int, c_void};
 use core::fmt;
@@ -27,7 +27,7 @@ extern "C" fn forked() {
     FORKS.add(1);
 }
 
-/// Registers the handler that counts forks from now on.
+/// Registers the handler that counts forks, if it is not registered yet.
 fn count_forks() {
     static COUNTED: AtomicBool = AtomicBool::new(false);
     // Relaxed: the swap only decides which thread registers.
@@ -37,23 +37,26 @@ fn count_forks() {
     }
 }
 
-/// Number of threads inside a callback: `forks: 32 | closed: 1 | inside: 31`.
+/// Number of threads that are inside a callback, in a word with the fields `forks: 32 | closed: 1 |
+/// inside: 31`.
 struct Gate(AtomicU64);
 
 const CLOSED: u64 = 1 << 31;
 
-/// Returns the word for a process of `forks` forks, in which threads of an earlier process are not inside.
+/// Returns the word for a process after `forks` forks; threads of an earlier process do not count as
+/// inside.
 fn word_of_process(word: u64, forks: u64) -> u64 {
     if word >> 32 == forks & u64::from(u32::MAX) { word } else { forks << 32 | word & CLOSED }
 }
 
 impl Gate {
-    /// Changes the word to the result of `to`. Returns `false` if `to` returns `None`.
+    /// Replaces the word by the result of `to`. Returns `false` if `to` returns `None`.
     fn change(&self, to: impl Fn(u64) -> Option<u64>) -> bool {
         let mut word = self.0.load(Relaxed);
         while let Some(next) = to(word) {
             // Acquire and Release: pair with other changes and with `close`. Either `close` sees that a thread is
-            // inside, or the thread sees that the gate is closed. A finished call happens before `close` returns.
+            // inside a callback, or the thread sees that the gate is closed. A finished call happens before
+            // `close` returns.
             match self.0.compare_exchange_weak(word, next, AcqRel, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => word = now,
@@ -61,8 +64,8 @@ impl Gate {
         }
         false
     }
-    /// Runs `call` unless the gate is closed. An exception aborts the process, because no exception may unwind through
-    /// the allocator.
+    /// Runs `call`, unless the gate is closed. An exception aborts the process, because no exception may unwind
+    /// through the allocator.
     fn pass<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
         let forks = FORKS.get();
         let entered = self.change(|word| {
@@ -70,7 +73,7 @@ impl Gate {
             (word & CLOSED == 0).then_some(word + 1)
         });
         let result = entered.then(|| aborting(call))?;
-        // In the child, a thread that forked inside a callback may have been reset.
+        // In the child, the count of a thread that forked inside a callback may have been reset.
         self.change(|word| (word_of_process(word, forks) == word).then(|| word - 1));
         Some(result)
     }
@@ -90,12 +93,12 @@ extern "C" fn aborting<R>(call: impl FnOnce() -> R) -> R {
     call()
 }
 
-/// Waits briefly. Callbacks are short, and waiting for a callback is rare.
+/// Waits briefly. Callbacks are short, and a thread rarely has to wait for one.
 fn pause() {
     std::thread::sleep(Duration::from_micros(100));
 }
 
-/// The functions of a cache, as in `struct uslab_cache_options`.
+/// The functions of a cache that `struct uslab_cache_options` passes.
 pub(crate) struct Functions {
     pub(crate) user: *mut c_void,
     pub(crate) ctor: Option<unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> c_int>,
@@ -104,9 +107,9 @@ pub(crate) struct Functions {
     pub(crate) scan: Option<unsafe extern "C-unwind" fn(usize, *mut c_void) -> usize>,
 }
 
-// SAFETY: the creator of a cache guarantees that its functions may be called, with the pointer, from any thread.
+// SAFETY: the creator of a cache guarantees that any thread may call its functions with the pointer.
 unsafe impl Send for Functions {}
-// SAFETY: the creator of a cache guarantees that its functions may be called, with the pointer, from any thread.
+// SAFETY: the creator of a cache guarantees that any thread may call its functions with the pointer.
 unsafe impl Sync for Functions {}
 
 pub(crate) struct Callbacks {
@@ -121,7 +124,7 @@ impl Callbacks {
         let forks = FORKS.get();
         Arc::new(Self { functions, gate: Gate(AtomicU64::new(forks << 32)), forks })
     }
-    /// Constructs the object; returns `false` on failure.
+    /// Constructs the object; returns `false` if the constructor fails.
     pub(crate) fn construct(&self, object: &mut [u8]) -> bool {
         let object = object.as_mut_ptr().cast();
         // SAFETY: the creator of the cache allows calls on each object of the cache.

@@ -1,11 +1,12 @@
-//! C++'s `operator new` and `operator delete`. A `delete` with a size need not look up the size, and `new` is one call.
+//! C++'s `operator new` and `operator delete`. A `delete` with a size need not look up the size, and a `new` is only
+//! one call.
 //!
-//! A program may replace some forms of `new` and `delete`. If a form is replaced, C++ requires that other forms call
-//! it. `delete` with a size calls `delete` without a size, and array forms call object forms. Each form first checks
-//! whether the next form in the chain belongs to this library.
+//! A program may replace some forms of `new` and `delete`. If a program replaces one form, C++ requires that certain
+//! other forms call it. `delete` with a size calls `delete` without a size, and array forms call object forms. Each
+//! form therefore first checks if the form that it must call belongs to this library.
 //!
-//! The forms with `std::nothrow` stay in C++'s library, and call the forms of this library. After a failure, the
-//! `operator new` of C++'s library tries again, calls the handler, and throws.
+//! The forms with `std::nothrow` stay in C++'s library, and call the forms of this library. If an allocation
+//! fails, the `operator new` of the C++ library tries again, calls the handler, and throws.
 
 use crate::{align_to_cache_line, allocate, free, has_size, malloc};
 use core::ffi::{CStr, c_void};
@@ -16,7 +17,7 @@ use uslab::{Gfp, Uslab};
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{AtomicBool, AtomicPtr};
 
-/// The definition that the program finds for a replaceable name.
+/// The definition that the program uses for a replaceable operator.
 struct OperatorDefinition {
     name: &'static CStr,
     /// The pointer is null until the name was looked up.
@@ -71,7 +72,7 @@ impl OperatorDefinition {
     }
 }
 
-/// Looks up all forms, when the library is loaded. A lookup at the first call could deadlock: `dlsym` waits for threads
+/// Looks up all forms when the library is loaded. A lookup at the first call could deadlock: `dlsym` waits for threads
 /// in `dlopen`, where a constructor may wait for the caller.
 pub(crate) fn find() {
     let forms = [&NEW, &NEW_ALIGNED, &DELETE, &DELETE_ARRAY, &DELETE_ALIGNED, &DELETE_ARRAY_ALIGNED];
@@ -85,10 +86,10 @@ fn find_symbol(within: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     NonNull::new(unsafe { libc::dlsym(within, name.as_ptr()) })
 }
 
-/// Returns `true` if an address is in this library. `dladdr` would visit all symbols of the library at each start of a
-/// program. If the program replaced a function, its address would be in the program.
+/// Returns `true` if an address is within this library. `dladdr` would visit all symbols of the library at each start
+/// of a program. If the program has replaced a function, the function's address is in the program.
 fn is_in_this_library(address: *const c_void) -> bool {
-    // The linker makes these symbols: the first mapped byte of the library, and its end.
+    // The linker defines these symbols as the first mapped byte of the library, and as its end.
     unsafe extern "C" {
         static __ehdr_start: u8;
         static _end: u8;
@@ -115,7 +116,7 @@ extern "C-unwind" fn new_slow(size: usize) -> *mut c_void {
     if !memory.is_null() {
         return memory;
     }
-    // SAFETY: the symbol's type follows from its name.
+    // SAFETY: the name of the symbol determines its type.
     let next = unsafe { core::mem::transmute::<NonNull<c_void>, New>(NEW.next()) };
     next(size)
 }
@@ -128,7 +129,7 @@ pub extern "C-unwind" fn new_array(size: usize) -> *mut c_void {
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_array_slow(size: usize) -> *mut c_void {
-    // SAFETY: the symbol's type follows from its name.
+    // SAFETY: the name of the symbol determines its type.
     let found = unsafe { core::mem::transmute::<NonNull<c_void>, New>(NEW.found_definition()) };
     found(size)
 }
@@ -148,7 +149,7 @@ extern "C-unwind" fn new_aligned_slow(size: usize, align: usize) -> *mut c_void 
     if !memory.is_null() {
         return memory;
     }
-    // SAFETY: the symbol's type follows from its name.
+    // SAFETY: the name of the symbol determines its type.
     let next = unsafe { core::mem::transmute::<NonNull<c_void>, NewAligned>(NEW_ALIGNED.next()) };
     next(size, align)
 }
@@ -161,28 +162,29 @@ pub extern "C-unwind" fn new_array_aligned(size: usize, align: usize) -> *mut c_
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_array_aligned_slow(size: usize, align: usize) -> *mut c_void {
-    // SAFETY: the symbol's type follows from its name.
+    // SAFETY: the name of the symbol determines its type.
     let found =
         unsafe { core::mem::transmute::<NonNull<c_void>, NewAligned>(NEW_ALIGNED.found_definition()) };
     found(size, align)
 }
 
-/// Frees memory that `new` or `new_aligned` returned for this size and alignment. Returns `false` if there is no fast
-/// path.
+/// Frees memory that `new` or `new_aligned` returned for this size and alignment. Returns `false` if the fast path
+/// cannot free the memory.
 #[inline(always)]
 unsafe fn free_fast(memory: *mut c_void, size: usize, align: usize) -> bool {
     // SAFETY: the memory has this size and alignment, by the callers' contract. `free_sized_fast` refuses an address in
     // no page, such as null.
     unsafe { Uslab.free_sized_fast(memory.cast(), size, align) }
 }
-/// Calls the definition that the program finds for `form`.
+/// Calls the definition of `form` that the program uses.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_slow(memory: *mut c_void, form: &OperatorDefinition) {
-    // SAFETY: the symbol's type follows from its name, and the memory may be deleted, by the callers' contract.
+    // SAFETY: the name of the symbol determines its type, and by the callers' contract the memory may be
+    // deleted.
     unsafe { core::mem::transmute::<NonNull<c_void>, Delete>(form.found_definition())(memory) };
 }
-/// Calls the definition that the program finds for `form`, for a known size.
+/// Calls the definition of `form` that the program uses, for memory of a known size.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_sized_slow(memory: *mut c_void, size: usize, form: &OperatorDefinition) {
@@ -195,7 +197,8 @@ unsafe extern "C" fn delete_sized_slow(memory: *mut c_void, size: usize, form: &
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_aligned_slow(memory: *mut c_void, align: usize, form: &OperatorDefinition) {
-    // SAFETY: the symbol's type follows from its name, and the memory may be deleted, by the callers' contract.
+    // SAFETY: the name of the symbol determines its type, and by the callers' contract the memory may be
+    // deleted.
     unsafe { core::mem::transmute::<NonNull<c_void>, DeleteAligned>(form.found_definition())(memory, align) };
 }
 

@@ -1,5 +1,5 @@
-//! Statistics on demand: `USLAB_OPTIONS=dump=/run/app.%p.json` enables them, and `kill -USR2` writes them. The heap
-//! profile is enabled by `USLAB_OPTIONS=profile=512k,dump=/run/app.%p.%n.pb.gz`.
+//! Statistics on demand, which `USLAB_OPTIONS=dump=/run/app.%p.json` enables, and `kill -USR2` writes. The option
+//! `USLAB_OPTIONS=profile=512k,dump=/run/app.%p.%n.pb.gz` enables the heap profile.
 //!
 //! ```text
 //! the library is loaded ── the option is set ── a sleeping thread, and a handler
@@ -9,15 +9,17 @@
 //! # Rules
 //!
 //! * Without the option `dump`, there is no thread and no handler.
-//! * The signal stays the program's: a handler that the program installs replaces this handler. A handler that exists
-//!   at the start stays installed, and an ignored signal stays ignored. The library installs its handler before `main`,
-//!   and never again.
-//! * The thread takes no signals, so no handler of the program runs on it.
-//! * A file is replaced atomically, so a reader finds a whole dump. A link, a pipe or a device is written directly.
-//! * A heap profile has addresses and no symbols, and is written as it is made. A dump of 500 stacks takes 1 MiB.
-//!   Stacks begin outside of this library, which may have no debug information.
+//! * The signal remains under the program's control: a handler that the program installs replaces this handler. A
+//!   handler that exists at the start stays installed, and an ignored signal stays ignored. The library installs its
+//!   handler before `main`, and never again.
+//! * The dump thread blocks all signals, so no handler of the program runs on it.
+//! * A file is replaced atomically, so a reader finds a whole dump. If the file is a link, a pipe or a device, the
+//!   dump is written to it directly.
+//! * A heap profile contains addresses instead of symbols, and is written while it is made. A dump of 500 stacks
+//!   takes 1 MiB. Call stacks begin outside this library, which may have no debug information.
 //! * The process exits with the last thread of the program, for which the dump thread checks once per second.
-//! * The child of a fork does not have the dump thread. In the child the signal does nothing until an `exec`.
+//! * The child of a fork does not have the dump thread. In the child, the signal has no effect until an
+//!   `exec`.
 
 use core::ffi::{c_int, c_uint};
 use core::mem::MaybeUninit;
@@ -34,25 +36,27 @@ use uslab::Uslab;
 use uslab::options::{Dump, DumpSignal};
 use uslab::process::{OwnThread, are_alone};
 
-/// Runs when the library is loaded: after the C library is initialised, and before `main`.
+/// The function runs when the library is loaded, which is after the C library is initialised and
+/// before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
 
-/// Mean number of allocations per sample of the guard. `slab/book/src/harden.md` has the cost.
+/// Mean number of allocations per guard sample. The file `slab/book/src/harden.md` states the cost.
 const GUARD_PERIOD: u32 = 500_000;
 
-/// Semaphore that counts requested dumps. It is a semaphore, not an `eventfd` or a pipe, because programs close
-/// descriptors that they do not know.
+/// Semaphore that counts requested dumps. This is a semaphore instead of an `eventfd` or a pipe, because
+/// programs close descriptors that they do not know.
 static mut REQUESTED_DUMPS: MaybeUninit<libc::sem_t> = MaybeUninit::uninit();
 
 fn dump_semaphore() -> *mut libc::sem_t {
     (&raw mut REQUESTED_DUMPS).cast()
 }
 
-/// The handler only calls async-signal-safe functions.
+/// The handler calls only async-signal-safe functions.
 extern "C" fn wake(_signal: c_int) {
-    // SAFETY: the semaphore was initialised before this handler was installed, and `errno` belongs to the thread.
+    // SAFETY: the semaphore was initialised before this handler was installed, and `errno` belongs to this
+    // thread.
     unsafe {
         let errno = libc::__errno_location();
         let before = errno.read();
@@ -72,11 +76,12 @@ extern "C" fn loaded() {
     if let Some(rate) = Uslab.profile_wanted()
         && let Err(error) = Uslab.start_profile(rate)
     {
-        // An error of standard error cannot be reported.
+        // An error of the write to standard error cannot be reported.
         let _ = writeln!(std::io::stderr(), "uslab: {error}");
     }
     crate::record::begin();
-    // The start of the allocator reads files, and programs enter their sandboxes in `main`.
+    // The allocator is started here, because its start reads files, and programs may enter a
+    // sandbox in `main`.
     Uslab.start();
 }
 
@@ -110,7 +115,7 @@ fn start(dump: Dump) -> Result<()> {
     thread?;
     // System calls of the program that the signal interrupts are restarted.
     let action = SigAction::new(SigHandler::Handler(wake), SaFlags::SA_RESTART, SigSet::empty());
-    // SAFETY: the handler only calls async-signal-safe functions, and replaces the default action.
+    // SAFETY: the handler calls only async-signal-safe functions, and replaces the default action.
     unsafe { sigaction(signal, &action) }?;
     Ok(())
 }
@@ -119,8 +124,8 @@ fn run(dump: Dump) {
     let _own = OwnThread::begin();
     let mut number = 1_u64;
     loop {
-        // SAFETY: the semaphore was initialised before this thread started. If the clock fails, the time is in the
-        // past.
+        // SAFETY: the semaphore was initialised before this thread started. If the clock cannot be read, the time
+        // is in the past.
         let woken = unsafe {
             let mut until = core::mem::zeroed::<libc::timespec>();
             libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until);
@@ -138,7 +143,7 @@ fn run(dump: Dump) {
     }
 }
 
-/// Returns the file name, with the pid in place of `%p`, and the dump's number in place of `%n`.
+/// Returns the file name, in which `%p` is replaced by the pid and `%n` by the number of the dump.
 fn file(name: &[u8], number: u64) -> PathBuf {
     let mut parts = name.split(|byte| *byte == b'%');
     let mut file = parts.next().unwrap_or_default().to_vec();
@@ -172,7 +177,7 @@ fn write(file: &Path) -> Result<()> {
     new.push(format!(".{}", std::process::id()));
     let written = File::create(&new).and_then(write_to).and_then(|()| std::fs::rename(&new, file));
     written.inspect_err(|_| {
-        // The file may not exist.
+        // It is not an error if the file does not exist.
         let _ = std::fs::remove_file(&new);
     })
 }

@@ -1,15 +1,16 @@
-//! `libuslab.so`: the C library's malloc interface on [`Uslab`], for preloading.
+//! `libuslab.so` provides the C library's malloc interface on top of [`Uslab`], for preloading.
 //!
 //! ```console
 //! $ cargo build --release -p libuslab
 //! $ LD_PRELOAD=target/release/libuslab.so USLAB_OPTIONS=stats=1 sqlite3 :memory: 'select 1'
 //! ```
 //!
-//! The library has all functions of the C library that allocate, free, measure or describe memory. No pointer of the C
-//! library's own malloc is ever passed to this library. The functions behave as in glibc's manual. If glibc's versions
-//! differ, the functions behave as most programs need. `aligned_alloc` accepts any alignment, as up to 2.37, and
-//! `realloc` to size 0 frees and returns null. Memory is aligned to 16 bytes, and `malloc(0)` returns a unique pointer.
-//! The library replaces `dlopen` because of `RTLD_DEEPBIND`: see [`loader`].
+//! The library has all functions of the C library that allocate, free, measure or describe memory. A program therefore
+//! never passes a pointer of the C library's own malloc to this library. The functions behave as glibc's manual
+//! describes. If glibc's versions differ, the functions behave as most programs need. For example, `aligned_alloc`
+//! accepts any alignment, as in glibc up to 2.37, and `realloc` to size 0 frees the memory and returns null. Memory is
+//! aligned to 16 bytes, and `malloc(0)` returns a unique pointer. The library replaces `dlopen` because of the flag
+//! `RTLD_DEEPBIND` (see [`loader`]).
 //!
 //! # What ends the program
 //!
@@ -25,19 +26,20 @@
 //! | writing to an object that is free | at its next allocation | with `slab_debug=P` | with `slab_debug=P` |
 //! | accessing the result of `malloc(0)` | yes | no | no |
 //!
-//! One allocation in 500,000 is sampled. Any error with a sampled allocation ends the program immediately, and is
-//! reported with the call stacks of the allocation and its free. `guard=N` sets another sampling interval, and
-//! `guard=0` disables sampling.
+//! The library samples one allocation in 500,000. Any error with a sampled allocation ends the program
+//! immediately, and the report has the call stacks of the allocation and its free. `guard=N` sets another
+//! sampling interval, and `guard=0` disables sampling.
 //!
-//! The first line of an error on standard error names the call and the address: see [`corruption`](uslab::corruption).
+//! If an error is found, the first line on standard error names the call and the address (see
+//! [`corruption`](uslab::corruption)).
 //!
-//! C++'s `new` and `delete` are included: see [`cplusplus`].
+//! The library also contains C++'s `new` and `delete` (see [`cplusplus`]).
 //!
 //! Object caches for C are in `uslab.h` and [`cache`]. `libuslab-cache` has these caches without a malloc, from the
-//! same source. Optionally the library writes its statistics on a signal ([`dump`]), and records each call
+//! same source. Options make the library write its statistics on a signal ([`dump`]), and record each call
 //! ([`record`]).
 //!
-//! A program that finds the symbol `uslab_version` runs with one of the two libraries.
+//! If a program finds the symbol `uslab_version`, it runs with one of the two libraries.
 
 #[cfg(any(uslab_heap, not(target_os = "linux")))]
 compile_error!(
@@ -63,9 +65,9 @@ use nix::errno::Errno;
 use uslab::malloc::MAX_ALIGN;
 use uslab::{Gfp, Uslab};
 
-/// The library's own global allocator, out of line. An inlined [`Uslab`] would be in each of the thousand places that
-/// drop a box. The loader would then relocate the descriptors of all inlined restartable sequences: 44 KiB of each
-/// process, and a tenth of its start.
+/// The global allocator of this library's own code, whose functions are not inlined. An inlined [`Uslab`] would be in
+/// each of the thousand places that drop a box. The loader would then relocate the descriptors of all inlined
+/// restartable sequences: 44 KiB of each process, and a tenth of its start.
 struct OutOfLineAllocator;
 
 #[global_allocator]
@@ -95,13 +97,13 @@ unsafe impl GlobalAlloc for OutOfLineAllocator {
     }
 }
 
-/// Size of a page in bytes, for the functions that align to a page.
+/// Size of a page in bytes, for functions that align to a page.
 const PAGE: usize = 4096;
 
-/// Aligns the calling function to a cache line, so that its conditional jumps neither cross nor end a block of 32
-/// bytes. Intel's processors from Skylake to Cascade Lake do not cache the decoded form of jumps that cross or end a
-/// block of 32 bytes ("Mitigations for Jump Conditional Code Erratum", 2019). Jumps that are not cached cost batches 5
-/// %.
+/// Aligns the calling function to a cache line, so that its conditional jumps do not cross the end of a block of 32
+/// bytes, nor end there. Intel's processors from Skylake to Cascade Lake do not cache the decoded form of jumps that
+/// cross the end of a block of 32 bytes, or end there ("Mitigations for Jump Conditional Code Erratum", 2019). Without
+/// this alignment, batches of allocations take 5 % longer.
 #[inline(always)]
 pub(crate) fn align_to_cache_line() {
     // SAFETY: the directive adds no instruction, or `nop`s if the compiler has put instructions before it.
@@ -185,7 +187,8 @@ pub unsafe extern "C" fn free(memory: *mut c_void) {
 #[inline(never)]
 unsafe extern "C" fn free_slow(memory: *mut c_void) {
     let Some(memory) = NonNull::new(memory.cast()) else { return };
-    // SAFETY: `errno` belongs to the thread, at a fixed address. The freed memory is no longer used, by contract.
+    // SAFETY: `errno` belongs to this thread, and its address does not change. By contract, the freed memory is
+    // no longer used.
     unsafe {
         if Uslab.free_next(memory.as_ptr()) {
             return;
@@ -198,8 +201,8 @@ unsafe extern "C" fn free_slow(memory: *mut c_void) {
     }
 }
 
-/// C23's `free_sized`. Checked frees verify the size. Unchecked frees ignore the size, because memory that `realloc`
-/// kept in place has another size.
+/// C23's `free_sized`. If frees are checked, the call verifies the size. If frees are not checked, the call ignores
+/// the size, because memory that `realloc` kept in place may have another size.
 ///
 /// # Safety
 /// The contract of [`free`] applies.
@@ -234,7 +237,7 @@ pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, align: usize, s
 /// `realloc(3)`.
 ///
 /// # Safety
-/// After a success, the contract of [`free`] applies.
+/// If the call succeeds, `memory` counts as freed, so the contract of [`free`] applies.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
     let Some(old) = NonNull::new(memory.cast()) else { return malloc(size) };
@@ -286,8 +289,8 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     0
 }
 
-/// `aligned_alloc(3)`, as in glibc up to 2.37: [`memalign`]. From 2.38 on, glibc refuses an alignment that is not a
-/// power of two. Programs made for either glibc version work with this library.
+/// `aligned_alloc(3)` as in glibc up to 2.37, where it is the same as [`memalign`]. From version 2.38 on, glibc
+/// refuses an alignment that is not a power of two. Programs made for either glibc version work with this library.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     memalign(align, size)
@@ -322,11 +325,12 @@ pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
     NonNull::new(memory.cast()).map_or(0, |memory| unsafe { Uslab.usable_size(memory) })
 }
 
-/// Number of bytes that `malloc_trim` does not count: untouched pages that CPUs took in batches for a few small blocks.
+/// Number of bytes that `malloc_trim` ignores, which are untouched pages that CPUs took in batches for a few small
+/// blocks.
 const TRIM_SLACK: usize = 1 << 20;
 
-/// `malloc_trim(3)`, which decommits all unused memory. Returns 1 if more than [`TRIM_SLACK`] bytes were decommitted. The
-/// second of two consecutive calls of `malloc_trim` returns 0.
+/// `malloc_trim(3)`, which decommits all unused memory. Returns 1 if more than [`TRIM_SLACK`] bytes were decommitted.
+/// The second of two consecutive calls of `malloc_trim` returns 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_keep: usize) -> c_int {
     c_int::from(Uslab.release() > TRIM_SLACK)

@@ -1,13 +1,13 @@
 //! Replaces `setrlimit` and `prlimit`, to notice a new limit on addresses (`RLIMIT_AS`).
 //!
 //! The kernel applies `RLIMIT_AS` to all mapped addresses of a process, used or not. The allocator's range of pages
-//! initially maps 64 GiB of addresses. A program that sets a lower limit could map nothing more: no thread stack, no
-//! library, no memory above 4 MiB. Smaller requests need no further mapping, so the limit would not apply to them.
-//! Setting the limit unmaps the unused part of the range: see [`Uslab::fit_address_limit`]. After a limit is set, pages
+//! initially maps 64 GiB of addresses. A program that sets a lower limit could therefore map nothing more: no thread
+//! stack, no library, no memory above 4 MiB. Smaller allocations need no further mapping, so the limit would not apply
+//! to them. Setting the limit unmaps the unused part of the range: see [`Uslab::fit_address_limit`]. Afterwards, pages
 //! get their addresses when they are committed, and leave some addresses for other uses.
 //!
-//! A limit is not noticed if it is set without these functions (by the bare system call, or by `prlimit` of another
-//! process). The allocator's start reads a limit that exists when the program starts.
+//! The library does not notice a limit that is set without these functions (by the bare system call, or by another
+//! process's `prlimit`). The allocator's start reads a limit that exists when the program starts.
 
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;
@@ -26,7 +26,8 @@ pub unsafe extern "C" fn prlimit(
     new: *const libc::rlimit,
     old: *mut libc::rlimit,
 ) -> c_int {
-    // SAFETY: the pointers are null or valid, by contract. On 64-bit machines the libc's limits are the kernel's.
+    // SAFETY: by contract, the pointers are null or valid. On 64-bit machines, the C library's struct of a limit
+    // is the same as the kernel's.
     let result = unsafe { libc::syscall(libc::SYS_prlimit64, process, resource, new, old) } as c_int;
     // SAFETY: `getpid` only reads the pid.
     let is_own = process == 0 || process == unsafe { libc::getpid() };
@@ -48,7 +49,7 @@ pub unsafe extern "C" fn setrlimit(resource: c_uint, limit: *const libc::rlimit)
     unsafe { prlimit(0, resource, limit, null_mut()) }
 }
 
-/// `setrlimit64` is [`setrlimit`] on 64-bit machines.
+/// `setrlimit64`, which is the same as [`setrlimit`] on 64-bit machines.
 ///
 /// # Safety
 /// `limit` must point to a limit.
@@ -58,7 +59,7 @@ pub unsafe extern "C" fn setrlimit64(resource: c_uint, limit: *const libc::rlimi
     unsafe { prlimit(0, resource, limit, null_mut()) }
 }
 
-/// `prlimit64` is [`prlimit`] on 64-bit machines.
+/// `prlimit64`, which is the same as [`prlimit`] on 64-bit machines.
 ///
 /// # Safety
 /// The contract of [`prlimit`] applies.

@@ -1,12 +1,12 @@
-//! Replaces `dlopen` to ignore `RTLD_DEEPBIND`.
+//! A replacement of `dlopen` that ignores the flag `RTLD_DEEPBIND`.
 //!
 //! A library that is opened with `RTLD_DEEPBIND` searches its own dependencies first, and finds the C library's
-//! `malloc` and `free` instead of this library's. Then one allocator frees memory that another allocator has allocated,
-//! and this ends the program. PHP opens its extensions with `RTLD_DEEPBIND`. The `dlopen` of this library clears the
-//! flag, so that the opened library uses the allocator that all other libraries use. Sanitizers also refuse libraries
-//! opened with `RTLD_DEEPBIND`.
+//! `malloc` and `free` instead of this library's. One allocator would then free memory that another allocator has
+//! allocated, which ends the program. PHP opens its extensions with `RTLD_DEEPBIND`. The `dlopen` of this library
+//! clears the flag, so that the opened library uses the same allocator as all other libraries. Sanitizers also refuse
+//! libraries opened with `RTLD_DEEPBIND`.
 //!
-//! The dynamic loader uses the caller's address for the search: its `RUNPATH`, and its namespace. The `dlopen` of this
+//! The dynamic loader uses the caller's address to find the caller's `RUNPATH` and namespace. The `dlopen` of this
 //! library jumps to the C library's function instead of calling it, with the caller's return address in place.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -20,7 +20,7 @@ static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 /// Looks up the C library's `dlopen`. Dependencies of this library include the C library, so its `dlopen` exists.
 extern "C" fn find() -> *mut c_void {
     const NAME: &CStr = c"dlopen";
-    // SAFETY: the name ends in a NUL, and the search begins behind this library.
+    // SAFETY: the name ends in a NUL, and the search begins after this library.
     let real = unsafe { libc::dlsym(libc::RTLD_NEXT, NAME.as_ptr()) };
     if real.is_null() {
         std::process::abort();
@@ -58,8 +58,8 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_voi
     )
 }
 
-/// `dlopen(3)`. The caller's `RUNPATH` is searched only if the compiler makes the last call a jump, as it does with
-/// optimisation.
+/// `dlopen(3)`. The caller's `RUNPATH` is searched only if the compiler turns the last call into a jump, as it does
+/// with optimisation.
 ///
 /// # Safety
 /// The opened library's constructors run, as with `dlopen(3)`.

@@ -9,25 +9,27 @@
 //!
 //! # Rules
 //!
-//! * While recording, the inlined paths are closed, so each call reaches this module. While not recording, only slow
-//!   calls reach this module, at the cost of a load.
-//! * A record of an allocation follows the record of the free that released its address, whatever the threads' order. A
-//!   `realloc` that moves memory makes two records, in the order that the program sees: a free of the old memory and an
-//!   allocation. A `realloc` in place records the new size.
+//! * While a recording runs, the inlined paths are closed, so each call reaches this module. Without a recording,
+//!   only slow calls reach this module, and each costs one load.
+//! * The record of an allocation always follows the record of the free that released its address, whatever the order of
+//!   threads. If a `realloc` moves memory, it makes two records in the order that the program sees: a free of the old
+//!   memory, and an allocation. A `realloc` in place records the new size.
 //! * Allocations of the library itself, object caches ([`cache`](crate::cache)), and frees of null are not recorded.
-//!   Allocations by the C library for a thread of this library are recorded: 288 bytes for the reaper's thread, with
-//!   `reap=MS`.
+//!   If the C library allocates memory for a thread of this library, this is recorded: 288 bytes for the reaper's
+//!   thread, with `reap=MS`.
 //! * Recording takes no lock and uses no heap: any caller of malloc may be recorded, even a signal handler. If the file
 //!   cannot be made, the report uses the library's own memory.
-//! * Each process has a new file: FILE if it does not exist, otherwise FILE.PID, FILE.PID.2 and so on. Programs that a
-//!   recorded program starts thus have separate files. A process makes its recording file at its first call. In the
-//!   child of a fork, the file is made at the first call after the fork. Frees of the parent's memory have no
-//!   allocation in the child's file. A child of `vfork` has its parent's memory and file.
-//! * The file is opened by name whenever it grows, because the program owns the descriptors. If the recording file is
-//!   removed, or may not be opened any more, the recording ends. The recording file must not be truncated while the
-//!   program runs (`SIGBUS`). Addresses for the largest size of the recording file are reserved at the start.
+//! * Each process has a new file: FILE if it does not exist, otherwise FILE.PID, FILE.PID.2 and so on. If a recorded
+//!   program starts other programs, these therefore have separate files. A process makes its recording file at its
+//!   first call of malloc. The child of a fork makes its file at the first call after the fork. If the child frees
+//!   memory of the parent, the child's file has no allocation for this free. A child of `vfork` shares its parent's
+//!   memory and file.
+//! * The file is opened by its name each time it grows, because the program may close any descriptor. If the
+//!   recording file is removed, or can no longer be opened, the recording ends. The recording file must not be
+//!   truncated while the program runs, because an access would raise `SIGBUS`. Addresses for the maximum size of the
+//!   recording file are reserved at the start.
 
-/// The source of the reader, so that the format has one definition.
+/// The source of the reader is included, so that the format has only one definition.
 #[allow(dead_code, reason = "one writes, another one reads")]
 #[path = "../../../sim/trace/src/record_format.rs"]
 mod format;
@@ -44,16 +46,15 @@ use uslab::{AllocError, Uslab};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, Kept};
 
-/// Minimum and maximum number of records by which the file grows. The file doubles in size, between a minimum and a
-/// maximum growth.
+/// Minimum and maximum number of records by which the file grows. Between these bounds, the file doubles in size.
 const MIN_GROWTH: u64 = (64 << 10) / (RECORD * WORD) as u64;
 const MAX_GROWTH: u64 = (1 << 20) / (RECORD * WORD) as u64;
 
 /// The recorder is in a page that the system clears in the child of a fork. A child of any kind of fork starts a new
 /// recording.
 struct Recorder {
-    /// The words of the file. The pointer to the words is null before there is a file. The pointer is [`NONE`] while
-    /// the file is being made, and if making it fails.
+    /// The words of the file. Before the file exists, the pointer is null. While the file is being made, and if
+    /// making it fails, the pointer is [`NONE`].
     file: AtomicPtr<AtomicU64>,
     most: AtomicU64,
 }
@@ -69,11 +70,11 @@ static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 /// The process that was recorded last: this process, or a process from which it was forked.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// The file, to be opened when it grows.
+/// The name of the file, by which the file is opened when it grows.
 static FILE: Kept<FormatFound> = Kept::new();
 
-/// A buffer for a file name. The buffer is shorter than the longest possible name, because it is on the stack of the
-/// first caller.
+/// A buffer for a file name. The buffer is shorter than the longest possible file name, because it is on the stack
+/// of the first caller.
 type Name = [u8; 1024];
 
 struct FormatFound {
@@ -91,7 +92,8 @@ struct RecordSlot {
     time_ns: u64,
 }
 
-/// Makes the file if recording is enabled, so that a program that never calls malloc also has a file.
+/// Makes the file if a recording is enabled, so that even a program that never calls malloc has a
+/// file.
 pub(crate) fn begin() {
     let _ = file();
 }
@@ -101,13 +103,13 @@ pub(crate) fn allocated(memory: *mut c_void, size: usize, align: usize) {
     write(take(), Kind::Alloc, memory.addr(), size, align);
 }
 
-/// Records a free, before the memory is freed.
+/// Records a free before the memory is freed.
 #[inline]
 pub(crate) fn freed(memory: NonNull<u8>) {
     write(take(), Kind::Free, memory.addr().get(), 0, 1);
 }
 
-/// Calls [`Uslab::reallocate`], and records the call.
+/// Calls [`Uslab::reallocate`], and records this call.
 ///
 /// # Safety
 /// The contract of [`Uslab::reallocate`] applies.
@@ -117,7 +119,8 @@ pub(crate) unsafe fn reallocate(
     old: NonNull<u8>,
     size: usize,
 ) -> core::result::Result<NonNull<u8>, AllocError> {
-    // If the memory moves, other threads may reuse the old memory before this thread continues.
+    // If the memory moves, other threads may reuse the old memory before this thread continues, so
+    // the record's place is taken first.
     let before = take();
     // SAFETY: the memory may be reallocated, by this function's contract.
     let result = unsafe { Uslab.reallocate(old, size) };
@@ -144,7 +147,7 @@ fn write(place: Option<RecordSlot>, kind: Kind, address: usize, size: usize, ali
     }
 }
 
-/// Takes the next place. Returns `None` if recording is off, or the file is full.
+/// Takes the next place. Returns `None` if no recording is enabled, or if the file is full.
 #[inline]
 fn take() -> Option<RecordSlot> {
     Uslab.record()?;
@@ -155,11 +158,11 @@ fn take_recorded() -> Option<RecordSlot> {
     let (recorder, file) = file()?;
     // Relaxed: additions to one word are ordered, and a later addition gets a later place.
     let place = word(file, CALLS).fetch_add(1, Relaxed);
-    // Acquire: pairs with the Release in `grow`, so that the file has that length.
+    // Acquire: pairs with the Release in `grow`, so that the file is at least this long.
     if place >= word(file, ROOM).load(Acquire) && !recorder.grow(file, place) {
         return None;
     }
-    // SAFETY: the file has room for the record, and is never unmapped. No other thread has the place of this record.
+    // SAFETY: the file has room for the record, and is never unmapped. No other thread has this place in the file.
     let words = unsafe { core::slice::from_raw_parts(file.add(HEADER + place as usize * RECORD), RECORD) };
     // SAFETY: the calls read the CPU number and the time.
     let (cpu, now) = unsafe {
@@ -183,8 +186,8 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
     // Acquire, Release: publish the file's header.
     let mut file = recorder.file.load(Acquire);
     if file.is_null() {
-        // Concurrent calls are not recorded. During the first call there is no other thread, so a concurrent call can
-        // only come from a signal handler.
+        // Calls that happen while the file is being made are not recorded. During the first call the process has no
+        // other thread, so a concurrent call can come only from a signal handler.
         if recorder.file.compare_exchange(file, NONE, Acquire, Relaxed).is_err() {
             return None;
         }
@@ -194,7 +197,7 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
                 recorder.file.store(made, Release);
                 file = made;
             }
-            // An error of standard error cannot be reported.
+            // An error of the write to standard error cannot be reported.
             Err(error) => {
                 let name = requested_path.escape_ascii();
                 let _ = writeln!(std::io::stderr(), "uslab: record `{name}`: {error}; nothing is recorded");
@@ -235,7 +238,8 @@ impl Recorder {
         // Relaxed: a child finds its parent's value.
         let parent = Some(PROCESS.swap(process, Relaxed)).filter(|parent| ![0, process].contains(parent));
         let too_long = |_| Error::from_raw_os_error(libc::ENAMETOOLONG);
-        // SAFETY: only this thread makes a file, and writes `FILE`. A child's file is next to its parent's file.
+        // SAFETY: only this thread makes a file and writes `FILE`. The file of a child is in the same directory
+        // as its parent's file.
         let (mut name, length) = match unsafe { FILE.get() } {
             Some(found) => (found.name, found.length),
             None => absolute(requested_path).map_err(too_long)?,
@@ -255,7 +259,7 @@ impl Recorder {
             unsafe { libc::unlink(name.as_ptr().cast()) };
         })?;
         let mut program = [0; 16];
-        // SAFETY: the buffer has room for a name.
+        // SAFETY: the buffer has room for the name of a thread.
         unsafe { libc::prctl(libc::PR_GET_NAME, program.as_mut_ptr()) };
         let header = Header { process, parent, program, calls: 0, room: 0 };
         for (at, value) in header.words().into_iter().enumerate() {
@@ -269,12 +273,12 @@ impl Recorder {
         Ok(file)
     }
 
-    /// Maps a new file, for this process only.
+    /// Maps a new file, which only this process uses.
     fn map(&self, descriptor: &Descriptor, bytes: usize) -> Result<*mut AtomicU64> {
         let own = core::ptr::from_ref(self).cast_mut();
         descriptor.extend(0, HEADER * WORD)?;
         let file = map(bytes, libc::MAP_SHARED, descriptor.0)?;
-        // SAFETY: these pages belong only to the recorder and the file.
+        // SAFETY: only the recorder and the file use these pages.
         let advised = unsafe {
             libc::madvise(own.cast(), size_of::<Self>(), libc::MADV_WIPEONFORK) == 0
                 && libc::madvise(file, bytes, libc::MADV_DONTFORK) == 0
@@ -292,7 +296,7 @@ impl Recorder {
             return false;
         }
         let errno = Errno::last_raw();
-        // Acquire: pairs with the Release below, if another thread was first.
+        // Acquire: if another thread was first, pairs with the Release below.
         let has = word(file, ROOM).load(Acquire);
         if place < has {
             return true;
@@ -309,7 +313,8 @@ impl Recorder {
             // Release: pairs with the Acquire in `take_recorded`.
             word(file, ROOM).fetch_max(room, Release);
         } else {
-            // Relaxed: the number is a hint. After a failure to grow, later calls do not try again.
+            // Relaxed: the number is a hint. If the file could not grow, later calls do not try
+            // again.
             self.most.fetch_min(has, Relaxed);
         }
         Errno::set_raw(errno);
@@ -317,14 +322,15 @@ impl Recorder {
     }
 }
 
-/// Returns the absolute form of `file`, because the program may change its directory; and its length.
+/// Returns the absolute form of the name `file` and its length, because the program may change its
+/// directory.
 ///
 /// # Errors
 /// Returns an error if the name is too long.
 fn absolute(file: &[u8]) -> Result<(Name, usize)> {
     let mut name = [0; _];
     let mut rest = &mut name[..];
-    // SAFETY: the buffer has that many bytes.
+    // SAFETY: the buffer has this many bytes.
     if !file.starts_with(b"/") && !unsafe { libc::getcwd(rest.as_mut_ptr().cast(), rest.len()) }.is_null() {
         let length = rest.iter().position(|byte| *byte == 0).unwrap_or(0);
         rest = &mut rest[length..];
@@ -335,8 +341,8 @@ fn absolute(file: &[u8]) -> Result<(Name, usize)> {
     Ok((name, length))
 }
 
-/// Completes `name`, whose first `length` bytes are given: without a suffix, or with a numbered suffix if that file
-/// exists.
+/// Completes `name`, whose first `length` bytes are given: adds nothing, or a numbered suffix if a file of that
+/// name exists.
 ///
 /// # Errors
 /// Returns an error if the name is too long.
@@ -380,11 +386,11 @@ impl Descriptor {
     fn is_same_file(&self, found: &FormatFound) -> bool {
         self.status().is_ok_and(|status| (status.st_dev, status.st_ino) == (found.device, found.inode))
     }
-    /// Allocates bytes of the file on the device. A write to a mapping would end the program if the device is full, and
-    /// so would a request beyond the process's limit.
+    /// Allocates bytes for the file on its device. Without this allocation, a write to the mapping would end the
+    /// program if the device is full; a size beyond the process's limit would also end it.
     fn extend(&self, from: usize, to: usize) -> Result<()> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the call writes the result, and the descriptor is open.
+        // SAFETY: the call writes its result, and the descriptor is open.
         let error = unsafe {
             libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit);
             match limit.rlim_cur < to as libc::rlim_t {
@@ -392,7 +398,7 @@ impl Descriptor {
                 false => loop {
                     let bytes = to.saturating_sub(from) as libc::off_t;
                     match libc::posix_fallocate(self.0, from as libc::off_t, bytes) {
-                        // A signal interrupted the call.
+                        // A signal has interrupted the call, which is repeated.
                         libc::EINTR => {}
                         error => break error,
                     }

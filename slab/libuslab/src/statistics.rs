@@ -1,8 +1,8 @@
-//! glibc's functions on its malloc, for this malloc: `mallinfo2(3)`, `malloc_info(3)`, `malloc_stats(3)`, and
-//! `mallopt(3)`.
+//! glibc's functions that describe or tune its malloc, implemented for this malloc: `mallinfo2(3)`,
+//! `malloc_info(3)`, `malloc_stats(3)`, and `mallopt(3)`.
 //!
-//! glibc's own functions would describe an unused heap. The statistics have the meaning in glibc's manual. Statistics
-//! of parts that this malloc does not have (fast bins, a top chunk) are 0.
+//! glibc's own functions would describe an unused heap. The numbers have the meaning that glibc's manual describes.
+//! Numbers of parts that this malloc does not have (fast bins, a top chunk) are 0.
 
 use core::ffi::c_int;
 use core::fmt::Write as _;
@@ -11,7 +11,7 @@ use nix::libc;
 use std::io::Write as _;
 use uslab::{HeapUsage, Info, Uslab};
 
-/// `struct mallinfo2`, or with `c_int` the older `struct mallinfo`.
+/// `struct mallinfo2`, or with `c_int` the older struct `mallinfo`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MallInfo<N> {
@@ -56,13 +56,13 @@ pub extern "C" fn mallinfo2() -> MallInfo<usize> {
     MallInfo::new(&Uslab.usage(), |number| number)
 }
 
-/// `mallinfo(3)`. Numbers that do not fit are clamped to the largest value.
+/// `mallinfo(3)`. Numbers that do not fit are replaced by the largest value.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo() -> MallInfo<c_int> {
     MallInfo::new(&Uslab.usage(), |number| c_int::try_from(number).unwrap_or(c_int::MAX))
 }
 
-/// `malloc_stats(3)`, in glibc's words, on standard error.
+/// `malloc_stats(3)`, which prints the same text as glibc, on standard error.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_stats() {
     let HeapUsage { committed, used, huge, huge_cached, .. } = Uslab.usage();
@@ -71,11 +71,12 @@ pub extern "C" fn malloc_stats() {
     {
         let _ = writeln!(text, "{title}\nsystem bytes     = {system:10}\nin use bytes     = {in_use:10}");
     }
-    // An error of standard error cannot be reported.
+    // An error of the write to standard error cannot be reported.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// `malloc_info(3)` in glibc's XML. The `count` of a size is the number of its free objects.
+/// `malloc_info(3)`, which prints glibc's XML. For each size, `count` is the number of free objects
+/// of that size.
 ///
 /// # Safety
 /// `to` must be an open stream.
@@ -85,7 +86,7 @@ pub unsafe extern "C" fn malloc_info(options: c_int, to: *mut libc::FILE) -> c_i
         return Errno::EINVAL as c_int;
     }
     let text = xml(&Uslab.usage(), Uslab.info().as_ref());
-    // SAFETY: `to` is an open stream, by this function's contract, and the text has that many bytes.
+    // SAFETY: by this function's contract, `to` is an open stream, and the text has this many bytes.
     let written = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), to) };
     if written == text.len() { 0 } else { -1 }
 }
@@ -124,8 +125,8 @@ fn xml(usage: &HeapUsage, info: Option<&Info>) -> String {
 const M_MXFAST: c_int = 1;
 const M_MMAP_THRESHOLD: c_int = -3;
 
-/// `mallopt(3)`. Returns 1 for all parameters that glibc accepts, including unknown parameters, and 0 for refused
-/// parameters. `mallopt` changes nothing, because there are no bins, arenas or thresholds.
+/// `mallopt(3)`. Returns 1 for every parameter that glibc accepts, including unknown parameters, and 0 for
+/// parameters that glibc refuses. `mallopt` changes nothing, because there are no bins, arenas or thresholds.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
     let taken = match parameter {

@@ -1,4 +1,5 @@
-//! The interface between guards or collections and the allocator below them, and its implementations for pools.
+//! The interface between guards or collections and the allocator that serves them, and its implementations for
+//! pools.
 
 use super::area::Area;
 use super::best_fit::BestFit;
@@ -34,21 +35,21 @@ pub unsafe trait Allocator {
     /// Returns an error if the address is invalid, as far as the allocator checks.
     ///
     /// # Safety
-    /// This allocator must have allocated the memory with that layout and offset. The memory must not have been
+    /// This allocator must have allocated the memory with this layout and offset. The memory must not have been
     /// released since, and is no longer used.
     unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, offset: usize) -> Result<(), BadFree>;
-    /// Resizes memory in place to a layout of the same alignment. Returns `false` and changes nothing if the memory
-    /// cannot be resized in place.
+    /// Resizes memory in place to a layout of the same alignment. If the memory cannot be resized in place, changes
+    /// nothing and returns `false`.
     ///
     /// # Safety
     /// This allocator must have allocated the memory with the old layout and that offset, and not released it since.
-    /// After a success, the memory has the new layout.
+    /// If the call succeeds, the memory has the new layout.
     unsafe fn resize(&mut self, _memory: NonNull<u8>, _old: Layout, _new: Layout, _offset: usize) -> bool {
         false
     }
 }
 
-/// An allocator of slots; the size of its largest object is fixed when the allocator is made.
+/// An allocator of slots, which fixes the size of its largest object when it is made.
 pub trait Pooled: Allocator {
     /// Size and alignment of the largest object.
     fn slots(&self) -> SlotLayout;
@@ -56,8 +57,8 @@ pub trait Pooled: Allocator {
 
 macro_rules! pooled {
     ($([$($of:tt)*] $pool:ty),+) => {$(
-        // SAFETY: a slot that is on no list belongs to the caller. The pool admits only objects that fit its slots, at
-        // the offset that it aligns.
+        // SAFETY: a slot that is not on the free list belongs to the caller. The pool admits only objects that fit its
+        // slots, with the offset that it aligns.
         unsafe impl<$($of)*> Allocator for $pool {
             #[inline]
             fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
@@ -84,8 +85,8 @@ pooled!([A: Area] FixedPool<A>);
 #[cfg(feature = "std")]
 pooled!([] ChunkedPool, [] ReservedPool);
 
-/// Returns `layout` with padding in front, such that byte `offset` is aligned. `padded` is for allocators that align
-/// the start of a block.
+/// Returns `layout` with padding before it, such that byte `offset` is aligned, and the number of bytes of padding.
+/// Allocators that align the start of a block call this function.
 fn padded(layout: Layout, offset: usize) -> Option<(Layout, usize)> {
     let pad = offset.wrapping_neg() & (layout.align() - 1);
     let size = layout.size().max(1).checked_add(pad)?;
@@ -93,7 +94,7 @@ fn padded(layout: Layout, offset: usize) -> Option<(Layout, usize)> {
 }
 
 #[cfg(feature = "std")]
-// SAFETY: the system's heap guarantees valid memory. With the padding in front, byte `offset` is at a multiple of the
+// SAFETY: the system's heap guarantees valid memory. Because of the padding, byte `offset` is at a multiple of the
 // alignment.
 unsafe impl Allocator for System {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
@@ -101,13 +102,13 @@ unsafe impl Allocator for System {
         let (layout, pad) = padded(layout, offset).ok_or(memory)?;
         // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { self.alloc(layout) }).ok_or(memory)?;
-        // SAFETY: the block has the padding in front.
+        // SAFETY: the block begins with the padding.
         Ok(unsafe { start.add(pad) })
     }
     unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, offset: usize) -> Result<(), BadFree> {
         let foreign = BadFree::Foreign { address: memory.addr().get() };
         let (layout, pad) = padded(layout, offset).ok_or(foreign)?;
-        // SAFETY: the block was allocated with this layout, and has the padding in front.
+        // SAFETY: the block was allocated with this layout, and begins with the padding.
         unsafe { self.dealloc(memory.sub(pad).as_ptr(), layout) };
         Ok(())
     }
@@ -115,26 +116,26 @@ unsafe impl Allocator for System {
 
 macro_rules! padded {
     ($($type:ty: $free:expr, $resize:expr;)+) => {$(
-        // SAFETY: an allocated block belongs to the caller. With the padding in front, byte `offset` is at a multiple
-        // of the alignment.
+        // SAFETY: an allocated block belongs to the caller. Because of the padding, byte `offset` is at a multiple of
+        // the alignment.
         unsafe impl<A: Area> Allocator for $type {
             #[inline]
             fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
                 let (bytes, align) = (layout.size(), layout.align());
                 let (layout, pad) = padded(layout, offset).ok_or(Refused::NoRoom { bytes, align })?;
-                // SAFETY: the block has the padding in front.
+                // SAFETY: the block begins with the padding.
                 Ok(unsafe { self.alloc(layout)?.add(pad) })
             }
             #[inline]
             unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, offset: usize) -> Result<(), BadFree> {
                 let foreign = BadFree::Foreign { address: memory.addr().get() };
                 let (layout, pad) = padded(layout, offset).ok_or(foreign)?;
-                // SAFETY: the block was allocated with this layout, and has the padding in front.
+                // SAFETY: the block was allocated with this layout, and begins with the padding.
                 unsafe { $free(self, memory.sub(pad), layout) }
             }
             unsafe fn resize(&mut self, memory: NonNull<u8>, old: Layout, new: Layout, offset: usize) -> bool {
                 let (Some((old, pad)), Some((new, _))) = (padded(old, offset), padded(new, offset)) else { return false };
-                // SAFETY: the block was allocated with this layout, and has the padding in front.
+                // SAFETY: the block was allocated with this layout, and begins with the padding.
                 unsafe { $resize(self, memory.sub(pad), old, new.size()) == Ok(true) }
             }
         }

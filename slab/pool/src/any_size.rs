@@ -47,8 +47,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// An allocator that the test can inspect.
 trait Subject: Allocator {
-    /// Returns `true` if there is room for `layout`. Returns `None` if the free lists do not show whether there is
-    /// room.
+    /// Returns `true` if the allocator has room for `layout`. Returns `None` if the free lists do not show whether
+    /// the allocator has room.
     fn room(&self, layout: Layout) -> Option<bool>;
     fn look(&self) -> Vec<usize>;
 }
@@ -68,7 +68,7 @@ macro_rules! subjects {
 }
 subjects!(Tlsf<A>, BestFit<A>);
 
-/// Allocated blocks by address, with their layout and fill byte.
+/// Allocated blocks by address, each with its layout and fill byte.
 struct Shadow<S> {
     subject: S,
     blocks: BTreeMap<usize, (NonNull<u8>, Layout, u8)>,
@@ -84,7 +84,7 @@ impl<S: Subject> Shadow<S> {
         if let Some((next_block, _)) = self.blocks.range(address..).next() {
             assert!(address + layout.size() <= *next_block, "the block overlaps the next block");
         }
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block has `layout.size()` bytes.
         unsafe { block.write_bytes(stamp, layout.size()) };
         self.blocks.insert(address, (block, layout, stamp));
     }
@@ -93,7 +93,7 @@ impl<S: Subject> Shadow<S> {
         self.blocks.remove(&address)
     }
     fn alloc(&mut self, layout: Layout, stamp: u8) {
-        // The trait's blocks have at least one byte.
+        // Blocks of the trait `Allocator` have at least one byte.
         let nonzero = Layout::from_size_align(layout.size().max(1), layout.align()).unwrap();
         let room = self.subject.room(nonzero);
         let block = self.subject.allocate(layout, 0);
@@ -123,7 +123,7 @@ impl<S: Subject> Shadow<S> {
 }
 
 fn assert_full_of(block: NonNull<u8>, bytes: usize, stamp: u8) {
-    // SAFETY: the block has that many bytes, which were written.
+    // SAFETY: the block has `bytes` bytes, which were written.
     let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), bytes) };
     assert!(bytes.iter().all(|byte| *byte == stamp), "the memory was overwritten: {bytes:?}");
 }
@@ -156,13 +156,13 @@ proptest! {
         let order = if by_address { Order::Address } else { Order::Lifo };
         run(BestFit::with_policy(unaligned_area(), [Fit::First, Fit::Best, Fit::Next][fit], order).unwrap(), steps);
     }
-    /// Compares a stack with a list of allocations. A marker can free all later allocations only once; it is refused
-    /// after an earlier marker was freed. The topmost block frees all its bytes with its padding, so at the end no byte
-    /// is used.
+    /// A marker can free all later allocations only once, and is refused after an earlier marker was freed. Freeing the
+    /// topmost block frees all its bytes and its padding, so at the end no byte is used.
     #[test]
     fn stack_with_markers_agrees_with_a_list(steps in prop::collection::vec((0..7_u8, any::<u16>()), 1..300)) {
         let mut stack = StackAlloc::new(unaligned_area()).unwrap();
-        // Blocks have a layout, a stamp and the head before them. Markers are stored by their index in `marks`.
+        // Each block has a layout, a stamp, and the head of the stack before its allocation. Markers are
+        // identified by their index in `marks`.
         let (mut items, mut marks): (Vec<Result<_, usize>>, Vec<_>) = (vec![], vec![]);
         for (stamp, (kind, pick)) in steps.into_iter().enumerate() {
             let (stamp, pick) = (stamp as u8, usize::from(pick));
@@ -305,7 +305,7 @@ fn heap_reports_foreign_addresses_and_double_frees() {
     wrong_frees(&mut BestFit::new(unaligned_area()).unwrap());
 }
 
-/// A block grows into the following block if that block is free.
+/// Checks that a block can grow into the block after it if that block is free.
 fn grows_in_place(heap: &mut impl Subject) {
     let [a, b] = [100, 100].map(|size| heap.allocate(layout(size, 16), 0).unwrap());
     // SAFETY: the blocks belong to the test and have these layouts.
@@ -344,7 +344,7 @@ fn allocators_work_inside_blocks_of_other_allocators() {
     use crate::Borrowed;
     use core::mem::MaybeUninit;
     fn area<'b>(block: NonNull<u8>, bytes: usize) -> Borrowed<'b> {
-        // SAFETY: the block has that many bytes, and stays allocated until the area is dropped.
+        // SAFETY: the block has this many bytes, and stays allocated until the area is dropped.
         unsafe { NonNull::slice_from_raw_parts(block.cast::<MaybeUninit<u8>>(), bytes).as_mut() }.into()
     }
     let mut array = StackArea::<8192>::new();
@@ -366,7 +366,8 @@ fn allocators_work_inside_blocks_of_other_allocators() {
     assert_eq!((best.look().len(), tlsf.look().len()), (1, 1));
 }
 
-/// Only padded blocks take bytes for padding. Freeing padded blocks in turn also frees their padding.
+/// Blocks without padding take no bytes for padding records. If padded blocks are freed in reverse
+/// order, their padding is also freed.
 #[test]
 fn blocks_freed_from_the_top_leave_no_padding() {
     let mut array = StackArea::<1024>::new();
@@ -384,7 +385,8 @@ fn blocks_freed_from_the_top_leave_no_padding() {
     }
 }
 
-/// A block freed or shrunk below other blocks stays. Blocks above a block that stays can still be freed from the top.
+/// If a block is freed or shrunk while other blocks are above it, its bytes stay. The blocks above these bytes can
+/// still be freed, starting from the top.
 #[test]
 fn marker_frees_padding_of_blocks_freed_out_of_order() {
     let mut array = StackArea::<1024>::new();
@@ -404,8 +406,8 @@ fn marker_frees_padding_of_blocks_freed_out_of_order() {
     assert_eq!((stack.free_to(marker), stack.used()), (Ok(()), 0));
 }
 
-/// Regression: the marker restored the head and the block with the newest padding, so bytes of the second stack were
-/// mistaken for padding.
+/// Regression test: freeing to the marker restored the head and the block with the newest padding, so bytes of the
+/// second stack were mistaken for padding.
 #[test]
 fn marker_of_a_dropped_stack_is_refused() {
     let mut array = StackArea::<1024>::new();
@@ -440,8 +442,8 @@ fn marker_of_another_stack_is_refused() {
     );
 }
 
-/// Later allocations may overwrite the record of a freed marker. The number in a record reveals that a marker is
-/// invalid.
+/// Later allocations may overwrite the record of a freed marker. The number in the record shows that the marker
+/// is invalid.
 #[test]
 fn freed_marker_at_a_reused_position_is_refused() {
     let mut stack = StackAlloc::new(unaligned_area()).unwrap();
@@ -470,7 +472,8 @@ fn panic_ends_the_arena_scope() {
     assert_eq!(arena.used(), 0);
 }
 
-/// Regression: each refused request kept a chunk that was too small, and lost the rest of the previous chunk.
+/// Regression test: each refused request kept a chunk that was too small, and lost the rest of the previous
+/// chunk.
 #[test]
 fn arena_drops_a_chunk_smaller_than_requested() {
     let mut arena = Arena::growing(64, |bytes| HeapArea::new(bytes.min(100), 16)).unwrap();
@@ -510,7 +513,7 @@ fn each_allocator_aligns_objects_behind_their_guards() {
         for align in [1, 8, 16, 64, 512] {
             let object = arena.alloc(layout(40, align)).unwrap();
             assert!(object.addr().get().is_multiple_of(align));
-            // SAFETY: the block belongs to the test and has that size.
+            // SAFETY: the block belongs to the test, and has this size.
             unsafe {
                 object.write_bytes(7, 40);
                 assert_eq!(arena.free(object, layout(40, align)), Ok(()));

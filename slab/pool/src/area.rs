@@ -7,7 +7,8 @@
 //! | [`HeapArea`] | the global allocator's, with the requested alignment |
 //! | [`MappedArea`] | the system's: pages that are committed when they are first touched |
 //!
-//! The names are from Reinalter's area policies (2012), whose example has a heap area and memory on the stack.
+//! The names come from Reinalter's area policies (2012), whose example has a heap area and memory on the
+//! stack.
 
 use super::error::PoolError;
 use core::alloc::Layout;
@@ -27,7 +28,7 @@ pub unsafe trait Area {
     fn memory(&self) -> NonNull<[u8]>;
 }
 
-/// An area in borrowed memory. A `Borrowed` area has a size of 16 bytes.
+/// An area in borrowed memory. A value of type `Borrowed` takes 16 bytes.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -47,7 +48,8 @@ pub unsafe trait Area {
 #[derive(Debug)]
 pub struct Borrowed<'m> {
     memory: NonNull<[u8]>,
-    // The area does not store the reference itself: moving a reference would invalidate pointers derived from it.
+    // The area does not store the reference itself, because moving a reference would invalidate pointers derived
+    // from it.
     owner: PhantomData<&'m mut [MaybeUninit<u8>]>,
 }
 
@@ -69,8 +71,8 @@ impl<'m> From<&'m mut [MaybeUninit<u8>]> for Borrowed<'m> {
     }
 }
 
-/// An area of `N` bytes inside the value, at a multiple of 64. The area must be lent, not moved into a pool, because a
-/// move would invalidate pointers.
+/// An area of `N` bytes inside this value, aligned to 64 bytes. Lend the area to a pool instead of moving it into the
+/// pool, because a move would invalidate the pool's pointers.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -115,7 +117,7 @@ pub struct HeapArea {
 // SAFETY: the area owns its memory, which any thread may free.
 unsafe impl Send for HeapArea {}
 
-// SAFETY: the memory was allocated in `new`, is owned until the value is dropped, and does not move with the value.
+// SAFETY: `new` allocated the memory, which is owned until the value is dropped, and does not move with the value.
 unsafe impl Area for HeapArea {
     fn memory(&self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.start, self.layout.size())
@@ -150,8 +152,8 @@ impl Drop for HeapArea {
     }
 }
 
-/// An area of pages of the system. The first touch of a page commits it, and until then the page is zero. Dropping the
-/// area unmaps its pages.
+/// An area of pages of the system. The first access to a page commits it; until then, the page reads as zero. Dropping
+/// the area unmaps its pages.
 ///
 /// ```
 /// use uslab_pool::{Area, MappedArea};
@@ -165,7 +167,7 @@ impl Drop for HeapArea {
 pub struct MappedArea(Region);
 
 #[cfg(feature = "std")]
-// SAFETY: the whole memory is committed in `new`, belongs to the region until it is dropped, and does not move with the
+// SAFETY: `new` commits all of the memory, which belongs to the region until it is dropped, and does not move with the
 // value.
 unsafe impl Area for MappedArea {
     fn memory(&self) -> NonNull<[u8]> {

@@ -1,22 +1,24 @@
-//! An arena: an allocator with a policy that puts guards around its objects.
+//! An arena: an allocator with a policy that puts guards around each object.
 //!
 //! ```text
 //! allocator's slot, 40 bytes   [ guard 4 ][   object, 32 bytes   ][ guard 4 ]
 //!                                         ^ aligned: the slot's offset is 4
 //! ```
 //!
-//! A pool needs the size of the largest object at its creation. Guards make objects larger, but the arena that adds guards is
-//! made after the pool. There are two ways to make the pool first:
+//! A pool must know the size of its largest object when it is made. Guards make objects larger, but the arena that adds
+//! guards is made after the pool. The pool can be made first in two ways:
 //!
 //! * [`memory_requirement`](MemoryArena::memory_requirement),
 //!   [`alignment_requirement`](MemoryArena::alignment_requirement) and
 //!   [`offset_requirement`](MemoryArena::offset_requirement) need no arena, because the policy is part of the type. The
 //!   caller makes the pool with the size, alignment and offset that the arena requires.
-//! * [`MemoryArena::of_pool`] makes a pool with the arena's requirements. `of_pool` only accepts pools.
+//! * [`MemoryArena::of_pool`] makes a pool with the arena's requirements. The function `of_pool`
+//!   accepts only pools.
 //!
 //! [`FixedSizeHeap`](super::FixedSizeHeap) combines area, pool and arena.
 //!
-//! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), in the answers to its comments.
+//! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), in the answers to the post's
+//! comments.
 
 use super::allocator::{Allocator, Pooled};
 use super::error::{BadFree, Overrun, PoolError, Refused, Side};
@@ -28,23 +30,23 @@ use core::ptr::NonNull;
 
 /// A policy for guards around each object.
 pub trait Bounds: Debug {
-    /// Number of guard bytes in front of an object.
+    /// Number of guard bytes before an object.
     const FRONT: usize;
-    /// Number of guard bytes behind an object.
+    /// Number of guard bytes after an object.
     const BACK: usize;
     /// Writes the guards of an object.
     ///
     /// # Safety
-    /// The object at `object` must have `size` bytes. [`FRONT`](Self::FRONT) bytes before the object and
-    /// [`BACK`](Self::BACK) bytes behind it must belong to the caller.
+    /// The object at `object` must have `size` bytes. The [`FRONT`](Self::FRONT) bytes before the object
+    /// and the [`BACK`](Self::BACK) bytes after it must belong to the caller.
     unsafe fn guard(object: NonNull<u8>, size: usize);
     /// Checks the guards of an object.
     ///
     /// # Errors
-    /// Returns the damaged guard as an error.
+    /// Returns a damaged guard as the error.
     ///
     /// # Safety
-    /// The guards must have been written for this object with this size.
+    /// [`guard`](Self::guard) must have been called for this object with this size.
     unsafe fn check(object: NonNull<u8>, size: usize) -> Result<(), Overrun>;
 }
 
@@ -61,7 +63,8 @@ impl Bounds for NoBounds {
     }
 }
 
-/// Guards of four bytes before and four bytes behind each object. Cost: two stores and two loads per object.
+/// A policy with guards of four bytes before and four bytes after each object. Cost: two stores and two
+/// loads per object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SimpleBounds;
 
@@ -72,7 +75,7 @@ impl SimpleBounds {
     /// Returns the addresses of the guards.
     ///
     /// # Safety
-    /// Has the contract of [`Bounds::guard`].
+    /// The conditions of [`Bounds::guard`] hold.
     unsafe fn guards(object: NonNull<u8>, size: usize) -> [(NonNull<u32>, Side); 2] {
         // SAFETY: the bytes around the object belong to the caller.
         unsafe { [(object.sub(Self::BYTES).cast(), Side::Before), (object.add(size).cast(), Side::After)] }
@@ -144,8 +147,8 @@ pub struct MemoryArena<A, B> {
 }
 
 impl<A, B: Bounds> MemoryArena<A, B> {
-    /// Number of bytes that an allocator needs for an object of `size` bytes. With [`SimpleBounds`], an object of 32
-    /// bytes needs 40.
+    /// Number of bytes that an allocator must provide for an object of `size` bytes. With [`SimpleBounds`], an
+    /// object of 32 bytes needs 40.
     ///
     /// ```
     /// use uslab_pool::{MemoryArena, NoBounds, SimpleBounds};
@@ -171,8 +174,8 @@ impl<A, B: Bounds> MemoryArena<A, B> {
 }
 
 impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
-    /// Makes an arena on an existing allocator. A pool must have large enough slots and align the right byte: see the
-    /// [module](self).
+    /// Makes an arena on an existing allocator. If the allocator is a pool, its slots must be large enough, and it
+    /// must align the byte that the [module](self) describes.
     pub const fn new(allocator: A) -> Self {
         Self { allocator, bounds: PhantomData }
     }
@@ -193,8 +196,8 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
     /// Frees an object.
     ///
     /// # Errors
-    /// Returns [`BadFree::Overrun`] if a guard is damaged, and the object then stays allocated. `free` also returns
-    /// errors of the allocator.
+    /// Returns [`BadFree::Overrun`] if a guard is damaged, and the object then stays allocated. Errors of the
+    /// allocator are also returned.
     ///
     /// # Safety
     /// This arena must have allocated the object with `layout` and not freed it since. The object is no longer used.
@@ -212,7 +215,7 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
     /// Returns [`BadFree::Overrun`] if a guard is damaged.
     ///
     /// # Safety
-    /// Has the contract of [`free`](Self::free), except that the object may still be used.
+    /// The conditions of [`free`](Self::free) hold, except that the object may still be used.
     pub unsafe fn check(&self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         // SAFETY: `alloc` wrote the guards, by this function's contract.
         unsafe { B::check(object, layout.size()) }.map_err(BadFree::Overrun)
@@ -229,11 +232,11 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
 }
 
 impl<P: Pooled, B: Bounds> MemoryArena<P, B> {
-    /// Makes a pool and an arena on the pool, for objects of at most `size` bytes (without guards) at a multiple of
-    /// `align`.
+    /// Makes a pool, and an arena on this pool, for objects of at most `size` bytes (without guards) at a multiple
+    /// of `align`.
     ///
     /// # Errors
-    /// Returns an error of `make`, or an error if such slots are impossible.
+    /// Returns the error of `make`, or an error if slots of this kind are impossible.
     #[doc(alias = "MemoryPoolArena")]
     pub fn of_pool(
         size: usize,
@@ -321,7 +324,7 @@ mod tests {
             let layout = Layout::from_size_align(size, align).unwrap();
             let object = arena.alloc(layout).unwrap();
             assert!(object.addr().get().is_multiple_of(align));
-            // SAFETY: the objects belong to the test and have that size.
+            // SAFETY: the objects belong to the test, and have this size.
             unsafe {
                 object.write_bytes(9, size);
                 arena.free(object, layout).unwrap();

@@ -1,4 +1,5 @@
-//! A heap with one free list and boundary tags: the `malloc` of textbooks, with best fit by default.
+//! A heap with one free list and boundary tags, like the `malloc` of textbooks, which uses best fit
+//! by default.
 //!
 //! ```text
 //!          block of 48 bytes, used        block of 32 bytes, free
@@ -6,22 +7,22 @@
 //!      ^12 ^16                                                     16 bytes apart, payloads at multiples of 16
 //! ```
 //!
-//! The tags before and behind each block contain its size and a used flag. A freed block finds both neighbours by
-//! arithmetic and merges with them immediately. Free blocks are in one doubly linked list, whose links are stored in
-//! the blocks.
+//! The tags before and after each block contain the block's size and a flag that marks it as used. A freed block
+//! finds both neighbours by arithmetic and merges with them immediately. Free blocks form one doubly linked list,
+//! whose links are stored in the blocks.
 //!
-//! - Allocate: a search of the free list, in which [`Fit`] selects the block. The search takes up to as many steps as
-//!   there are free blocks: O(n).
+//! - An allocation searches the free list, in which [`Fit`] selects the block. The search takes up to as many steps
+//!   as there are free blocks: O(n).
 //! - Free: O(1) with [`Order::Lifo`]. With [`Order::Address`], a free searches for the place in the list, unless a
 //!   neighbour is free.
-//! - Waste: 8 bytes of tags, rounding up to 16, and the gaps between blocks.
+//! - The waste is 8 bytes of tags per block, rounding up to 16 bytes, and the gaps between blocks.
 //!
 //! [`Tlsf`](super::Tlsf) allocates and frees in O(1), and wastes a little more between blocks. The heap stores only
-//! three numbers outside of its memory.
+//! three numbers outside its memory.
 //!
 //! Invariants: no two neighbours are free; a block is free iff it is in the list; both tags of a block are equal.
 //!
-//! Sources: Knuth, The Art of Computer Programming 1, section 2.5 (1968), for boundary tags and the policies. Wilson,
+//! Source for boundary tags and the policies: Knuth, The Art of Computer Programming 1, section 2.5 (1968). Wilson,
 //! Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review" (1995), which recommends
 //! address-ordered first fit and best fit. Users: the malloc of K&R and, with segregated lists, dlmalloc.
 
@@ -38,20 +39,21 @@ use core::ptr::NonNull;
 /// Policy that selects the free block for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// The first block of the list that is large enough.
+    /// The first block in the list that is large enough.
     First,
-    /// The smallest block that is large enough, and the first of equal blocks.
+    /// The smallest block that is large enough, and the first of equally small blocks.
     Best,
-    /// The first block that is large enough, searching from the end of the last search and wrapping around.
+    /// The first block that is large enough, searching from where the last search ended and wrapping
+    /// around.
     Next,
 }
 
 /// Position of a freed block in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// A freed block is put at the front of the list.
+    /// A freed block becomes the first block of the list.
     Lifo,
-    /// The list is in address order.
+    /// A freed block is put at its place in address order.
     Address,
 }
 
@@ -92,8 +94,8 @@ impl<A: Area> BestFit<A> {
     pub fn new(area: A) -> Result<Self, PoolError> {
         Self::with_policy(area, Fit::Best, Order::Address)
     }
-    /// Makes a heap with another policy. In the literature, first fit in address order wastes hardly more and searches
-    /// less than best fit.
+    /// Makes a heap with another policy. In the literature, first fit in address order wastes hardly more than best
+    /// fit, and searches less.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
@@ -111,15 +113,16 @@ pub struct Blocks<M> {
     fit: Fit,
     order: Order,
     /// The first field is the position of the first block, whose payload is at a multiple of [`UNIT`]. The second field
-    /// is the position of the tag behind the last block.
+    /// is the position of the tag after the last block.
     first: usize,
     end: usize,
     head: u32,
-    /// Start of the next search with next fit; `NONE` selects the head.
+    /// Block at which the next search begins with next fit; `NONE` means the head of the list.
     rover: u32,
 }
 
-/// A place for a request: a free block, and the gap in front of the payload for its alignment.
+/// A place for a request, which consists of a free block and the gap that the alignment requires
+/// before the payload.
 #[derive(Clone, Copy)]
 struct Placement {
     at: usize,
@@ -204,7 +207,8 @@ impl<M: Words> Blocks<M> {
         }
     }
 
-    /// Returns the place of a block of `need` bytes in the free block `position`. Returns `None` if the block is too small.
+    /// Returns the place of a block of `need` bytes in the free block `position`. Returns `None` if the free block is
+    /// too small.
     fn place(&self, position: usize, size: usize, need: usize, align: usize) -> Option<Placement> {
         let gap = gap(&self.memory, position + TAG, align);
         (gap <= size && need <= size - gap).then_some(Placement { at: position, gap })
@@ -243,14 +247,14 @@ impl<M: Words> Blocks<M> {
         best.map(|(_, placement)| placement)
     }
 
-    /// Allocates a block. Returns the position of the block's payload.
+    /// Allocates a block of memory. Returns the position of the block's payload.
     pub fn alloc_block(&mut self, layout: Layout) -> Option<usize> {
         let need = need(layout.size(), 2 * TAG)?;
         let placement = self.search(need, layout.align())?;
         Some(self.split(placement, need) + TAG)
     }
 
-    /// Cuts `need` bytes out of the free block. The parts of the block before and behind these bytes stay free.
+    /// Cuts `need` bytes out of a free block. The parts of the block before and after these bytes stay free.
     fn split(&mut self, Placement { at: position, gap }: Placement, need: usize) -> usize {
         let size = self.memory.load(position) as usize;
         let (allocated, rest_position, rest) = (position + gap, position + gap + need, size - gap - need);
@@ -262,7 +266,7 @@ impl<M: Words> Blocks<M> {
             self.set_tags(position, gap, false);
             self.memory.record(Event::Split { at: position, bytes: gap });
         }
-        // After an exact fit, the next search begins at the block's successor in the list.
+        // After an exact fit, the next search begins at the next block in the list.
         let is_exact = self.fit == Fit::Next && size == need;
         let follows = if is_exact { self.memory.load(position + TAG) } else { NONE };
         match (gap > 0, rest > 0) {
@@ -285,7 +289,7 @@ impl<M: Words> Blocks<M> {
         allocated
     }
 
-    /// Inserts a free block that has no free neighbour into the list.
+    /// Inserts a free block without free neighbours into the list.
     fn insert(&mut self, position: usize) {
         match self.order {
             Order::Lifo => {
@@ -362,7 +366,8 @@ impl<M: Words> Blocks<M> {
     pub fn size(&self, payload: usize) -> usize {
         (self.memory.peek(payload - TAG) & !USED) as usize - 2 * TAG
     }
-    /// Resizes a used block in place. Returns `false` if the following block is in use or too small.
+    /// Resizes a used block without moving it. Returns `false` if the next block is in use or too
+    /// small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
         let position = payload - TAG;
         let size = (self.memory.load(position) & !USED) as usize;
@@ -402,7 +407,7 @@ impl<M: Words> Blocks<M> {
             Some(block)
         })
     }
-    /// Returns the size in bytes of each free block, in address order, without tags.
+    /// Returns the size of each free block in bytes, in address order, not counting the tags.
     pub fn holes(&self) -> impl Iterator<Item = usize> {
         self.blocks().filter(|(.., used)| !used).map(|(_, size, _)| size - 2 * TAG)
     }
@@ -417,7 +422,7 @@ impl<M: Words> Blocks<M> {
     /// Checks all tags and the list.
     ///
     /// # Errors
-    /// Returns the first inconsistency, and its position, as an error.
+    /// Returns the first inconsistency and its position as the error.
     pub fn check(&self) -> Result<(), String> {
         let (mut end, mut free, mut previous_is_free) = (self.first, vec![], false);
         for (position, size, used) in self.blocks() {

@@ -1,5 +1,5 @@
 //! Bits of a word, for iterating over bitmaps, and a bitmap of bytes that marks the slots in use. The bitmap consists
-//! of bytes, not words, because it is stored in the bytes that a pool's memory has left.
+//! of bytes instead of words, because it is stored in the bytes that the slots of a pool leave.
 
 use super::error::PoolError;
 use alloc::vec::Vec;
@@ -9,7 +9,8 @@ use core::ops::Range;
 #[inline(always)]
 pub fn lowest_run(bits: u64) -> (usize, usize, u64) {
     let start = bits.trailing_zeros();
-    // Adding to the lowest bit of a run carries into the gap above the run, or out at the top.
+    // Adding the lowest bit of a run carries into the gap above the run, or out at the top of the
+    // word.
     (start as usize, (bits >> start).trailing_ones() as usize, bits & bits.wrapping_add(1 << start))
 }
 
@@ -17,7 +18,6 @@ pub(super) const fn bytes(bits: usize) -> usize {
     bits.div_ceil(8)
 }
 
-/// Allocates a bitmap of `bits` clear bits.
 pub(super) fn map(bits: usize) -> Result<Vec<u8>, PoolError> {
     let (mut map, bytes) = (Vec::new(), bytes(bits));
     map.try_reserve_exact(bytes).map_err(|_| PoolError::Memory { bytes })?;

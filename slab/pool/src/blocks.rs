@@ -10,11 +10,11 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// Maximum size of the memory in bytes. Positions have 32 bits, of which sizes and flags leave 31.
 pub(crate) const MAX_BYTES: usize = 1 << 31;
 
-/// Returns the positions of the first and the last multiple of [`UNIT`] in a memory.
+/// Returns the positions of the first and the last multiple of [`UNIT`] in the memory.
 pub(crate) fn ends(memory: &impl Span) -> Result<(usize, usize), PoolError> {
     let bytes = memory.size();
     let pad = memory.address().wrapping_neg() % UNIT;
-    // The heap needs one unit for its ends, and one unit for the smallest block.
+    // The heap needs one unit for its ends, and another unit for the smallest block.
     if bytes < pad + 2 * UNIT {
         return Err(PoolError::NoRoom { bytes, needed: pad + 2 * UNIT });
     }
@@ -24,7 +24,8 @@ pub(crate) fn ends(memory: &impl Span) -> Result<(usize, usize), PoolError> {
     Ok((pad, pad + (bytes - pad) / UNIT * UNIT))
 }
 
-/// Size of a block for `size` bytes and `books` bytes of metadata. Returns `None` if no memory is that large.
+/// Size in bytes of a block with `size` bytes of payload and `books` bytes of metadata. Returns `None` if no
+/// memory is that large.
 pub(crate) fn need(size: usize, books: usize) -> Option<usize> {
     size.checked_add(books)?.checked_next_multiple_of(UNIT).filter(|need| *need <= MAX_BYTES)
 }
@@ -49,12 +50,12 @@ macro_rules! blocks_by_pointer {
                 self.usage.alloc(layout.size(), self.blocks.size(position));
                 Ok(self.blocks.memory().at(position))
             }
-            /// Frees a block. A freed block merges with free neighbours immediately.
+            /// Frees a block. The freed block immediately merges with free neighbours.
             ///
             /// # Errors
-            /// Returns [`BadFree::Foreign`] for an address outside of the memory, and [`BadFree::NotAllocated`] for an
-            /// address that starts no used block. A second free is detected only while the memory has not been
-            /// reallocated.
+            /// Returns [`BadFree::Foreign`] for an address outside the memory, and [`BadFree::NotAllocated`] for an
+            /// address at which no used block begins. A second free is detected only until the memory is allocated
+            /// again.
             ///
             /// # Safety
             /// This heap must have allocated the block. The block was not freed since, and is no longer used.
@@ -65,20 +66,20 @@ macro_rules! blocks_by_pointer {
                 self.usage.free();
                 Ok(())
             }
-            /// Resizes a block in place. Returns `false` and changes nothing if the block cannot grow. Shrinking a
-            /// block always succeeds.
+            /// Resizes a block in place. If the block cannot grow, changes nothing and returns `false`. Shrinking
+            /// a block always succeeds.
             ///
             /// # Errors
             /// Returns the errors of [`free`](Self::free).
             ///
             /// # Safety
-            /// This heap must have allocated the block and not freed it since. After a success, the block has `bytes`
-            /// bytes.
+            /// This heap must have allocated the block and not freed it since. If the call succeeds, the block has
+            /// `bytes` bytes.
             pub unsafe fn resize(&mut self, memory: NonNull<u8>, bytes: usize) -> Result<bool, BadFree> {
                 let position = self.position(memory)?;
                 Ok(self.blocks.resize(position, bytes))
             }
-            /// Number of usable bytes of a block, at least the requested size.
+            /// Number of usable bytes of a block: at least the requested size.
             ///
             /// # Errors
             /// Returns the errors of [`free`](Self::free).
@@ -88,7 +89,8 @@ macro_rules! blocks_by_pointer {
             pub unsafe fn allocation_size(&self, memory: NonNull<u8>) -> Result<usize, BadFree> {
                 Ok(self.blocks.size(self.position(memory)?))
             }
-            /// Returns the size in bytes of each free block, in address order. Cost: visits all blocks.
+            /// Returns the size in bytes of each free block, in address order. Cost: the call inspects
+            /// all blocks.
             pub fn free_blocks(&self) -> impl Iterator<Item = usize> {
                 self.blocks.holes()
             }

@@ -6,14 +6,15 @@
 //!    | head | slot | slot | ... | slot |
 //! ```
 //!
-//! Full chunks are at the back of the list of chunks, so an allocation only tries the first chunk. A full chunk moves
+//! Full chunks are at the back of the list of chunks, so an allocation tries only the first chunk. A full chunk moves
 //! to the front when one of its slots is freed, and the next allocation takes that slot. A chunk is mapped at a
 //! multiple of its size, so arithmetic finds an object's chunk. Allocations and frees take a constant number of steps.
 //!
-//! **One list per chunk, not one list for all chunks.** One list for all chunks would also work and save a word per
-//! chunk: [`ReservedPool`](super::ReservedPool) does that. But with one list, [purging](ChunkedPool::purge) would
-//! search the list for the slots of each empty chunk. After some churn, one list would be spread over all of the
-//! memory. With a list per chunk, allocations stay on few pages (`chunks_touch_fewer_pages_than_a_single_list` counts them).
+//! **Each chunk has its own free list.** One list for all chunks would also work, and save a word per chunk, as
+//! [`ReservedPool`](super::ReservedPool) shows. However, with one list, [purging](ChunkedPool::purge) would search the
+//! list for the slots of each empty chunk. After many allocations and frees, the slots of one list would be spread over
+//! all of the memory. With a list per chunk, allocations stay on few pages, which
+//! `chunks_touch_fewer_pages_than_a_single_list` counts.
 //!
 //! Source: the first of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
 //! allocator" (2012).
@@ -28,7 +29,7 @@ use uslab_buddy::Faults;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region};
 
-/// Header of a chunk, in front of its slots.
+/// Header of a chunk, which precedes its slots.
 #[derive(Debug)]
 struct Chunk {
     free: FreeList,
@@ -39,7 +40,7 @@ struct Chunk {
     region: Region,
 }
 
-/// A pool of chunks. See the [module](self).
+/// A pool that consists of chunks. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -57,11 +58,11 @@ struct Chunk {
 /// ```
 ///
 /// # Invariants
-/// * Each listed chunk is `chunk_bytes` bytes at a multiple of `chunk_bytes`, mapped by its region. The `chunks` chunks
-///   are linked both ways from `front` to `back`.
-/// * A chunk has `capacity` slots from byte `first` on. `live` of the slots are in use, and the others are in the
-///   chunk's free list.
-/// * No chunk with a free slot is behind a full chunk.
+/// * Each listed chunk has `chunk_bytes` bytes at a multiple of `chunk_bytes`, which its region maps. The `chunks`
+///   chunks are linked both ways from `front` to `back`.
+/// * A chunk has `capacity` slots from byte `first` on. `live` of these slots are in use, and the others are on
+///   the chunk's free list.
+/// * Every chunk with a free slot precedes all full chunks.
 #[derive(Debug)]
 pub struct ChunkedPool {
     slots: SlotLayout,
@@ -103,7 +104,8 @@ impl ChunkedPool {
             return Err(PoolError::Align { align: chunk_bytes });
         }
         let bytes = chunk_bytes.max(PAGE_SIZE);
-        // A chunk is aligned to its size. Slots with a larger alignment do not fit into a chunk anyway.
+        // A chunk is aligned only to its size. If slots had a larger alignment, they would not fit into
+        // a chunk anyway.
         let first = size_of::<Chunk>() + slots.pad(size_of::<Chunk>());
         let needed = first.saturating_add(slots.stride());
         if needed > bytes || slots.align() > bytes {
@@ -124,14 +126,14 @@ impl ChunkedPool {
     }
 
     /// Allocates a slot for `layout`. Cost: accesses the header of the first chunk and the slot. If all chunks are
-    /// full, the cost includes a system call.
+    /// full, the call also makes a system call.
     ///
     /// # Errors
     /// Returns an error if the layout does not fit, or [`Refused::Memory`] if the system refuses another chunk.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
-    /// Allocates a slot whose byte `offset` is aligned, instead of its first byte.
+    /// Allocates a slot whose byte `offset` is aligned, instead of the slot's first byte.
     ///
     /// # Errors
     /// Returns the errors of [`alloc`](Self::alloc), and [`Refused::Offset`] if the pool aligns another byte.
@@ -149,7 +151,7 @@ impl ChunkedPool {
     }
     fn take_slot(&mut self) -> Option<NonNull<u8>> {
         let chunk_start = self.front?;
-        // SAFETY: the pointer is a listed chunk that is not otherwise borrowed.
+        // SAFETY: the pointer refers to a listed chunk that is not otherwise borrowed.
         let chunk = unsafe { &mut *chunk_start.as_ptr() };
         let slot = chunk.free.obtain()?;
         chunk.live += 1;
@@ -160,21 +162,22 @@ impl ChunkedPool {
         Some(slot)
     }
 
-    /// Frees a slot. Cost: accesses the slot and the header of its chunk. If the chunk was full, it moves to the front.
+    /// Frees a slot. Cost: accesses the slot and the header of its chunk. If the slot's chunk was full, the chunk moves
+    /// to the front of the list.
     ///
     /// # Errors
     /// Returns [`BadFree::Interior`] for an address inside a slot, [`BadFree::Foreign`] for an address inside a chunk's
     /// header, and [`BadFree::Double`] if no slot of the chunk is in use.
     ///
     /// # Safety
-    /// `slot` must be the pointer that [`alloc`](Self::alloc) returned, with provenance of its whole chunk. The slot
-    /// must not have been freed since, and is no longer used.
+    /// `slot` must be the pointer that [`alloc`](Self::alloc) returned, with provenance for its whole chunk. The
+    /// slot must not have been freed since, and is no longer used.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let address = slot.addr().get();
         let chunk_offset = address & (self.chunk_bytes - 1);
-        // SAFETY: a chunk is at a multiple of its size, and the pointer has provenance of the whole chunk, by contract.
+        // SAFETY: a chunk is at a multiple of its size, and by contract the pointer has provenance for the whole chunk.
         let chunk_start = unsafe { slot.sub(chunk_offset) }.cast::<Chunk>();
-        // SAFETY: the pointer is a listed chunk that is not otherwise borrowed.
+        // SAFETY: the pointer refers to a listed chunk that is not otherwise borrowed.
         let chunk = unsafe { &mut *chunk_start.as_ptr() };
         let bytes = chunk_offset.checked_sub(self.first).ok_or(BadFree::Foreign { address })?;
         let index = bytes / self.slots.stride();
@@ -213,7 +216,8 @@ impl ChunkedPool {
         Ok(())
     }
 
-    /// Unmaps the chunks that have no slot in use, and returns the number of unmapped chunks. Cost: visits each chunk.
+    /// Unmaps the chunks without a slot in use, and returns the number of unmapped chunks. Cost: the call inspects
+    /// each chunk.
     pub fn purge(&mut self) -> usize {
         let (mut at, before) = (self.front, self.chunks);
         while let Some(chunk) = at {
@@ -234,7 +238,8 @@ impl ChunkedPool {
     /// The chunk must be unlinked, and no thread may use its slots.
     unsafe fn release(&mut self, at: NonNull<Chunk>) {
         self.chunks -= 1;
-        // SAFETY: the header is initialised and read for the last time. Dropping the region unmaps it.
+        // SAFETY: the header is initialised and read for the last time. Dropping the region unmaps the
+        // chunk.
         drop(unsafe { at.read() }.region);
     }
 

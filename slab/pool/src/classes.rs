@@ -1,10 +1,10 @@
 //! A pool for each size class: memory of any small size, for one thread.
 //!
-//! One pool for several sizes wastes the difference to the largest size in each slot. A pool per size class wastes at
-//! most the step between two classes. The sizes of the classes are in [`SizeClasses`]. Each size class has a
-//! [`ReservedPool`]. An address shows whether it belongs to a class, and each pool grows as needed. Reinalter announces
-//! such pools as a micro allocator, and Kenwright proposes them for varying sizes. `uslab::Malloc` applies the idea to
-//! all threads and sizes.
+//! If one pool serves several sizes, each slot wastes the difference to the largest size. If each size class has its
+//! own pool, a slot wastes at most the step between two classes. The sizes of the classes are in [`SizeClasses`]. Each
+//! size class has a [`ReservedPool`]. An address shows if it belongs to a class, and each pool grows as needed.
+//! Reinalter announces pools of this kind as a micro allocator, and Kenwright proposes them for varying sizes.
+//! `uslab::Malloc` applies the idea to all threads and sizes.
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012) and its comments; Kenwright, "Fast Efficient
 //! Fixed-Size Memory Pool" (2012).
@@ -23,7 +23,7 @@ use uslab_buddy::PAGE_SIZE;
 pub struct SizeClasses(Vec<usize>);
 
 impl SizeClasses {
-    /// Size classes of 8 to 512 bytes in steps of 8, for example for a hash table of small pieces.
+    /// Size classes of 8 to 512 bytes in steps of 8, for example for a hash table of small entries.
     pub fn words() -> Self {
         Self((1..=64).map(|k| k * 8).collect())
     }
@@ -51,22 +51,23 @@ impl SizeClasses {
             None => Ok(Self(sizes)),
         }
     }
-    /// Returns the object size of each class in bytes.
+    /// Size of the objects of each class, in bytes.
     pub fn sizes(&self) -> &[usize] {
         &self.0
     }
 }
 
-/// Requested bytes and allocated bytes of all objects in use.
+/// Requested bytes and allocated bytes of the objects in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waste {
     /// Number of requested bytes.
     pub requested: u64,
-    /// Number of bytes of the slots.
+    /// Number of bytes of the slots that the objects occupy.
     pub allocated: u64,
 }
 
-/// Maximum size in bytes whose class is found in a table. Classes of larger sizes are found by search.
+/// Maximum size in bytes for which a table gives the class. A search finds the classes of larger
+/// sizes.
 const TABLE: usize = 4096;
 
 /// A pool for each size class. See the [module](self).
@@ -86,7 +87,8 @@ const TABLE: usize = 4096;
 #[derive(Debug)]
 pub struct ClassPools {
     pools: Vec<ReservedPool>,
-    /// For each `i`, the first class that holds the sizes `8 * i - 7 ..= 8 * i`, up to [`TABLE`] bytes.
+    /// Element `i` is the first class that has room for the sizes `8 * i - 7 ..= 8 * i`, up to
+    /// [`TABLE`] bytes.
     by_words: Vec<u16>,
     requested: u64,
 }
@@ -98,7 +100,8 @@ impl ClassPools {
     /// Returns the errors of [`ReservedPool::new`].
     pub fn new(classes: &SizeClasses, bytes: usize) -> Result<Self, PoolError> {
         let sizes = classes.sizes();
-        // A class guarantees an alignment of the largest power of two that divides its size, up to a page.
+        // A class guarantees an alignment of the largest power of two that divides its size, but at most a
+        // page.
         let align = |size: usize| (1 << size.trailing_zeros()).min(PAGE_SIZE);
         let pools = sizes.iter().map(|&size| ReservedPool::new(SlotLayout::new(size, align(size))?, bytes));
         let pools = pools.collect::<Result<_, _>>()?;
@@ -107,12 +110,12 @@ impl ClassPools {
         Ok(Self { pools, by_words: (0..=words).map(class).collect(), requested: 0 })
     }
 
-    /// Returns the smallest class that holds `layout` and guarantees its alignment.
+    /// Returns the smallest class that has room for `layout` and guarantees its alignment.
     ///
-    /// Cost: a load. Alignments above a word, and sizes above [`TABLE`], cost a few more loads.
+    /// Cost: one load. Alignments above a word, and sizes above [`TABLE`], cost a few more loads.
     ///
     /// # Errors
-    /// Returns an error if no class is that large, or guarantees that alignment.
+    /// Returns an error if no class is large enough, or guarantees the alignment.
     pub(super) fn class(&self, layout: Layout) -> Result<usize, Refused> {
         let (requested, align) = (layout.size(), layout.align());
         let max = |field: fn(SlotLayout) -> usize| {
@@ -129,7 +132,7 @@ impl ClassPools {
             .find(|&class| self.pools[class].slots().align() >= align)
             .ok_or_else(|| Refused::Align { requested: align, max: max(|slots| slots.align()) })
     }
-    /// Allocates memory of the smallest class that holds `layout`.
+    /// Allocates memory from the smallest class that has room for `layout`.
     ///
     /// # Errors
     /// Returns an error if no class holds `layout`, or if the class's pool is full.
@@ -157,7 +160,7 @@ impl ClassPools {
         unsafe { self.free_in(class, memory, layout) }
     }
     /// # Safety
-    /// Has the contract of [`free`](Self::free), and `class` must be the layout's class.
+    /// The conditions of [`free`](Self::free) hold, and `class` is the class of the layout.
     #[inline]
     pub(super) unsafe fn free_in(
         &mut self,
@@ -170,14 +173,14 @@ impl ClassPools {
         self.requested -= layout.size() as u64;
         Ok(())
     }
-    /// Returns the number of bytes that an object of `layout` takes.
+    /// Returns the number of bytes that an object of `layout` occupies.
     ///
     /// # Errors
-    /// Returns an error if no class holds `layout`.
+    /// Returns an error if no class has room for `layout`.
     pub fn slot_size(&self, layout: Layout) -> Result<usize, Refused> {
         self.class(layout).map(|class| self.pools[class].slots().stride())
     }
-    /// Requested and allocated bytes of all objects in use. The difference between requested and allocated bytes is
+    /// Requested and allocated bytes of the objects in use. The difference between requested and allocated bytes is
     /// internal waste.
     pub fn waste(&self) -> Waste {
         let live_bytes = |pool: &ReservedPool| pool.usage().live() * pool.slots().stride() as u64;
@@ -189,8 +192,8 @@ impl ClassPools {
     }
 }
 
-// SAFETY: a slot of the class has the layout's size and alignment. Slots align their first byte, and other offsets are
-// refused.
+// SAFETY: a slot of the class has the layout's size and alignment. Slots align their first byte, and the pools refuse
+// other offsets.
 unsafe impl Allocator for ClassPools {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         if !offset.is_multiple_of(layout.align()) {
@@ -257,8 +260,8 @@ mod tests {
         assert_eq!(size(1, 8192), Err(Refused::Align { requested: 8192, max: 4096 }));
     }
 
-    /// A slot of 96 bytes for an object of 80 wastes 16 bytes. For an object of 80 bytes, a class of 80 bytes would
-    /// waste nothing.
+    /// A slot of 96 bytes for an object of 80 wastes 16 bytes. A class of 80 bytes would waste nothing for this
+    /// object.
     #[test]
     fn waste_is_counted_for_objects_in_use() {
         let mut coarse_pools = pools(&SizeClasses::micro());

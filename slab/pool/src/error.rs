@@ -1,4 +1,5 @@
-//! Errors of making pools, of allocations and of frees. All errors are values, and a failed call changes nothing.
+//! Errors that making a pool, allocating or freeing can return. All errors are values, and a failed call changes
+//! nothing.
 
 use core::fmt;
 
@@ -16,7 +17,7 @@ pub enum PoolError {
         /// Required alignment, in bytes.
         align: usize,
     },
-    /// A size class is not a multiple of a word, or there is no size class.
+    /// A size class is not a multiple of a word, or the list of size classes is empty.
     Class {
         /// Size of the class in bytes; 0 if there is no size class.
         size: usize,
@@ -33,22 +34,22 @@ pub enum PoolError {
         /// Size of an object in bytes.
         size: usize,
     },
-    /// The memory does not hold the requested slots, or not even one slot.
+    /// The memory has no room for the requested slots, or not even for one slot.
     NoRoom {
         /// Number of available bytes.
         bytes: usize,
         /// Number of required bytes.
         needed: usize,
     },
-    /// The memory has more blocks than an index of four bytes can count, or there are more sizes than an index of two
-    /// bytes can count.
+    /// The memory has more blocks than an index of four bytes can count, or there are more size classes than an index
+    /// of two bytes can count.
     Many {
-        /// Number of blocks or sizes, or a lower bound of that number.
+        /// Number of blocks or size classes, or a lower bound of that number.
         blocks: usize,
         /// Maximum number of blocks or sizes.
         max: usize,
     },
-    /// Objects are in use, so the memory cannot be divided again.
+    /// Objects are in use, so the memory cannot be divided anew.
     Busy {
         /// Number of objects in use.
         live: usize,
@@ -65,7 +66,7 @@ pub enum PoolError {
         /// Maximum size of the memory in bytes.
         max: usize,
     },
-    /// A doubling cannot be divided into that many size classes.
+    /// A doubling of the size cannot be divided into `2^bits` size classes.
     Steps {
         /// Base-2 logarithm of the number of size classes per doubling.
         bits: u32,
@@ -105,7 +106,7 @@ impl core::error::Error for PoolError {}
 pub enum Refused {
     /// Every slot is in use.
     Full,
-    /// No free block is large enough with that alignment.
+    /// No free block is large enough at the requested alignment.
     NoRoom {
         /// Number of requested bytes.
         bytes: usize,
@@ -147,7 +148,8 @@ pub enum Refused {
         /// Number of requested bytes.
         bytes: usize,
     },
-    /// The next slot was overwritten while it was free, or by an overrun. A corrupt pool serves no more requests.
+    /// The next slot was overwritten, either while it was free or by an overrun. After the damage is detected,
+    /// the pool serves no more requests.
     Corrupt(Overrun),
 }
 
@@ -188,7 +190,7 @@ pub enum BadFree {
         /// The freed address.
         address: usize,
     },
-    /// The address is inside a slot, not at its start.
+    /// The address is inside a slot, but not at its start.
     Interior {
         /// The freed address.
         address: usize,
@@ -205,7 +207,7 @@ pub enum BadFree {
         /// The freed address.
         address: usize,
     },
-    /// The bytes next to the object were overwritten.
+    /// Bytes next to the object were overwritten.
     Overrun(Overrun),
 }
 
@@ -216,20 +218,20 @@ pub struct Overrun {
     pub address: usize,
     /// Position of the damaged bytes relative to the object.
     pub side: Side,
-    /// Current value of the damaged bytes.
+    /// Value that the damaged bytes have.
     pub found: u32,
     /// Expected value of the damaged bytes.
     pub written: u32,
 }
 
-/// Position relative to an object.
+/// Position of damaged bytes relative to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The guard in front of the object.
+    /// The guard before the object.
     Before,
-    /// The object itself, while it was free.
+    /// The object, which was overwritten while it was free.
     Inside,
-    /// The guard behind the object.
+    /// The guard after the object.
     After,
 }
 

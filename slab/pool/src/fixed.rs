@@ -1,14 +1,14 @@
 //! A pool of fixed size: the memory, its free list, and the layout of the largest object.
 //!
-//! The pool also serves smaller objects and alignments, which waste the rest of their slots. Objects larger than a slot
-//! are refused. The pool has no external fragmentation: every free slot fits every object.
+//! The pool also serves objects with smaller sizes and alignments, which waste the rest of their slots. Objects larger
+//! than a slot are refused. The pool has no external fragmentation: every free slot fits every object.
 //!
 //! # Checked pools
 //!
-//! [`FixedPool::checked`] keeps a bit for each slot, which is set while the slot is in use. A checked pool refuses a
-//! free of a foreign address, of an address inside a slot, or of a free slot, with a specific error. The slots in use
-//! of a checked pool can be [iterated](FixedPool::live). The bitmap of a checked pool is at the end of the pool's
-//! memory. The slots often leave enough bytes for the bitmap, which otherwise displaces the last slots.
+//! A pool made by [`FixedPool::checked`] has a bit for each slot, which is set while the slot is in use. A checked
+//! pool refuses to free a foreign address, an address inside a slot, or a free slot, each with a specific error. A
+//! checked pool can [iterate](FixedPool::live) over its slots in use. The bitmap of a checked pool is at the end of
+//! the pool's memory. The slots often leave enough bytes for the bitmap, which otherwise displaces the last slots.
 //!
 //! ```text
 //! |pad| slot | slot | slot | ... | slot |  unused  | bitmap |
@@ -17,8 +17,9 @@
 //! ```
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose comments propose the statistics
-//! of [`Usage`] and the bitmap at the end. The comments also propose a fill value that marks free slots. This pool uses
-//! no fill value, because an object may contain any value. [`marked`](super::marked) has a mark behind each object.
+//! of [`Usage`] and the bitmap at the end. The comments on Reinalter's post also propose a fill value that marks free
+//! slots. This pool has no fill value, because an object may contain any value. A pool of the module
+//! [`marked`](super::marked) has a mark after each object.
 
 use super::area::Area;
 use super::bits;
@@ -46,8 +47,8 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// `count` slots from `first` on are in the area. Each slot is in the free list or in use. In a checked pool, the
-/// area's last bytes are a bitmap whose set bits mark the slots in use.
+/// The area contains `count` slots, which begin at `first`. Each slot is in the free list or in use. In a checked
+/// pool, the area's last bytes are a bitmap whose set bits mark the slots in use.
 #[derive(Debug)]
 pub struct FixedPool<A> {
     free: FreeList,
@@ -63,16 +64,16 @@ pub struct FixedPool<A> {
 unsafe impl<A: Send> Send for FixedPool<A> {}
 
 impl<A: Area> FixedPool<A> {
-    /// Makes a pool of as many slots as `area` holds.
+    /// Makes a pool of as many slots as fit into `area`.
     ///
     /// Cost: writes each slot.
     ///
     /// # Errors
-    /// Returns [`PoolError::NoRoom`] if the area does not hold a slot.
+    /// Returns [`PoolError::NoRoom`] if the area has no room for a slot.
     pub fn new(area: A, slots: SlotLayout) -> Result<Self, PoolError> {
         Self::build(area, slots, false)
     }
-    /// Makes a pool that checks each free: see the [module](self).
+    /// Makes a pool that checks each free (see the [module](self)).
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
@@ -83,7 +84,8 @@ impl<A: Area> FixedPool<A> {
     fn build(area: A, slots: SlotLayout, checked: bool) -> Result<Self, PoolError> {
         let (first, room) = slots.place(area.memory());
         let count = if checked {
-            // The largest number of slots that leaves a bit for each slot: (8 * stride + 1) / 8 bytes per slot.
+            // The largest number of slots that leaves one bit for each slot, which takes (8 * stride + 1) / 8
+            // bytes per slot.
             (room as u128 * 8 / (slots.stride() as u128 * 8 + 1)) as usize
         } else {
             room / slots.stride()
@@ -95,7 +97,8 @@ impl<A: Area> FixedPool<A> {
         }
         let mut pool =
             Self { free: FreeList::empty(), first, count, slots, checked, usage: Usage::default(), area };
-        // SAFETY: the pool owns the area's memory, into which `count` slots fit from `first` on.
+        // SAFETY: the pool owns the area's memory, which has room for `count` slots from `first`
+        // on.
         unsafe { pool.free.thread(first, slots.stride(), count) };
         if checked {
             let bitmap = pool.bitmap();
@@ -105,10 +108,10 @@ impl<A: Area> FixedPool<A> {
         Ok(pool)
     }
 
-    /// Allocates a slot for `layout`. The slot that was freed most recently is used first. The bytes of the slot are
-    /// unspecified.
+    /// Allocates a slot for `layout`. The allocation uses the slot that was freed most recently. The bytes of the
+    /// slot are unspecified.
     ///
-    /// Cost: a load from the slot, and in a checked pool also a bit.
+    /// Cost: a load from the slot; a checked pool also sets a bit.
     ///
     /// # Errors
     /// Returns an error if the layout does not fit, or [`Refused::Full`] if no slot is free.
@@ -116,7 +119,7 @@ impl<A: Area> FixedPool<A> {
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
-    /// Allocates a slot whose byte `offset` is aligned, instead of its first byte.
+    /// Allocates a slot whose byte `offset` is aligned, instead of the slot's first byte.
     ///
     /// # Errors
     /// Returns the errors of [`alloc`](Self::alloc), and [`Refused::Offset`] if the pool aligns another byte.
@@ -133,18 +136,18 @@ impl<A: Area> FixedPool<A> {
 
     /// Frees a slot.
     ///
-    /// Cost: a store to the slot, and in a checked pool also a division and a bit.
+    /// Cost: a store to the slot; a checked pool also divides once and clears a bit.
     ///
     /// # Errors
     /// A checked pool returns an error for an invalid address. An unchecked pool cannot detect an invalid address.
     ///
     /// # Safety
-    /// The slot must no longer be used. In an unchecked pool, `slot` must have been allocated from this pool and not
+    /// The slot is no longer used. If the pool is unchecked, `slot` was allocated from this pool and has not been
     /// freed since.
     #[inline]
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let slot = if self.checked { self.take_back(slot)? } else { slot };
-        // SAFETY: the slot belongs to this pool and is in use, by this function's contract, or because its bit was set.
+        // SAFETY: the slot belongs to this pool and is in use, by this function's contract or because its bit was set.
         unsafe { self.free.give(slot) };
         self.usage.free();
         Ok(())
@@ -167,22 +170,22 @@ impl<A: Area> FixedPool<A> {
     pub(super) fn index_of_own(&self, slot: NonNull<u8>) -> usize {
         (slot.addr().get() - self.first.addr().get()) / self.slots.stride()
     }
-    /// The area's last bytes. Only checked pools have a bitmap at the end of their area.
+    /// The bitmap at the end of the area. Only checked pools have this bitmap.
     fn bitmap(&self) -> NonNull<[u8]> {
         let (memory, bytes) = (self.area.memory(), bits::bytes(self.count));
-        // SAFETY: `build` left room for that many bytes behind the slots.
+        // SAFETY: `build` left room for this many bytes after the slots.
         let start = unsafe { memory.cast::<u8>().add(memory.len() - bytes) };
         NonNull::slice_from_raw_parts(start, bytes)
     }
 
-    /// Returns the slots in use, ascending. Returns `None` in an unchecked pool, because it does not record which slots
-    /// are in use.
+    /// Iterates the slots in use, in ascending order. Returns `None` for an unchecked pool, which does not record which
+    /// slots are in use.
     ///
-    /// Cost: a load per 64 slots. The slots themselves are not read.
+    /// Cost: one load per 64 slots. The slots themselves are not read.
     pub fn live(&self) -> Option<impl Iterator<Item = NonNull<u8>>> {
         self.allocated_indexes().map(|indexes| indexes.map(|index| self.slot(index)))
     }
-    /// Returns the indexes of the slots in use, like [`live`](Self::live).
+    /// Iterates the indexes of the slots in use, as [`live`](Self::live) does with the slots.
     pub(super) fn allocated_indexes(&self) -> Option<impl Iterator<Item = usize>> {
         // SAFETY: the bitmap is initialised, belongs to the pool alone, and does not change while the pool is borrowed.
         self.checked.then(|| bits::set_bits(unsafe { self.bitmap().as_ref() }))
@@ -196,7 +199,7 @@ impl<A: Area> FixedPool<A> {
     /// Panics if `index` is not below [`capacity`](Self::capacity).
     pub fn slot(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.count, "slot {index} of a pool of {}", self.count);
-        // SAFETY: `count` slots are in the area.
+        // SAFETY: the area contains `count` slots.
         unsafe { self.first.add(index * self.slots.stride()) }
     }
     /// Returns the index of a slot, from 0.
@@ -206,7 +209,7 @@ impl<A: Area> FixedPool<A> {
     pub fn index(&self, slot: NonNull<u8>) -> Result<usize, BadFree> {
         self.slots.index(self.first, self.count, slot.addr().get())
     }
-    /// Returns `true` if slot `index` is in use. Returns `None` in an unchecked pool.
+    /// Returns `true` if slot `index` is in use. Returns `None` for an unchecked pool.
     pub fn is_live(&self, index: usize) -> Option<bool> {
         // SAFETY: the bitmap is initialised, belongs to the pool alone, and does not change while the pool is borrowed.
         self.checked.then(|| index < self.count && bits::get(unsafe { self.bitmap().as_ref() }, index))
@@ -230,11 +233,12 @@ impl<A: Area> FixedPool<A> {
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
-    /// Number of slots that the bitmap displaced. The number is 0 if the bitmap fits into the slots' remainder.
+    /// Number of slots whose place the bitmap takes. The number is 0 if the bitmap fits into the slots'
+    /// remainder.
     pub fn displaced(&self) -> usize {
         self.slots.place(self.area.memory()).1 / self.slots.stride() - self.count
     }
-    /// Returns the free slots, in the order of allocation.
+    /// Iterates the free slots, in the order in which they will be allocated.
     pub fn chain(&self) -> super::free_list::Chain<'_> {
         self.free.chain()
     }
@@ -301,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_for_less_than_a_slot_is_refused() {
+    fn memory_smaller_than_a_slot_is_refused() {
         let build = |bytes, checked| {
             let (area, slots) = (HeapArea::new(bytes, 64).unwrap(), SlotLayout::new(32, 8).unwrap());
             FixedPool::build(area, slots, checked).map(|pool| pool.capacity())
@@ -331,7 +335,7 @@ mod tests {
 
     #[test]
     fn slot_bitmap_uses_slack_before_displacing_a_slot() {
-        // 85 slots of 48 bytes leave 16 bytes of a page, and their bits take 11 bytes.
+        // In a page, 85 slots of 48 bytes leave 16 bytes, and their bits take 11 of these.
         let (slack, no_slack) = (checked(4096, 48, 8), checked(4096, 32, 8));
         assert_eq!((slack.capacity(), slack.displaced()), (85, 0));
         assert_eq!((no_slack.capacity(), no_slack.displaced()), (127, 1));
@@ -359,7 +363,7 @@ mod tests {
                 Err(BadFree::Double { slot: 1 }),
                 "a slot that was never allocated must be refused"
             );
-            // Behind the last slot are unused bytes and the bitmap.
+            // The last slot is followed by unused bytes and the bitmap.
             let end = pool.slot(84).add(48);
             assert_eq!(pool.free(end), Err(BadFree::Foreign { address: end.addr().get() }));
             let before = pool.slot(0).map_addr(|address| (address.get() - 48).try_into().unwrap());

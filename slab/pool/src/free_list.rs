@@ -1,4 +1,5 @@
-//! A free list that is stored in the free memory: each free slot has a pointer to the next free slot.
+//! A free list that is stored in the free memory itself: each free slot contains a pointer to the
+//! next free slot.
 //!
 //! ```text
 //!          +---------+---------+---------+---------+
@@ -9,8 +10,9 @@
 //! ```
 //!
 //! A slot in use contains nothing of the list, so the list costs only its head, one word. The next
-//! [`obtain`](FreeList::obtain) returns the slot that was freed last, because this slot is still in the processor's
-//! cache. The list does not own the memory, and does not store its size. Slots of other memory may be freed to the list.
+//! [`obtain`](FreeList::obtain) returns the slot that was freed last, because that slot is still in the processor's
+//! cache. The list does not own the slots' memory, and does not store its size. Slots of other memory may be freed to
+//! the list.
 //!
 //! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose `Freelist` is the basis of the
 //! fixed and the growing pool.
@@ -20,7 +22,7 @@ use super::slot::SlotLayout;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// Head of a chain of free slots: one word. See the [module](self).
+/// Head of a chain of free slots, which takes one word. See the [module](self).
 ///
 /// A list for 1,024 bytes on the stack, with objects of 32 bytes at multiples of 8:
 ///
@@ -59,7 +61,7 @@ pub struct FreeList {
     head: Option<NonNull<u8>>,
 }
 
-// SAFETY: only the list has access to the slots of the chain.
+// SAFETY: only the list can access the slots of the chain.
 unsafe impl Send for FreeList {}
 
 impl FreeList {
@@ -68,9 +70,9 @@ impl FreeList {
         Self { head: None }
     }
 
-    /// Makes a list of the slots of `memory`, ascending. Each slot holds an object of `size` bytes whose byte `offset`
-    /// is at a multiple of `align`. Bytes before the first and behind the last slot stay unused. Memory for less than
-    /// one slot makes an empty list.
+    /// Makes a list of the slots of `memory`, ascending. Each slot has room for an object of `size` bytes, whose byte
+    /// `offset` is at a multiple of `align`. Bytes before the first slot and after the last slot stay unused. Memory
+    /// for less than one slot makes an empty list.
     ///
     /// Cost: writes each slot.
     ///
@@ -78,7 +80,7 @@ impl FreeList {
     /// Returns the errors of [`SlotLayout::new`].
     ///
     /// # Safety
-    /// The memory must be valid for reads and writes, and only be used through this list, until the list is dropped.
+    /// The memory is valid for reads and writes, and is used only through this list, until the list is dropped.
     pub unsafe fn new(
         memory: NonNull<[u8]>,
         size: usize,
@@ -88,16 +90,18 @@ impl FreeList {
         let slots = SlotLayout::new(size, align)?.with_offset(offset);
         let (first, bytes) = slots.place(memory);
         let mut list = Self::empty();
-        // SAFETY: that many slots fit into the memory, which belongs to the list by this function's contract.
+        // SAFETY: this number of slots fits into the memory, which belongs to the list by this function's
+        // contract.
         unsafe { list.thread(first, slots.stride(), bytes / slots.stride()) };
         Ok(list)
     }
 
-    /// Puts `count` slots from `first` on, `stride` bytes apart, in front of the chain. `first` becomes the head.
+    /// Puts `count` slots from `first` on, `stride` bytes apart, in front of the chain. Afterwards, `first` is
+    /// the head of the chain.
     ///
     /// # Safety
-    /// The slots must be valid for reads and writes, free, and on no list. No code may use the slots until they are
-    /// obtained from the list.
+    /// The slots are valid for reads and writes, free, and on no list. No code uses the slots until it obtains them
+    /// from the list.
     pub(crate) unsafe fn thread(&mut self, first: NonNull<u8>, stride: usize, count: usize) {
         for slot in (0..count).rev() {
             // SAFETY: the slot is part of the memory, and is free by this function's contract.
@@ -121,8 +125,8 @@ impl FreeList {
     /// Frees a slot. Cost: one store to the slot.
     ///
     /// # Safety
-    /// The slot must come from this list, or be new and have the same size and alignment. The slot must be valid for
-    /// reads and writes until the list is dropped, and is no longer used.
+    /// The slot came from this list, or is new and has the same size and alignment. The slot is valid for reads and
+    /// writes until the list is dropped, and is no longer used.
     #[inline]
     #[doc(alias = "Return")]
     pub unsafe fn give(&mut self, slot: NonNull<u8>) {
@@ -131,7 +135,7 @@ impl FreeList {
         self.head = Some(slot);
     }
 
-    /// Returns the free slots in the order in which they would be obtained.
+    /// Iterates the free slots in the order in which `obtain` would return them.
     ///
     /// ```
     /// # use core::{mem::MaybeUninit, ptr::NonNull};
@@ -152,7 +156,7 @@ impl FreeList {
 /// Returns the link in a free slot.
 ///
 /// # Safety
-/// The slot must be on a chain.
+/// The slot is on a chain.
 unsafe fn next(slot: NonNull<u8>) -> Option<NonNull<u8>> {
     // SAFETY: `give` wrote a link to the slot, and no other code writes to free slots. Links may be unaligned.
     unsafe { slot.cast::<Option<NonNull<u8>>>().read_unaligned() }
@@ -201,7 +205,7 @@ mod tests {
     ) -> (Vec<usize>, FreeList) {
         let range = memory.range(offset);
         let start = range.cast::<u8>().addr().get() - offset;
-        // SAFETY: the memory outlives the tests' use of the list.
+        // SAFETY: the memory lives longer than the tests use the list.
         let list = unsafe { FreeList::new(range, layout.0, layout.1, layout.2) }.unwrap();
         (list.chain().map(|slot| slot.addr().get() - start).collect(), list)
     }
@@ -222,7 +226,7 @@ mod tests {
             assert_eq!(unsafe { slot.cast::<Option<NonNull<u8>>>().read_unaligned() }, link);
         }
         let obtained = list.obtain().unwrap();
-        // SAFETY: the slot belongs to the test, and is 32 bytes long.
+        // SAFETY: the slot belongs to the test, and has 32 bytes.
         unsafe { obtained.write_bytes(0xEE, 32) };
         assert_eq!(list.chain().collect::<Vec<_>>(), slots[1..]);
     }

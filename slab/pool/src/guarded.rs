@@ -5,19 +5,19 @@
 //! block, free   [ link | mark ][ CD CD CD CD CD CD ][ mark ]
 //! ```
 //!
-//! The marks depend on the block's number, on its state, and on the link, so no two blocks have equal marks. The marks
-//! of *one* block are checked when it is freed or by [`check`](GuardedPool::check).
+//! A mark depends on the block's number, on its state, and on its link, so no two blocks have equal marks. The marks of
+//! *one* block are checked by the block's free, or by [`check`](GuardedPool::check).
 //! [`check_all`](GuardedPool::check_all) checks the marks of *all* blocks. A write to a free object, or to its link, is
-//! detected when that object is allocated next. The pool follows no link that it did not write. `site` is the source
-//! location of the allocation, file and line. The locations, and a bit for each block in use, are stored outside the
-//! pool's memory, where no overrun reaches them.
+//! detected when that object is allocated next. The pool follows only links that it has written. `site` is the source
+//! location (file and line) of the allocation. The source locations and a bit for each block in use are stored outside
+//! the pool's memory, where no overrun reaches them.
 //!
 //! Cost: 12 bytes per block, and time for each byte of an object at each allocation and free. The pool takes heap
-//! memory for a bit per block, and for an entry per allocating source location. Use an [`IndexPool`] in trusted code,
-//! and this pool elsewhere.
+//! memory for a bit per block, and for an entry per allocating source location. Use an [`IndexPool`] for trusted
+//! code, and this pool for other code.
 //!
-//! Source: the section on verification of Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012). The pattern 0xCD
-//! is from the tutorial "Memory Allocators from Scratch".
+//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012), in the section on verification. The pattern
+//! 0xCD is from the tutorial "Memory Allocators from Scratch".
 
 use super::area::Area;
 use super::bits;
@@ -31,12 +31,12 @@ use core::ptr::NonNull;
 
 /// The byte that fills free objects.
 pub const POISON: u8 = 0xCD;
-/// Values of the marks, before the block's number is mixed in.
+/// Values of the marks, before they are combined with the block's number.
 const ALLOCATED_MARK: u32 = 0xA110_CA7E;
 const FREE: u32 = 0xF4EE_B10C;
-/// Size of a mark in bytes, and of the word before the first mark.
+/// Size in bytes of a mark, and of the word before the first mark.
 const MARK: usize = size_of::<u32>();
-/// Number of bytes before an object that has no larger alignment.
+/// Number of bytes before an object whose alignment does not require more.
 const HEAD: usize = 2 * MARK;
 
 /// An [`IndexPool`] that detects errors. See the [module](self).
@@ -59,8 +59,8 @@ const HEAD: usize = 2 * MARK;
 ///
 /// # Invariants
 /// Blocks below the pool's count of initialised blocks were in use at least once, and have the layout in the module
-/// documentation. A block's bit in `allocated` is set while the block is in use. `sorted_sites` has the indexes of `sites` in
-/// sorted order. Objects are `object_offset` bytes behind the start of their blocks.
+/// documentation. A block's bit in `allocated` is set while the block is in use. `sorted_sites` has the indexes of
+/// `sites` in sorted order. An object begins `object_offset` bytes after the start of its block.
 #[derive(Debug)]
 pub struct GuardedPool<A> {
     pool: IndexPool<A>,
@@ -80,7 +80,7 @@ pub struct Leak {
     pub address: usize,
     /// Size of the object in bytes.
     pub size: usize,
-    /// Source location of the allocation; `None` if an overrun destroyed the location.
+    /// Source location of the allocation, or `None` if an overrun destroyed it.
     pub site: Option<&'static Location<'static>>,
 }
 
@@ -95,11 +95,11 @@ impl fmt::Display for Leak {
 }
 
 impl<A: Area> GuardedPool<A> {
-    /// Makes a pool of as many objects of the given layout, with their guards, as `area` holds.
+    /// Makes a pool of as many objects of the given layout, with their guards, as fit into `area`.
     ///
     /// # Errors
-    /// Returns the errors of [`IndexPool::new`]. `new` also returns [`PoolError::Start`] if the area is less aligned
-    /// than the objects, and [`PoolError::Memory`] if the heap has no room for a bit per block.
+    /// Returns the errors of [`IndexPool::new`]. Also returns [`PoolError::Start`] if the area is less aligned than
+    /// the objects, and [`PoolError::Memory`] if the heap has no room for one bit per block.
     pub fn new(area: A, object: Layout) -> Result<Self, PoolError> {
         let large = PoolError::Large { size: object.size() };
         if area.memory().cast::<u8>().addr().get() & (object.align() - 1) != 0 {
@@ -113,11 +113,11 @@ impl<A: Area> GuardedPool<A> {
         Ok(Self { pool, object, object_offset, allocated, sites: Vec::new(), sorted_sites: Vec::new() })
     }
 
-    /// Allocates an object, and records the caller's source location. The object's bytes are [`POISON`] if its block
-    /// was in use before.
+    /// Allocates an object, and records the caller's source location. If the object's block was in use before, the
+    /// object's bytes are [`POISON`].
     ///
-    /// Cost: reads each byte, and searches the sorted source locations. Inserting a new location moves the sorted
-    /// locations that follow.
+    /// Cost: reads each byte, and searches the sorted source locations. Inserting a new source location moves the
+    /// sorted locations that follow it.
     ///
     /// # Errors
     /// Returns [`Refused::Full`] if no block is free, [`Refused::Corrupt`] if the next object changed since its free,
@@ -140,11 +140,12 @@ impl<A: Area> GuardedPool<A> {
     /// Frees an object.
     ///
     /// # Errors
-    /// Returns an error if the address is not an object's, if the object is free, or if one of its guards is damaged. A
-    /// failed free changes nothing. An object with damaged guards stays in use, and is among the [leaks](Self::leaks).
+    /// Returns an error if the address is not an object's, if the object is already free, or if one of its guards is
+    /// damaged. A failed free changes nothing. An object with damaged guards stays in use, and is among the
+    /// [leaks](Self::leaks).
     ///
     /// # Safety
-    /// An object in use that is freed must no longer be used.
+    /// If the object is in use, it is no longer used after this call.
     pub unsafe fn free(&mut self, object: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(object)?;
         if !bits::get(&self.allocated, index as usize) {
@@ -154,7 +155,8 @@ impl<A: Area> GuardedPool<A> {
         let block = self.block(index);
         // SAFETY: the object belongs to a block in use.
         unsafe { block.add(self.object_offset).write_bytes(POISON, self.object.size()) };
-        // SAFETY: the block's bit says that it is in use, and it is no longer used, by this function's contract.
+        // SAFETY: the block's bit shows that the block is in use, and it is no longer used, by this function's
+        // contract.
         unsafe { self.pool.free(block) }?;
         bits::set_bit(&mut self.allocated, index as usize, false);
         // SAFETY: the block is free and initialised, and the pool has just written its link.
@@ -176,8 +178,8 @@ impl<A: Area> GuardedPool<A> {
         }
         self.look(index).map_err(BadFree::Overrun)
     }
-    /// Checks all blocks, and returns the first error of each block. Cost: visits each block that was ever used, and
-    /// each byte of free blocks.
+    /// Checks all blocks, and returns the first error of each block. Cost: the call inspects each block that was
+    /// ever used, and each byte of free blocks.
     pub fn check_all(&self) -> impl Iterator<Item = Overrun> {
         (0..self.pool.state().initialised).filter_map(|index| self.look(index).err())
     }
@@ -185,7 +187,8 @@ impl<A: Area> GuardedPool<A> {
     pub fn leaks(&self) -> impl Iterator<Item = Leak> {
         bits::set_bits(&self.allocated).map(|slot| {
             let block = self.block(slot as u32);
-            // SAFETY: the block is in use, so `alloc` wrote a site to it, which may have been overwritten since.
+            // SAFETY: the block is in use, so `alloc` wrote a site to it; the site may have been overwritten
+            // since.
             let site = unsafe { block.cast::<u32>().read_unaligned() };
             Leak {
                 slot,
@@ -195,20 +198,20 @@ impl<A: Area> GuardedPool<A> {
             }
         })
     }
-    /// Destroys the pool and returns the memory to its owner.
+    /// Destroys the pool, and returns its memory to the caller.
     ///
     /// # Errors
-    /// Returns the pool as an error while objects are in use: see its [leaks](Self::leaks).
+    /// If objects are in use (see [`leaks`](Self::leaks)), returns the pool as the error.
     #[allow(clippy::result_large_err, reason = "the pool is moved either way")]
     pub fn destroy(self) -> Result<A, Self> {
         let Self { pool, object, object_offset, allocated, sites, sorted_sites } = self;
         pool.destroy().map_err(|pool| Self { pool, object, object_offset, allocated, sites, sorted_sites })
     }
-    /// Size and alignment of an object, without its guards.
+    /// Size and alignment of an object, not counting its guards.
     pub fn object(&self) -> Layout {
         self.object
     }
-    /// The underlying pool, for its counters.
+    /// The underlying pool, which has counters.
     pub fn pool(&self) -> &IndexPool<A> {
         &self.pool
     }
@@ -253,7 +256,7 @@ impl<A: Area> GuardedPool<A> {
             block.add(self.object_offset + self.object.size()).cast::<u32>().write_unaligned(mark);
         }
     }
-    /// Checks that a block below the count of initialised blocks is unchanged.
+    /// Checks that the block `index`, which was already initialised, is unchanged.
     fn look(&self, index: u32) -> Result<(), Overrun> {
         let (block, size) = (self.block(index), self.object.size());
         let address = block.addr().get() + self.object_offset;

@@ -8,7 +8,8 @@ use super::error::PoolError;
 use super::fixed::FixedPool;
 use core::ops::{Deref, DerefMut};
 
-/// An area, a pool on the area, and the arena that guards the pool's objects. The heap derefs to its arena.
+/// An area, a pool in this area, and the arena that guards the pool's objects. The heap dereferences to its
+/// arena.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -29,12 +30,12 @@ use core::ops::{Deref, DerefMut};
 pub struct FixedSizeHeap<A: Area, B: Bounds>(MemoryArena<FixedPool<A>, B>);
 
 impl<A: Area, B: Bounds> FixedSizeHeap<A, B> {
-    /// Makes a heap of as many objects, with their guards, as `area` holds. Objects have at most `size` bytes, at a
-    /// multiple of `align`.
+    /// Makes a heap of as many objects, with their guards, as fit into `area`. Objects have at most `size` bytes,
+    /// at a multiple of `align`.
     ///
     /// # Errors
-    /// Returns the errors of [`SlotLayout::new`](super::SlotLayout::new) for an object with its guards, and of
-    /// [`FixedPool::new`].
+    /// Returns the errors of [`SlotLayout::new`](super::SlotLayout::new) for an object with its guards, and
+    /// the errors of [`FixedPool::new`].
     pub fn new(area: A, size: usize, align: usize) -> Result<Self, PoolError> {
         MemoryArena::of_pool(size, align, |slots| FixedPool::new(area, slots)).map(Self)
     }

@@ -1,8 +1,9 @@
-//! An allocator that uses pools first, and the system's heap for all other requests.
+//! An allocator that tries pools first, and uses the system's heap for all other requests.
 //!
 //! The pool of its class serves an allocation if the slot has at most *tolerance* unused bytes and the pool has room.
-//! All other allocations are served by the system's heap. A free finds the pool or the heap by the address. The hybrid
-//! counts operations by route: if too many allocations use the heap, the classes are wrong.
+//! The system's heap serves all other allocations. A free finds the pool or the heap by the address. The hybrid counts
+//! operations by the allocator that served them: if the heap serves too many allocations, the classes are badly
+//! chosen.
 //!
 //! [`boxed`](Hybrid::boxed) makes objects that are dropped automatically.
 //!
@@ -19,14 +20,14 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use std::alloc::System;
 
-/// Numbers of operations by route.
+/// Numbers of operations by the allocator that served them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     /// Number of allocations that a pool served.
     pub pool: u64,
-    /// Number of allocations that the heap served because no class serves their layout within the tolerance.
+    /// Number of allocations that the heap served because no class fits their layout within the tolerance.
     pub unfit: u64,
-    /// Number of allocations that the heap served because the pool had no room.
+    /// Number of allocations that the heap served because the pool was full.
     pub full: u64,
     /// Number of frees that a pool served.
     pub pool_frees: u64,
@@ -56,7 +57,8 @@ pub struct Hybrid {
 }
 
 impl Hybrid {
-    /// Makes a hybrid of `pools`, for allocations that leave at most `tolerance` bytes of their slot unused.
+    /// Makes a hybrid of `pools`, which serve the allocations that leave at most `tolerance` bytes of their
+    /// slot unused.
     pub fn new(pools: ClassPools, tolerance: usize) -> Self {
         Self { pools: RefCell::new(pools), tolerance, routes: Cell::default() }
     }
@@ -64,7 +66,7 @@ impl Hybrid {
     /// Allocates memory for `layout`, from a pool or the heap.
     ///
     /// # Errors
-    /// Returns [`Refused::Memory`] if the heap has no memory either.
+    /// Returns [`Refused::Memory`] if neither a pool nor the heap has memory.
     pub fn alloc(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let mut routes = self.routes.get();
         let mut pools = self.pools.borrow_mut();
@@ -93,7 +95,7 @@ impl Hybrid {
     /// Returns an error if the address is inside a slot of a pool.
     ///
     /// # Safety
-    /// This hybrid must have allocated the memory with `layout` and not freed it since. The memory is no longer used.
+    /// This hybrid has allocated the memory with `layout`, and has not freed it since. The memory is no longer used.
     pub unsafe fn free(&self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let mut routes = self.routes.get();
         let mut pools = self.pools.borrow_mut();
@@ -112,10 +114,11 @@ impl Hybrid {
         Ok(())
     }
 
-    /// Boxes an object. Dropping the box drops the object and frees the object's memory.
+    /// Moves an object into a box. Dropping the box drops the object, and frees the object's
+    /// memory.
     ///
     /// # Errors
-    /// Returns the object as an error if memory is short.
+    /// Returns the object as the error if memory is short.
     pub fn boxed<T>(&self, object: T) -> Result<HybridBox<'_, T>, T> {
         let Ok(memory) = self.alloc(Layout::new::<T>()) else { return Err(object) };
         let memory = memory.cast();
@@ -123,12 +126,12 @@ impl Hybrid {
         unsafe { memory.write(object) };
         Ok(HybridBox { object: memory, hybrid: self })
     }
-    /// Numbers of operations by route.
+    /// Numbers of operations by the allocator that served them.
     pub fn routes(&self) -> Routes {
         self.routes.get()
     }
-    /// Consumes the hybrid and returns the pools. After `into_pools`, objects of the heap may still be in use. Objects
-    /// of the returned pools become invalid.
+    /// Consumes the hybrid, and returns its pools. After `into_pools`, objects of the heap may still be in use.
+    /// Objects in the returned pools become invalid.
     pub fn into_pools(self) -> ClassPools {
         self.pools.into_inner()
     }
@@ -165,7 +168,8 @@ impl<T> HybridBox<'_, T> {
         object
     }
     fn give(&self) {
-        // SAFETY: `boxed` allocated the memory with this layout, and both callers end the box.
+        // SAFETY: `boxed` allocated the memory with this layout, and neither caller uses the box
+        // afterwards.
         let freed = unsafe { self.hybrid.free(self.object.cast(), Layout::new::<T>()) };
         debug_assert_eq!(freed, Ok(()));
     }
@@ -181,7 +185,7 @@ impl<T> Drop for HybridBox<'_, T> {
             }
         }
         let give = FreeOnDrop(self);
-        // SAFETY: the box owns the object, and ends here.
+        // SAFETY: the box owns the object, and does not exist after this call.
         unsafe { give.0.object.drop_in_place() };
     }
 }
@@ -227,7 +231,7 @@ mod tests {
         let pool_objects: Vec<_> = (0..130).map(|_| hybrid.alloc(layout(32)).unwrap()).collect();
         assert_eq!(hybrid.routes(), Routes { pool: 128, unfit: 3, full: 4, ..Routes::default() });
         for (memory, size) in objects.into_iter().chain(pool_objects.into_iter().map(|memory| (memory, 32))) {
-            // SAFETY: the memory was allocated above with that size, and is freed once.
+            // SAFETY: the memory was allocated above with this size, and is freed once.
             unsafe {
                 memory.write_bytes(1, size);
                 hybrid.free(memory, layout(size)).unwrap();

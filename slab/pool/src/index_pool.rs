@@ -1,8 +1,9 @@
-//! A pool that is made in constant time: free blocks are linked by number, and unused blocks are not touched.
+//! A pool that is made in constant time, because free blocks are linked by number and unused blocks are not
+//! accessed.
 //!
-//! The chain of free blocks ends at the first block that was never used. The block's number is `initialised`, and all
-//! later blocks are free. Creating the pool writes no block, whatever its size. Each allocation and free takes a few
-//! instructions without a loop.
+//! The chain of free blocks ends at the first block that was never used. That block's number is `initialised`, and
+//! all later blocks are free. Creating the pool writes to no block, whatever the pool's size. Each allocation and
+//! free takes a few instructions without a loop.
 //!
 //! ```text
 //!  next              initialised = 4       blocks = 8
@@ -12,8 +13,8 @@
 //!  [ 3 ] [out] [out] [ 4 ] [ ? ] [ ? ] [ ? ] [ ? ]       free = 6
 //! ```
 //!
-//! The chain ends with a *number* and not a null, so a full pool is no special case: its chain starts at the block
-//! behind the last block. A free does not test whether the pool was full. A full pool may be
+//! The chain ends with a *number* instead of a null, so a full pool is no special case: its chain begins at the
+//! number after the last block. A free does not need to test if the pool was full. A full pool can be
 //! [extended](IndexPool::extend), because its chain already leads to the first new block.
 //!
 //! # Differences from the paper's listing
@@ -42,16 +43,17 @@ pub const INDEX: usize = size_of::<u32>();
 /// The time at which an unused block joins the chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Initialise {
-    /// A block joins when the chain is empty, so that memory is touched as late as possible. Adding a block only when
-    /// the chain is empty needs one more branch.
+    /// A block is added when the chain is empty, so that memory is accessed as late as possible. This policy needs
+    /// one more branch than the other policy.
     #[default]
     WhenEmpty,
-    /// One block joins at each allocation, as in the paper. With one new block per allocation, unused memory is touched
-    /// although used blocks are free.
+    /// One block is added at each allocation, as in the paper. An allocation then accesses unused memory even if used
+    /// blocks are free.
     EachAllocation,
 }
 
-/// A lazy pool of blocks of one size. See the [module](self). A pool on borrowed memory has a size of 48 bytes.
+/// A pool of blocks of one size, which accesses a block only when it is needed. See the [module](self). A pool
+/// on borrowed memory takes 48 bytes for itself.
 ///
 /// ```
 /// use core::mem::MaybeUninit;
@@ -68,9 +70,10 @@ pub enum Initialise {
 /// ```
 ///
 /// # Invariants
-/// * The pool uses `size * blocks` bytes from the area's start. `initialised <= blocks`.
-/// * From `next` on, each free block below `initialised` names the next free block, once. The last free block below
-///   `initialised` names `initialised`.
+/// * The pool uses `size * blocks` bytes from the area's start. `initialised <= blocks` always
+///   holds.
+/// * The chain begins at `next`, and each free block below `initialised` names the next free block and is named
+///   once. The last free block below `initialised` names `initialised`.
 /// * `free` is the number of free blocks below `initialised` plus `blocks - initialised`.
 #[derive(Debug)]
 #[doc(alias = "Pool_c")]
@@ -89,17 +92,18 @@ pub struct IndexPool<A> {
 pub struct State {
     /// Number of free blocks.
     pub free: u32,
-    /// Number of blocks that have joined the chain so far.
+    /// Number of blocks that were added to the chain so far.
     pub initialised: u32,
-    /// The block that the next allocation gets. If the pool is full, `next` is the number of blocks.
+    /// The block that the next allocation takes. If the pool is full, this number equals the number
+    /// of blocks.
     pub next: u32,
 }
 
 impl<A: Area> IndexPool<A> {
-    /// Makes a pool of as many blocks of `size` bytes as `area` holds. `size` and the area's start determine the
-    /// blocks' alignment.
+    /// Makes a pool of as many blocks of `size` bytes as fit into `area`. `size` and the area's start determine
+    /// the blocks' alignment.
     ///
-    /// Cost: `new` touches no block, so its cost does not depend on the number of blocks.
+    /// Cost: the call accesses no block, so its cost does not depend on the number of blocks.
     ///
     /// # Errors
     /// Returns [`PoolError::Small`] for blocks below 4 bytes, [`PoolError::NoRoom`] if no block fits, and
@@ -116,7 +120,8 @@ impl<A: Area> IndexPool<A> {
         let blocks = count_blocks(&area, size, blocks)?;
         Ok(Self { area, size, blocks, free: blocks, initialised: 0, next: 0, policy })
     }
-    /// Makes all blocks free and uninitialised. Cost: touches no block, like [`new`](Self::new).
+    /// Makes all blocks free and uninitialised. Cost: the call accesses no block, like
+    /// [`new`](Self::new).
     ///
     /// Blocks in use must no longer be used after `reset`, because they will be allocated again.
     pub fn reset(&mut self) {
@@ -133,10 +138,10 @@ impl<A: Area> IndexPool<A> {
         self.reset();
         Ok(())
     }
-    /// Destroys the pool and returns the memory to its owner.
+    /// Destroys the pool, and returns its memory to the caller.
     ///
     /// # Errors
-    /// Returns the pool as an error while blocks are in use.
+    /// If blocks are in use, returns the pool as the error.
     pub fn destroy(self) -> Result<A, Self> {
         if self.live() > 0 { Err(self) } else { Ok(self.area) }
     }
@@ -147,10 +152,12 @@ impl<A: Area> IndexPool<A> {
         }
     }
 
-    /// Takes a free block. The most recently freed block is used first. Returns `None` if no block is free.
+    /// Takes a free block. The most recently freed block is taken first. Returns `None` if no block is
+    /// free.
     ///
-    /// Cost: a load from the block, without a loop. The first allocation of a block does not touch it. With
-    /// [`Initialise::EachAllocation`], the first allocation touches the block and the following block.
+    /// Cost: a load from the block, without a loop. The first allocation of a block does not access the
+    /// block. With [`Initialise::EachAllocation`], the first allocation of a block accesses the block and
+    /// the block after it.
     #[inline]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         if self.free == 0 {
@@ -162,7 +169,7 @@ impl<A: Area> IndexPool<A> {
         }
         let block = self.next;
         if block == self.initialised {
-            // A block is free and the chain is empty, so the block was never used.
+            // A block is free although the chain is empty, so this block was never used.
             self.initialised += 1;
             self.next = self.initialised;
         } else {
@@ -182,8 +189,8 @@ impl<A: Area> IndexPool<A> {
     /// detected only if all blocks are free. [`guarded`](super::guarded) pools always detect a second free.
     ///
     /// # Safety
-    /// Unless the free is refused, this pool must have allocated the block. The block must not have been freed since,
-    /// and is no longer used.
+    /// Unless the call refuses the free, this pool must have allocated the block. The block must not have been freed
+    /// since, and is no longer used.
     #[inline]
     pub unsafe fn free(&mut self, block: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(block)?;
@@ -193,7 +200,7 @@ impl<A: Area> IndexPool<A> {
         self.push(index);
         Ok(())
     }
-    /// Frees a block like [`free`](Self::free), without checking the address.
+    /// Frees a block as [`free`](Self::free) does, but without checking the address.
     ///
     /// # Safety
     /// This pool must have allocated the block. The block must not have been freed since, and is no longer used.
@@ -208,7 +215,8 @@ impl<A: Area> IndexPool<A> {
         self.free += 1;
     }
 
-    /// Adds `blocks` blocks, in the memory behind the pool's last block. Cost: touches no block.
+    /// Adds `blocks` blocks, whose memory follows the pool's last block. Cost: the call accesses no
+    /// block.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new): the area does not hold the blocks, or there are 2^32 or more blocks.
@@ -220,13 +228,14 @@ impl<A: Area> IndexPool<A> {
         self.blocks = total_blocks;
         Ok(())
     }
-    /// Removes all blocks behind the last block in use, and returns their number. The memory of removed blocks is not
-    /// touched until the pool is [extended](Self::extend) again. The pool keeps at least one block.
+    /// Removes all blocks behind the last block in use, and returns their number. The pool does not access the memory
+    /// of removed blocks until it is [extended](Self::extend) again. The pool keeps at least one block.
     ///
-    /// Cost: a load for each free block that was ever used, and a bit of heap memory for each block that was ever used.
+    /// Cost: a load for each free block that was ever used, and one bit of heap memory for each block that was ever
+    /// used.
     ///
     /// # Errors
-    /// Returns [`PoolError::Memory`] and changes nothing if the heap has no memory.
+    /// If the heap has no memory, changes nothing and returns [`PoolError::Memory`].
     pub fn shrink_to_used(&mut self) -> Result<usize, PoolError> {
         let mut free = bits::map(self.initialised as usize)?;
         let mut block = self.next;
@@ -238,8 +247,8 @@ impl<A: Area> IndexPool<A> {
         while remaining > 0 && bits::get(&free, remaining as usize - 1) {
             remaining -= 1;
         }
-        // Removes blocks from the chain, and keeps the chain's order. All blocks behind the last block in use are
-        // removed.
+        // Removes blocks from the chain without changing the order of the others. The removed blocks are all
+        // blocks after the last block in use.
         let (mut block, mut last) = (self.next, None);
         let end = self.initialised;
         while block != end {
@@ -266,7 +275,7 @@ impl<A: Area> IndexPool<A> {
 
     #[inline]
     fn link(&self, block: u32) -> u32 {
-        // SAFETY: the block is below `initialised` and free, so a link was written to it. Links may be unaligned.
+        // SAFETY: the block is free and below `initialised`, so a link was written to it. Links may be unaligned.
         unsafe { self.address(block).cast::<u32>().read_unaligned() }
     }
     #[inline]
@@ -281,7 +290,7 @@ impl<A: Area> IndexPool<A> {
     #[doc(alias = "AddrFromIndex")]
     pub(super) fn address(&self, block: u32) -> NonNull<u8> {
         debug_assert!(block < self.blocks, "block {block} of {}", self.blocks);
-        // SAFETY: the index is below `blocks`, and the area holds `blocks` blocks.
+        // SAFETY: the index is below `blocks`, and `blocks` blocks fit into the area.
         unsafe { self.start().add(block as usize * self.size) }
     }
     /// Returns the index of a block, from 0.
@@ -316,7 +325,7 @@ impl<A: Area> IndexPool<A> {
     pub fn size(&self) -> usize {
         self.size
     }
-    /// The free blocks that have joined the chain, in the order of the chain.
+    /// Iterates the free blocks that were added to the chain, in the order of the chain.
     pub fn free_chain(&self) -> impl Iterator<Item = u32> {
         let block = |block: u32| (block != self.initialised).then_some(block);
         core::iter::successors(block(self.next), move |last| block(self.link(*last)))
@@ -327,7 +336,7 @@ impl<A: Area> IndexPool<A> {
     }
 }
 
-/// Returns the number of blocks, or an error if the area does not hold them.
+/// Returns the number of blocks, or an error if they do not fit into the area.
 fn count_blocks(area: &impl Area, size: usize, blocks: usize) -> Result<u32, PoolError> {
     if size < INDEX {
         return Err(PoolError::Small { slot: size, least: INDEX });

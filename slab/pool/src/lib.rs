@@ -1,4 +1,4 @@
-//! Pools, and allocators of any size, in memory of the caller's choice, for one thread.
+//! Pools, and allocators of any size, for one thread, in memory of the caller's choice.
 //!
 //! | purpose | type |
 //! |---|---|
@@ -19,36 +19,37 @@
 //! | a `Vec` or a map on one of them | [`Arena`], [`Hybrid`] by reference; any other in a [`Local`] |
 //! | building your own pool | [`FreeList`], one word |
 //!
-//! Pools store their free lists *in* the free objects, so the lists cost no further memory. The caches of `uslab` store
-//! their free lists elsewhere. The guarantees of `uslab` for free memory do not hold here. A free object begins with a
-//! link, a constructed object does not stay constructed, and a write to a free object may break the pool.
-//! [`GuardedPool`] detects writes to free objects. [`IndexPool`]s store numbers in free memory, and thus reveal no
-//! address.
+//! Pools store their free lists *in* the free objects, so the lists take no additional memory. The caches of `uslab`
+//! store their free lists outside the objects. Pools therefore do not give the guarantees of `uslab` for free memory. A
+//! free object begins with a link, a constructed object does not stay constructed, and a write to a free object may
+//! break the pool. [`GuardedPool`] detects writes to free objects. [`IndexPool`]s store numbers in free memory, and
+//! thus reveal no address.
 //!
 //! # Pool or cache
 //!
-//! A pool is for one thread and one size. A pool may be sent to another thread as a whole. The memory of a pool is
-//! given by the caller, or grows. If objects are much smaller than the pool's slots, most of each slot is wasted. An
-//! object larger than the slots cannot be served at all. A pool has no per-CPU state. Kenwright's paper leaves threads
-//! and cores open. In the job system of Reinalter's follow-up posts, each thread has a pool, to which its objects must
-//! return. A `uslab::KmemCache` or `uslab::ObjectCache` has a magazine for each CPU, accepts frees on any CPU, and
-//! returns memory under pressure. A cache costs little more than a pool (`benches/README.md`). `uslab::handle` has
-//! references that detect that their object was freed, which Reinalter's post mentions.
+//! A pool serves one thread and objects of one size. A whole pool may be sent to another thread. The caller provides
+//! the memory of a pool, or the pool grows. If objects are much smaller than the pool's slots, most of each slot is
+//! wasted. An object larger than the slots cannot be served at all. A pool has no per-CPU state. Kenwright's paper
+//! leaves open how threads and cores share a pool. In the job system of Reinalter's follow-up posts, each thread has a
+//! pool, to which its objects must return. A `uslab::KmemCache` or `uslab::ObjectCache` has a magazine for each CPU,
+//! accepts frees on any CPU, and returns memory when memory is short. A cache costs little more than a pool
+//! (`benches/README.md`). The module `uslab::handle` has references that detect that their object was freed, which
+//! Reinalter's post mentions.
 //!
-//! The saving for a whole program is unknown. The paper cites studies in which programs spend 30 %, and up to 43 %, of
-//! their time on memory, and 38 % on C++'s allocations. The percentages are claims of the cited studies about their
-//! programs.
+//! How much a whole program saves by pools is unknown. The paper cites studies of programs that spend 30 %, and up to
+//! 43 %, of their time on memory, and 38 % on C++'s allocations. The percentages are claims of the cited studies about
+//! their programs.
 //!
 //! # Common properties
 //!
 //! * An object's memory is valid until it is freed or the pool is dropped. Objects never move.
 //! * A free needs the pointer that the allocation returned, because its provenance covers the slot.
 //! * Functions panic only where documented, and call no user code except drops. Full pools, wrong sizes and refused
-//!   memory are error values ([`Refused`], [`PoolError`]). Invalid frees are error values, too, if the pool checks for
+//!   memory are error values ([`Refused`], [`PoolError`]). Invalid frees are also error values, if the pool checks for
 //!   them ([`BadFree`]).
 //! * `alloc` and `free` take a few instructions, whatever the pool's size, with documented exceptions.
 //!
-//! Without the default feature `std`, the crate only needs `alloc`. Without `std`, the crate omits the types that use
+//! Without the default feature `std`, the crate needs only `alloc`. Without `std`, the crate omits the types that use
 //! the system's memory or `std`'s `System` heap: [`ChunkedPool`], [`ReservedPool`], [`ClassPools`], [`Hybrid`],
 //! [`MappedArea`].
 //!
@@ -150,7 +151,7 @@ mod resident;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// A copy of `uslab_sync::catch_panic`, which avoids a dependency.
+/// A copy of `uslab_sync::catch_panic`, which makes a dependency unnecessary.
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "uslab-sync must not be a dependency")]
 pub(crate) fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {

@@ -1,4 +1,4 @@
-//! The linear (bump) allocator: one position that moves forward. A linear allocator only frees a whole scope.
+//! The linear (bump) allocator: one position that moves forward. A linear allocator frees only whole scopes.
 //!
 //! ```text
 //!  chunk 0                    chunk 1 (when chunk 0 was full)
@@ -6,17 +6,18 @@
 //!                                    ^ head
 //! ```
 //!
-//! - Allocate: load the head, round it up, compare it with the end, and store it. An allocation is O(1), except when a
-//!   chunk is added.
-//! - The end of a [scope](Arena::scope), or a [reset](Arena::reset): store the head. The end of a scope is O(1), except
-//!   for chunks that are freed.
+//! - An allocation loads the head, rounds it up, compares it with the end, and stores it. An allocation is O(1),
+//!   unless a chunk is added.
+//! - The end of a [scope](Arena::scope), or a [reset](Arena::reset), stores the head. The end of a scope is O(1),
+//!   unless chunks are freed.
 //! - Waste: the padding for alignments, and the rest of each full chunk. The memory contains no metadata.
 //!
-//! **Destructors do not run.** An arena does not drop its objects, and leaks what they own elsewhere. Collections with
-//! an allocator parameter ([`allocator-api2`]) drop their elements, and may be stored in an arena or a scope.
+//! **Destructors do not run.** An arena does not drop its objects, and leaks everything that they own elsewhere.
+//! Collections with an allocator parameter ([`allocator-api2`]) drop their elements, and may be stored in an arena or
+//! a scope.
 //!
-//! Sources: Hanson, "Fast allocation and deallocation of memory based on object lifetimes" (1990), for chunks in a chain;
-//! Fredriksson, "Scope Stack Allocation" (DICE), for scopes.
+//! Sources: Hanson, "Fast allocation and deallocation of memory based on object lifetimes" (1990), for the chain of
+//! chunks; Fredriksson, "Scope Stack Allocation" (DICE), for scopes.
 //!
 //! [`allocator-api2`]: https://docs.rs/allocator-api2
 
@@ -37,12 +38,12 @@ pub fn place(address: usize, bytes: usize, head: usize, layout: Layout) -> Optio
     position.checked_add(layout.size()).filter(|end| *end <= bytes).map(|end| (position, end))
 }
 
-/// A chain of chunks, and a position in the last chunk.
+/// A chain of chunks, with a position in the last chunk.
 #[derive(Debug)]
 pub struct Chain<C> {
     full: Vec<C>,
     last: C,
-    /// The first free byte of `last`.
+    /// The first free byte of the last chunk.
     head: usize,
 }
 
@@ -51,7 +52,7 @@ pub struct Chain<C> {
 pub struct Head {
     /// Index of the chunk, from 0.
     pub chunk: usize,
-    /// First free byte of the chunk.
+    /// First free byte in the chunk.
     pub at: usize,
 }
 
@@ -67,10 +68,11 @@ impl<C: Span> Chain<C> {
         self.head = end;
         Some(at)
     }
-    /// Appends a chunk, in which the chain continues. The rest of the previous chunk stays unused.
+    /// Appends a chunk, in which later allocations are made. The rest of the previous chunk stays
+    /// unused.
     ///
     /// # Errors
-    /// Returns the chunk as an error if memory for the list is short.
+    /// If memory for the list is short, returns the chunk as the error.
     pub fn push(&mut self, chunk: C) -> Result<(), C> {
         if self.full.try_reserve(1).is_err() {
             return Err(chunk);
@@ -83,7 +85,7 @@ impl<C: Span> Chain<C> {
     pub fn head(&self) -> Head {
         Head { chunk: self.full.len(), at: self.head }
     }
-    /// Moves the head back to `to`. Chunks behind the new head are dropped.
+    /// Moves the head back to `to`. Chunks after the new head are dropped.
     pub fn rewind(&mut self, head: Head) {
         debug_assert!(head <= self.head());
         if head.chunk < self.full.len() {
@@ -99,7 +101,7 @@ impl<C: Span> Chain<C> {
         let at = address.checked_sub(self.last.address())?;
         (at + size == self.head).then_some(at)
     }
-    /// Number of bytes from the start to a head, including padding and lost ends of chunks.
+    /// Number of bytes from the start to a position, including padding and lost ends of chunks.
     pub fn bytes_to(&self, head: Head) -> usize {
         self.full[..head.chunk].iter().map(Span::size).sum::<usize>() + head.at
     }
@@ -177,9 +179,9 @@ struct Inner<A, G> {
     grow: Option<G>,
 }
 
-// An arena of `Arena::new` does not grow, so its type needs no growth function.
+// An arena made by `Arena::new` does not grow, so its type needs no growth function.
 impl<A: Area> Arena<A> {
-    /// Makes an arena in `area`; the arena does not grow. Any area is accepted. An arena in an empty area is always
+    /// Makes an arena in `area`, which does not grow. Any area may be used. An arena in an empty area is always
     /// full.
     pub const fn new(area: A) -> Self {
         Self(RefCell::new(Inner { chain: Chain::new(Raw(area)), chunk: 0, grow: None }))
@@ -187,10 +189,11 @@ impl<A: Area> Arena<A> {
 }
 
 impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
-    /// Makes an arena of chunks from `grow`, which is called with the number of bytes: `chunk`, or more for a larger
-    /// object. `growing` makes the first chunk immediately.
+    /// Makes an arena of chunks that `grow` makes; `grow` gets the number of bytes, which is `chunk`, or more for a
+    /// larger object. `growing` makes the first chunk immediately.
     ///
-    /// `grow` may use any source of memory, and enforce a limit. `grow` must not use this arena.
+    /// `grow` may use any source of memory, and enforce a limit. `grow` must not use the arena for
+    /// which it makes a chunk.
     ///
     /// # Errors
     /// Returns the errors of `grow`.
@@ -227,10 +230,10 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub fn alloc_layout(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.place(layout)
     }
-    /// Allocates an object. The object is never dropped: see the [module](self).
+    /// Allocates an object. The arena never drops the object (see the [module](self)).
     ///
     /// # Errors
-    /// Returns the object as an error if the arena has no room.
+    /// If the arena has no room, returns the object as the error.
     pub fn alloc<T>(&self, object: T) -> Result<&mut T, T> {
         Scope { arena: self }.alloc(object)
     }
@@ -241,7 +244,8 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub fn alloc_slice_copy<T: Copy>(&self, slice: &[T]) -> Result<&mut [T], Refused> {
         Scope { arena: self }.alloc_slice_copy(slice)
     }
-    /// Allocates `len` objects, and makes each object from its index. The objects are never dropped.
+    /// Allocates `len` objects, each of which `make` makes from its index. The arena never drops
+    /// these objects.
     ///
     /// # Errors
     /// Returns the errors of [`alloc_layout`](Self::alloc_layout).
@@ -253,8 +257,8 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
         Scope { arena: self }.alloc_slice_fill_with(len, make)
     }
 
-    /// Runs `with` in a scope. All allocations of the scope are freed at its end, even after a panic. Chunks that the
-    /// scope added are dropped.
+    /// Runs `with` in a scope. At its end, all allocations of the scope are freed, even after a panic. Chunks that
+    /// were added during the scope are dropped.
     ///
     /// ```
     /// use uslab_pool::{Arena, StackArea};
@@ -282,8 +286,8 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// let object = arena.scope(|scope| scope.alloc(7).unwrap());
     /// ```
     ///
-    /// While a scope is open, the arena allocates nothing outside of the scope, because that memory would be freed with
-    /// the scope:
+    /// While a scope is open, the arena allocates nothing outside the scope, because the end of the scope would free
+    /// that memory, too:
     ///
     /// ```compile_fail,E0502
     /// # use uslab_pool::{Arena, StackArea};
@@ -315,7 +319,7 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub(crate) fn obtain(&self, layout: Layout) -> Option<NonNull<u8>> {
         self.place(layout).ok()
     }
-    /// Frees memory if it is the last allocation. Memory below the last allocation stays until the end of the scope.
+    /// Frees memory if it is the last allocation. Other memory stays until the end of the scope.
     ///
     /// # Safety
     /// This arena must have allocated the memory in the open scope, with `layout`. The memory is no longer used.
@@ -325,11 +329,11 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
             chain.head = at;
         }
     }
-    /// Resizes the last allocation in place, or shrinks any other allocation. Returns `false` if the memory cannot be
-    /// resized in place.
+    /// Resizes the last allocation in place; any other allocation can only be shrunk. Returns `false` if the memory
+    /// cannot be resized in place.
     ///
     /// # Safety
-    /// Has the contract of [`give`](Self::give), except that the memory is still used. After a successful resize, the
+    /// The conditions of [`give`](Self::give) hold, except that the memory is still used. If the call succeeds, the
     /// memory has the new layout.
     pub(crate) unsafe fn fit(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> bool {
         let chain = &mut self.0.borrow_mut().chain;
@@ -340,7 +344,8 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     }
 }
 
-/// A part of an [`Arena`]'s memory that is freed before the arena: see [`Arena::scope`]. A scope has a size of 8 bytes.
+/// A part of an [`Arena`]'s memory that is freed before the arena (see [`Arena::scope`]). A value of type `Scope` takes
+/// 8 bytes.
 #[derive(Debug)]
 pub struct Scope<'s, A, G = fn(usize) -> Result<A, PoolError>> {
     arena: &'s Arena<A, G>,
@@ -354,10 +359,10 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
     pub fn alloc_layout(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.arena.place(layout)
     }
-    /// Allocates an object. The object is never dropped.
+    /// Allocates an object. The scope never drops the object.
     ///
     /// # Errors
-    /// Returns the object as an error if the arena has no room.
+    /// If the arena has no room, returns the object as the error.
     pub fn alloc<T>(&self, object: T) -> Result<&'s mut T, T> {
         let Ok(memory) = self.arena.place(Layout::new::<T>()) else { return Err(object) };
         let mut memory = memory.cast();
@@ -374,14 +379,15 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
     /// Returns the errors of [`Arena::alloc_layout`].
     pub fn alloc_slice_copy<T: Copy>(&self, slice: &[T]) -> Result<&'s mut [T], Refused> {
         let memory = self.arena.place(Layout::for_value(slice))?.cast();
-        // SAFETY: the memory has room for the slice and does not overlap it. No other code uses the memory until the
-        // scope ends, which outlives `'s`.
+        // SAFETY: the memory has room for the slice, and does not overlap the slice. No other code uses the memory
+        // until the scope ends, which outlives `'s`.
         unsafe {
             memory.copy_from_nonoverlapping(NonNull::from(slice).cast(), slice.len());
             Ok(NonNull::slice_from_raw_parts(memory, slice.len()).as_mut())
         }
     }
-    /// Allocates `len` objects, and makes each object from its index. The objects are never dropped.
+    /// Allocates `len` objects, each of which `make` makes from its index. The scope never drops
+    /// these objects.
     ///
     /// # Errors
     /// Returns the errors of [`Arena::alloc_layout`].
@@ -401,7 +407,7 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
         // SAFETY: all `len` objects were written.
         Ok(unsafe { NonNull::slice_from_raw_parts(memory, len).as_mut() })
     }
-    /// Runs `with` in a nested scope: see [`Arena::scope`].
+    /// Runs `with` in a nested scope (see [`Arena::scope`]).
     pub fn scope<R>(&mut self, with: impl for<'i> FnOnce(&mut Scope<'i, A, G>) -> R) -> R {
         struct HeadRestorer<'a, A: Area, G>(&'a Arena<A, G>, Head);
         impl<A: Area, G> Drop for HeadRestorer<'_, A, G> {
@@ -413,7 +419,7 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
         let end = HeadRestorer(self.arena, head);
         with(&mut Scope { arena: end.0 })
     }
-    /// Returns [`Arena::used`] of the whole arena.
+    /// Returns [`Arena::used`] for the whole arena.
     pub fn used(&self) -> usize {
         self.arena.used()
     }

@@ -1,14 +1,14 @@
-//! Objects that the pool owns and iterates: an array with holes.
+//! Objects that the pool owns and iterates, stored as an array with holes.
 //!
-//! Objects never move, so their addresses are stable. A bitmap marks the slots that have an object. An iteration reads
-//! the bitmap, 64 slots per load, and the objects in ascending order. The iteration reads no other memory. The bitmap
-//! is in the pool's memory, in the bytes behind the last slot if they suffice: see [`FixedPool::checked`].
+//! Objects never move, so their addresses are stable. A bitmap marks the slots that contain an object. An iteration
+//! reads the bitmap, 64 slots per load, and the objects in ascending order. An iteration reads no other memory. The
+//! bitmap is in the pool's memory, after the last slot if there are enough bytes left (see [`FixedPool::checked`]).
 //!
-//! An index is a plain number, and does not show whether the slot still has the original object. `uslab::handle` has
-//! handles that detect a replaced object.
+//! An index is a plain number, which does not show if the slot still contains the original object. The handles of
+//! `uslab::handle` detect a replaced object.
 //!
-//! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012). The comments concern
-//! contacts of rigid bodies, for which iterating a linked list was too slow.
+//! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012). These comments
+//! discuss contacts of rigid bodies, for which iterating a linked list was too slow.
 
 use super::area::Area;
 use super::error::PoolError;
@@ -38,7 +38,8 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The pool is a checked pool whose slots have the stride of `Slot<T>`. Each slot with a set bit contains an object.
+/// The pool is a checked pool, whose slots have the stride of `Slot<T>`. Each slot with a set bit contains an
+/// object.
 #[derive(Debug)]
 pub struct LivePool<T, A: Area> {
     pool: FixedPool<A>,
@@ -53,8 +54,8 @@ union Slot<T> {
 }
 
 impl<T, A: Area> LivePool<T, A> {
-    /// Makes a pool of as many objects as `area` holds. A slot is as large as the object, or as a link (a word) if that
-    /// is larger.
+    /// Makes a pool of as many objects as fit into `area`. A slot is as large as the object, or as a link (one word) if
+    /// a link is larger.
     ///
     /// # Errors
     /// Returns the errors of [`FixedPool::checked`].
@@ -63,10 +64,11 @@ impl<T, A: Area> LivePool<T, A> {
         Ok(Self { pool: FixedPool::checked(area, slots)?, objects: PhantomData })
     }
 
-    /// Moves an object into a free slot and returns the slot's index. The object stays in the slot until it is removed.
+    /// Moves an object into a free slot and returns the slot's index. The object stays in the slot until the caller
+    /// removes it.
     ///
     /// # Errors
-    /// Returns the object as an error if no slot is free.
+    /// If no slot is free, returns the object as the error.
     pub fn insert(&mut self, object: T) -> Result<usize, T> {
         let Ok(slot) = self.pool.alloc(Layout::new::<T>()) else { return Err(object) };
         // SAFETY: the slot was just allocated, with enough size and alignment.
@@ -76,35 +78,37 @@ impl<T, A: Area> LivePool<T, A> {
     /// Removes and returns an object. Returns `None` if the slot is free.
     pub fn remove(&mut self, index: usize) -> Option<T> {
         let object = self.slot_pointer(index)?;
-        // SAFETY: the slot has an object, which is read for the last time, because the slot is then freed.
+        // SAFETY: the slot contains an object, which is read for the last time, because the slot is then
+        // freed.
         let object = unsafe { (object.read(), self.pool.free(object.cast())) };
         debug_assert_eq!(object.1, Ok(()));
         Some(object.0)
     }
     /// Returns the object in a slot.
     pub fn get(&self, index: usize) -> Option<&T> {
-        // SAFETY: the object belongs to the pool, and is borrowed with it.
+        // SAFETY: the object belongs to the pool, and is borrowed together with the pool.
         self.slot_pointer(index).map(|object| unsafe { object.as_ref() })
     }
     /// Returns the object in a slot, mutably.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
-        // SAFETY: the object belongs to the pool, and is borrowed exclusively with it.
+        // SAFETY: the object belongs to the pool, and is borrowed exclusively together with the
+        // pool.
         self.slot_pointer(index).map(|mut object| unsafe { object.as_mut() })
     }
     fn slot_pointer(&self, index: usize) -> Option<NonNull<T>> {
         (self.pool.is_live(index) == Some(true)).then(|| self.pool.slot(index).cast())
     }
 
-    /// Iterates over objects with their indexes, ascending. Cost: a load per 64 slots. [`for_each`](Iterator::for_each)
-    /// is faster than a loop, because it visits runs of neighbours.
+    /// Iterates the objects with their indexes, in ascending order. Cost: a load per 64 slots.
+    /// [`for_each`](Iterator::for_each) is faster than a loop, because it visits runs of neighbours.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
-        // SAFETY: the objects belong to the pool, and are borrowed with it.
+        // SAFETY: the objects belong to the pool, and are borrowed together with the pool.
         self.objects().map(|(index, object)| (index, unsafe { object.as_ref() }))
     }
-    /// Iterates over objects with their indexes, the objects mutably.
+    /// Iterates mutable references to the objects, with their indexes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
-        // SAFETY: the objects belong to the pool, and are borrowed exclusively with it. The iteration visits each
-        // object once.
+        // SAFETY: the objects belong to the pool, and are borrowed exclusively together with the pool. The
+        // iteration returns each object once.
         self.objects().map(|(index, mut object)| (index, unsafe { object.as_mut() }))
     }
     fn objects(&self) -> impl Iterator<Item = (usize, NonNull<T>)> {
@@ -168,7 +172,7 @@ mod tests {
         LivePool::new(HeapArea::new(bytes, 64).unwrap()).unwrap()
     }
 
-    /// Regression: the objects behind the panicking object were not dropped.
+    /// Regression test: the objects after the object whose drop panicked were not dropped.
     #[test]
     fn panicking_drop_leaks_no_remaining_object() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
@@ -213,7 +217,7 @@ mod tests {
         /// Compares the pool with a map: equal objects at equal indexes, found individually and by iterating, at stable
         /// addresses.
         #[test]
-        fn it_holds_what_a_map_holds(steps in prop::collection::vec(any::<u16>(), 1..300)) {
+        fn live_pool_agrees_with_a_map(steps in prop::collection::vec(any::<u16>(), 1..300)) {
             let mut pool = pool::<Rc<u16>>(600);
             let mut shadow = BTreeMap::new();
             for step in steps {

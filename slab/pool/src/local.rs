@@ -8,8 +8,8 @@ use core::ptr::NonNull;
 /// An [`Allocator`] that collections share by reference. `&Local<A>` is an allocator of `allocator-api2`, with a
 /// feature for each version (`allocator-api2-02`, `allocator-api2-04`).
 ///
-/// `Local` is for one thread, like its allocator. A collection grows in place as far as its block allows: into the rest
-/// of its slot, or into the free block behind.
+/// Like its allocator, a `Local` serves only one thread. A collection grows in place as far as its block allows: into
+/// the rest of its slot, or into the free block behind.
 ///
 /// ```
 /// # #[cfg(feature = "allocator-api2-02")] {
@@ -34,11 +34,11 @@ impl<A: Allocator> Local<A> {
     pub const fn new(allocator: A) -> Self {
         Self(RefCell::new(allocator))
     }
-    /// The allocator, while no collection borrows it.
+    /// The allocator, which is accessible while no collection borrows it.
     pub fn get_mut(&mut self) -> &mut A {
         self.0.get_mut()
     }
-    /// Consumes the wrapper and returns the allocator.
+    /// Consumes the wrapper, and returns the allocator.
     pub fn into_inner(self) -> A {
         self.0.into_inner()
     }
@@ -47,14 +47,14 @@ impl<A: Allocator> Local<A> {
         self.0.borrow_mut().allocate(layout, 0).ok()
     }
     /// # Safety
-    /// Has the contract of [`Allocator::release`].
+    /// The conditions of [`Allocator::release`] hold.
     pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         let freed = unsafe { self.0.borrow_mut().release(memory, layout, 0) };
         debug_assert_eq!(freed, Ok(()), "the block must belong to this allocator");
     }
     /// # Safety
-    /// Has the contract of [`Allocator::resize`].
+    /// The conditions of [`Allocator::resize`] hold.
     pub(crate) unsafe fn fit(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> bool {
         // SAFETY: the memory has the old layout, by this function's contract.
         unsafe { self.0.borrow_mut().resize(memory, old, new, 0) }

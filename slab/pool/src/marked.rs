@@ -1,13 +1,14 @@
-//! A pool that marks slots as used or free by a word behind each object. Marks are the alternative to a bitmap.
+//! A pool that marks each slot as used or free by a word after the object. Marks are the alternative to a
+//! bitmap.
 //!
 //! ```text
 //! [ object 32 bytes | mark ][ object 32 bytes | mark ] ...        36 bytes per slot
 //! ```
 //!
-//! Iterating over the slots in use loads each slot's mark: one cache line per slot. With the [bitmap](super::live), one
-//! load covers 64 slots. A mark takes 4 bytes per slot, not one bit, and an overrun reaches it. `MarkedPool`
-//! demonstrates the cost of marks (`walk_by_marks_reads_each_slot`). Marks are also useful if the memory's state
-//! must be visible in a dump.
+//! Iterating over the slots in use loads each slot's mark: one cache line per slot. With a [bitmap](super::live), one
+//! load covers 64 slots. A mark takes 4 bytes per slot instead of one bit, and an overrun can reach it. `MarkedPool`
+//! demonstrates the cost of marks (`iteration_by_marks_reads_each_slot`). Marks are also useful if a
+//! memory dump must show the state of the slots.
 //!
 //! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), which predict the cost.
 
@@ -27,7 +28,8 @@ pub const MARK: usize = size_of::<u32>();
 /// A [`FixedPool`] of objects with a mark each. See the [module](self).
 ///
 /// # Invariants
-/// The word at byte `mark` of a slot is `ALLOCATED_MARK` or `FREE`. The mark follows the object, or the link of a free slot.
+/// The word at byte `mark` of a slot is `ALLOCATED_MARK` or `FREE`. The mark follows the object, or the link of a free
+/// slot.
 #[derive(Debug)]
 pub struct MarkedPool<A> {
     pool: FixedPool<A>,
@@ -36,10 +38,12 @@ pub struct MarkedPool<A> {
 }
 
 impl<A: Area> MarkedPool<A> {
-    /// Makes a pool of as many objects, with their marks, as `area` holds. Objects have at most `size` bytes.
+    /// Makes a pool of as many objects, with their marks, as fit into `area`. Objects have at most `size`
+    /// bytes.
     ///
     /// # Errors
-    /// Returns the errors of [`SlotLayout::new`] for an object with its mark, and of [`FixedPool::new`].
+    /// Returns the errors of [`SlotLayout::new`] for an object with its mark, and the errors of
+    /// [`FixedPool::new`].
     pub fn new(area: A, size: usize, align: usize) -> Result<Self, PoolError> {
         let mark = size.max(LINK);
         let with_mark = mark.checked_add(MARK).ok_or(PoolError::Large { size })?;
@@ -62,10 +66,10 @@ impl<A: Area> MarkedPool<A> {
     /// Frees a slot.
     ///
     /// # Errors
-    /// Returns an error if the address is not a slot's, or if the slot's mark is the mark of a free slot.
+    /// Returns an error if the address is not a slot's, or if the mark of the slot shows that it is free.
     ///
     /// # Safety
-    /// The slot must no longer be used.
+    /// The slot is no longer used.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.pool.index(slot)?;
         let slot = self.pool.slot(index);
@@ -73,16 +77,16 @@ impl<A: Area> MarkedPool<A> {
             return Err(BadFree::Double { slot: index });
         }
         self.set(slot, FREE);
-        // SAFETY: the slot belongs to the pool and is in use, as its mark says.
+        // SAFETY: the slot belongs to the pool, and its mark shows that it is in use.
         unsafe { self.pool.free(slot) }
     }
-    /// Returns the slots in use, ascending. Cost: a load from each slot.
+    /// Iterates the slots in use, in ascending order. Cost: one load from each slot.
     pub fn live(&self) -> impl Iterator<Item = NonNull<u8>> {
         (0..self.pool.capacity())
             .map(|index| self.pool.slot(index))
             .filter(|&slot| self.mark(slot) == ALLOCATED_MARK)
     }
-    /// The underlying pool, for its counters.
+    /// The underlying pool, which has counters.
     pub fn pool(&self) -> &FixedPool<A> {
         &self.pool
     }
@@ -92,7 +96,7 @@ impl<A: Area> MarkedPool<A> {
         unsafe { slot.add(self.mark).cast::<u32>().read_unaligned() }
     }
     fn set(&mut self, slot: NonNull<u8>, mark: u32) {
-        // SAFETY: the mark is within a slot of the pool, behind the user's bytes.
+        // SAFETY: the mark is within a slot of the pool, after the user's bytes.
         unsafe { slot.add(self.mark).cast::<u32>().write_unaligned(mark) };
     }
 }
@@ -129,7 +133,7 @@ mod tests {
     /// Iterating by marks and by bits finds equal objects. For 8 objects, iterating reads 256 cache lines with marks
     /// and 4 words with bits.
     #[test]
-    fn walk_by_marks_reads_each_slot() {
+    fn iteration_by_marks_reads_each_slot() {
         let object = Layout::from_size_align(64, 4).unwrap();
         let mut marks = MarkedPool::new(HeapArea::new(256 * 68, 4).unwrap(), 64, 4).unwrap();
         let area = HeapArea::new(256 * 68, 4).unwrap();
@@ -145,7 +149,8 @@ mod tests {
         }
         let index =
             |base: NonNull<u8>, slot: NonNull<u8>, stride| (slot.addr().get() - base.addr().get()) / stride;
-        // Each slot has a mark in a separate cache line. A bitmap of the slots has only four words.
+        // Each slot has its mark in a separate cache line. A bitmap of the slots needs only four
+        // words.
         let lines: BTreeSet<_> = by_marks.iter().map(|slot| (slot.addr().get() + 64) / 64).collect();
         assert_eq!((lines.len(), by_bits.len().div_ceil(64)), (256, 4));
         let indexes: Vec<_> = marks.live().map(|slot| index(by_marks[0], slot, 68)).collect();

@@ -1,6 +1,6 @@
-//! Compares all pools with one shadow model. Objects do not overlap, are aligned, and keep their bytes. A request that
-//! does not fit is refused, and a request that fits is served while there is room. At the end of a test, all memory of
-//! the pool is free.
+//! Tests that compare all pools with one shadow model. Objects must not overlap, must be aligned, and must keep their
+//! bytes. A request that does not fit is refused, and a request that fits is served while there is room. At the end of
+//! a test, all memory of the pool is free.
 
 use super::area::{Area, HeapArea};
 use super::index_pool::Initialise;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 trait Subject {
     fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused>;
     /// # Safety
-    /// Has the contract of the pool's own `free`.
+    /// The conditions of the pool's own `free` hold.
     unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree>;
     /// Returns `true` if the pool can serve `layout` at all.
     fn fits(&self, layout: Layout) -> bool;
@@ -242,8 +242,8 @@ enum Step {
     Free(usize),
 }
 
-/// Returns steps with more allocations than frees, so that pools fill up. Sizes and alignments slightly exceed
-/// [`MAX_LAYOUT`], and some sizes are up to 4,096 bytes.
+/// Returns steps with more allocations than frees, so that pools become full. Sizes and alignments slightly
+/// exceed [`MAX_LAYOUT`], and some sizes are up to 4,096 bytes.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let layout = |(size, log): (usize, u32)| Step::Alloc(Layout::from_size_align(size, 1 << log).unwrap());
     let step = prop_oneof![
@@ -254,7 +254,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..if cfg!(miri) { 40 } else { 400 })
 }
 
-/// Objects in use by address, with their layout and fill byte.
+/// Objects in use by address, each with its layout and fill byte.
 #[derive(Default)]
 struct Shadow(BTreeMap<usize, (NonNull<u8>, Layout, u8)>);
 
@@ -282,7 +282,7 @@ impl Shadow {
         if let Some((after, _)) = self.0.range(address..).next() {
             assert!(address + layout.size() <= *after, "the object overlaps the next object");
         }
-        // SAFETY: the object has that many bytes.
+        // SAFETY: the object has this number of bytes.
         unsafe { object.write_bytes(stamp, layout.size()) };
         self.0.insert(address, (object, layout, stamp));
     }
@@ -292,7 +292,8 @@ impl Shadow {
         // SAFETY: the object belongs to the test, and is filled with the stamp.
         let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), layout.size()) };
         assert!(bytes.iter().all(|&byte| byte == stamp), "the memory was overwritten: {bytes:?}");
-        // SAFETY: the subject allocated the object with this layout, and the object is freed once.
+        // SAFETY: the tested pool allocated the object with this layout, and the object is freed
+        // once.
         assert_eq!(unsafe { subject.free(object, layout) }, Ok(()));
     }
 }

@@ -1,4 +1,5 @@
-//! A pool that grows in place: a range of addresses is reserved once, and committed step by step.
+//! A pool that grows in place, which reserves a range of addresses once and commits it step by
+//! step.
 //!
 //! ```text
 //! |<------------------------- reserved: addresses, no memory -------------------------------->|
@@ -6,10 +7,10 @@
 //! | slot | slot | slot |  slot  | slot |   nothing yet
 //! ```
 //!
-//! When the free list is empty, the next step is committed and its slots are threaded onto the list. One list has the
-//! slots of all steps, so there are no chunks to link or find. All slots are adjacent, and one comparison shows whether
-//! an address belongs to the pool. The upper limit is the reservation: a terabyte costs no memory, only addresses.
-//! Memory is returned to the system when the pool is dropped, not before.
+//! If the free list is empty, the pool commits the next step of memory, and puts its slots on the list. One list
+//! contains the slots of all steps, so there are no chunks to link or to find. All slots are adjacent, and one
+//! comparison shows if an address belongs to the pool. The upper limit is the reservation: a terabyte costs no memory,
+//! only addresses. The pool returns memory to the system only when it is dropped.
 //!
 //! Source: the second of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
 //! allocator" (2012), which his engine uses.
@@ -26,7 +27,7 @@ use uslab_buddy::region::{Backend, Region, Uncommitted};
 /// Default number of bytes per commit, as in Reinalter's pool.
 pub const STEP: usize = 32 << 10;
 
-/// A pool in one reserved range. See the [module](self).
+/// A pool in one reserved range of addresses. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -55,7 +56,8 @@ pub struct ReservedPool {
 }
 
 impl ReservedPool {
-    /// Makes a pool that may grow to `bytes` bytes, in steps of [`STEP`]. Cost: a system call.
+    /// Makes a pool that may grow up to `bytes` bytes, in steps of [`STEP`] bytes. Cost: one system
+    /// call.
     ///
     /// # Errors
     /// Returns [`PoolError::Memory`] if the system refuses the range, and [`PoolError::NoRoom`] if it holds no slot.
@@ -85,8 +87,8 @@ impl ReservedPool {
         Ok(Self { free, slots, pad, threaded: 0, committed: 0, step, usage, region })
     }
 
-    /// Allocates a slot for `layout`. Cost: accesses the slot. If no slot is free, the cost includes a system call and
-    /// a write to each slot of a step.
+    /// Allocates a slot for `layout`. Cost: an access to the slot. If no slot is free, the call also makes a system
+    /// call, and writes to each slot of a step.
     ///
     /// # Errors
     /// Returns an error if the layout does not fit, [`Refused::Full`] at the upper limit, and [`Refused::Memory`] if
@@ -94,7 +96,7 @@ impl ReservedPool {
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
-    /// Allocates a slot whose byte `offset` is aligned, instead of its first byte.
+    /// Allocates a slot whose byte `offset` is aligned, instead of the slot's first byte.
     ///
     /// # Errors
     /// Returns the errors of [`alloc`](Self::alloc), and [`Refused::Offset`] if the pool aligns another byte.
@@ -132,10 +134,11 @@ impl ReservedPool {
         Ok(())
     }
 
-    /// Frees a slot of any step. Cost: a division and a store to the slot.
+    /// Frees a slot, whichever step it belongs to. Cost: a division and a store to the slot.
     ///
     /// # Errors
-    /// Returns an error if the address is not a slot of the committed steps, or if no slot is in use.
+    /// Returns an error if the address is not a slot in the committed memory, or if no slot is in
+    /// use.
     ///
     /// # Safety
     /// If the address is a slot, this pool must have allocated it. The slot was not freed since, and is no longer used.
@@ -224,7 +227,7 @@ mod tests {
             let blocks: Vec<_> = std::iter::from_fn(|| pool.alloc(layout).ok()).collect();
             assert_eq!(blocks.len(), pool.capacity());
             for slot in blocks {
-                // SAFETY: the slot has that many bytes.
+                // SAFETY: the slot has this number of bytes.
                 unsafe { slot.write_bytes(0x5A, size) };
             }
         }

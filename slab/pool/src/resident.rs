@@ -1,11 +1,11 @@
-//! For tests: the resident part of some memory.
+//! A function for tests that returns which part of some memory is resident.
 
 use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 
 pub(super) fn resident(memory: NonNull<[u8]>) -> usize {
     let mut pages = vec![0; memory.len().div_ceil(PAGE_SIZE)];
-    // SAFETY: `mincore` writes a byte for each page, and does not access the pages.
+    // SAFETY: `mincore` writes one byte for each page, and does not access the pages.
     let result = unsafe { libc::mincore(memory.as_ptr().cast(), memory.len(), pages.as_mut_ptr()) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     pages.iter().filter(|&&page| page & 1 != 0).count()

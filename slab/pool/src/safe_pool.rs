@@ -1,9 +1,9 @@
 //! Blocks without `unsafe`: a guard frees its block once, when the guard is dropped.
 //!
-//! A raw block can be freed twice, to another pool, or after its pool. The block of a [`PoolGuard`] is safe: dropping
-//! the guard frees the block to the pool that the guard borrows. The underlying pool need not check the address, if its
-//! type guarantees the address. [`PoolGuard::free`] checks the address anyway, to measure the cost of the check, or in
-//! a program with untrusted parts.
+//! A raw block can be freed twice, to another pool, or after its pool. The block of a [`PoolGuard`] is safe, because
+//! dropping the guard frees the block to the pool that the guard borrows. The underlying pool need not check the
+//! address, if its type guarantees the address. [`PoolGuard::free`] checks the address anyway, to measure the cost of
+//! the check, or in a program with untrusted parts.
 //!
 //! ```text
 //!   SafePool ──alloc──> PoolGuard<'p>     the borrow keeps the pool in place
@@ -11,7 +11,8 @@
 //!     └────drop, once─────┘               or leaked: the block stays allocated
 //! ```
 //!
-//! Blocks are bytes. [`Pool`](super::Pool) and [`LivePool`](super::LivePool) are pools of typed objects.
+//! The contents of blocks are bytes. [`Pool`](super::Pool) and [`LivePool`](super::LivePool) are pools
+//! of typed objects.
 
 use super::area::Area;
 use super::error::{BadFree, Overrun, Refused};
@@ -26,7 +27,7 @@ use core::ptr::NonNull;
 /// A pool whose blocks a [`SafePool`] can guard.
 ///
 /// # Safety
-/// A block that [`alloc_raw`](Self::alloc_raw) returned must be valid for reads and writes, and belong only to the
+/// A block that [`alloc_raw`](Self::alloc_raw) returns must be valid for reads and writes, and belong only to the
 /// caller, even if the pool moves. The block must stay valid until it is freed, the pool is dropped, or all blocks are
 /// reset ([`IndexPool::reset`]).
 pub unsafe trait RawPool {
@@ -36,7 +37,7 @@ pub unsafe trait RawPool {
     /// Returns an error if no block is free, or if the next block changed since its free.
     #[track_caller]
     fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused>;
-    /// Frees a block after checking it.
+    /// Checks a block, and frees it.
     ///
     /// # Errors
     /// Returns an error if the block is not in use, or is damaged. A damaged block stays allocated.
@@ -44,17 +45,19 @@ pub unsafe trait RawPool {
     /// # Safety
     /// This pool must have allocated the block. The block must not have been freed since, and is no longer used.
     unsafe fn free_raw(&mut self, block: NonNull<u8>) -> Result<(), BadFree>;
-    /// Frees a block that is known to be valid. A block that has an error nevertheless stays allocated.
+    /// Frees a block whose address is known to be valid. If the block has an error nevertheless, it
+    /// stays allocated.
     ///
     /// # Safety
-    /// Has the contract of [`free_raw`](Self::free_raw).
+    /// The conditions of [`free_raw`](Self::free_raw) hold.
     unsafe fn free_own(&mut self, block: NonNull<u8>) {
         // SAFETY: the block belongs to this pool and is no longer used, by this function's contract.
         let _ = unsafe { self.free_raw(block) };
     }
 }
 
-// SAFETY: blocks are in the area, disjoint, and `size` bytes long. A block in use is not handed out again.
+// SAFETY: blocks are within the area, disjoint, and `size` bytes long. A block in use is not handed out
+// again.
 unsafe impl<A: Area> RawPool for IndexPool<A> {
     #[inline]
     fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused> {
@@ -73,7 +76,7 @@ unsafe impl<A: Area> RawPool for IndexPool<A> {
     }
 }
 
-// SAFETY: the underlying pool fulfils the contract, and objects exclude the guards.
+// SAFETY: the underlying pool fulfils the contract, and objects do not include the guards.
 unsafe impl<A: Area> RawPool for GuardedPool<A> {
     #[inline]
     fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused> {
@@ -119,7 +122,7 @@ impl<P: RawPool> SafePool<P> {
     pub const fn new(pool: P) -> Self {
         Self(RefCell::new(pool))
     }
-    /// Allocates a block that is freed on drop. Cost: the cost of the underlying pool.
+    /// Allocates a block, which the drop of its guard frees. Cost: the cost of the underlying pool.
     ///
     /// # Errors
     /// Returns the errors of [`RawPool::alloc_raw`].
@@ -129,34 +132,34 @@ impl<P: RawPool> SafePool<P> {
         let block = self.0.borrow_mut().alloc_raw()?;
         Ok(PoolGuard { block, pool: &self.0 })
     }
-    /// The underlying pool, while no guard is alive, for instance to reset all its blocks. Without a reset, a leaked
-    /// block of the pool stays allocated.
+    /// The underlying pool, while no guard is alive, for instance to reset all its blocks. A block of a leaked guard
+    /// stays allocated until the pool is reset.
     pub fn pool(&mut self) -> &mut P {
         self.0.get_mut()
     }
-    /// Consumes the wrapper and returns the pool.
+    /// Consumes the wrapper, and returns the pool.
     pub fn into_pool(self) -> P {
         self.0.into_inner()
     }
 }
 
 impl<A: Area> SafePool<IndexPool<A>> {
-    /// Returns [`IndexPool::state`], even while blocks are in use.
+    /// Returns [`IndexPool::state`], even if blocks are in use.
     pub fn state(&self) -> State {
         self.0.borrow().state()
     }
-    /// Returns [`IndexPool::free_chain`], even while blocks are in use.
+    /// Returns [`IndexPool::free_chain`], even if blocks are in use.
     pub fn free_chain(&self) -> Vec<u32> {
         self.0.borrow().free_chain().collect()
     }
 }
 
 impl<A: Area> SafePool<GuardedPool<A>> {
-    /// Returns [`GuardedPool::check_all`], even while blocks are in use.
+    /// Returns [`GuardedPool::check_all`], even if blocks are in use.
     pub fn check_all(&self) -> Vec<Overrun> {
         self.0.borrow().check_all().collect()
     }
-    /// Returns [`GuardedPool::leaks`], even while blocks are in use.
+    /// Returns [`GuardedPool::leaks`], even if blocks are in use.
     pub fn leaks(&self) -> Vec<Leak> {
         self.0.borrow().leaks().collect()
     }
@@ -188,7 +191,8 @@ impl<P: RawPool> PoolGuard<'_, P> {
     #[inline]
     pub fn free(self) -> Result<(), BadFree> {
         let wrapper = ManuallyDrop::new(self);
-        // SAFETY: this pool allocated the block, which is freed only here, because the value is not dropped.
+        // SAFETY: this pool allocated the block, which only this call frees, because the guard is not
+        // dropped.
         unsafe { wrapper.pool.borrow_mut().free_raw(wrapper.block.cast()) }
     }
 }
@@ -196,7 +200,7 @@ impl<P: RawPool> PoolGuard<'_, P> {
 impl<P: RawPool> Drop for PoolGuard<'_, P> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: this pool allocated the block, which is freed only here.
+        // SAFETY: this pool allocated the block, which only this drop frees.
         unsafe { self.pool.borrow_mut().free_own(self.block.cast()) };
     }
 }
@@ -287,7 +291,7 @@ mod tests {
         let overrun_object = pool.alloc().unwrap();
         let lines: Vec<_> = pool.leaks().iter().map(|leak| leak.site.unwrap().line()).collect();
         assert_eq!((lines.len(), lines[1]), (2, line));
-        // SAFETY: the byte behind the object is in the pool's memory, which no other code accesses during the write.
+        // SAFETY: the byte after the object is in the pool's memory, which no other code accesses during the write.
         unsafe { overrun_object.block.cast::<u8>().add(30).write(b'!') };
         assert!(matches!(pool.check_all()[..], [Overrun { side: Side::After, .. }]));
         assert!(matches!(overrun_object.free(), Err(BadFree::Overrun(Overrun { side: Side::After, .. }))));

@@ -6,9 +6,9 @@
 //!                  ^ aligned   ^ aligned  ^ aligned         stride = size, rounded up to the alignment
 //! ```
 //!
-//! The *offset* is the byte of a slot that is aligned: 0, or the number of bytes that an arena puts in front of an
-//! object. Padding before the first slot aligns that slot. The stride is a multiple of the alignment, so all later
-//! slots are aligned, too. A pool can have only one offset (Reinalter, "Memory allocation strategies: a pool
+//! The *offset* is the byte of a slot that is aligned: 0, or the number of bytes that an arena puts before an
+//! object. Padding before the first slot aligns the first slot. The stride is a multiple of the alignment, so all
+//! later slots are also aligned. A pool can have only one offset (Reinalter, "Memory allocation strategies: a pool
 //! allocator", 2012).
 
 use super::error::{BadFree, PoolError, Refused};
@@ -33,7 +33,7 @@ pub struct SlotLayout {
 }
 
 impl SlotLayout {
-    /// Creates a layout of slots for objects of at most `size` bytes, at a multiple of `align`.
+    /// Creates a layout of slots for objects of at most `size` bytes at a multiple of `align`.
     ///
     /// ```
     /// use uslab_pool::SlotLayout;
@@ -58,11 +58,11 @@ impl SlotLayout {
             Some(stride) => Ok(Self { size, align, offset: 0, stride, strict: false }),
         }
     }
-    /// Aligns byte `offset` of each slot instead of its first byte.
+    /// Aligns byte `offset` of each slot, instead of the slot's first byte.
     pub const fn with_offset(self, offset: usize) -> Self {
         Self { offset, ..self }
     }
-    /// Restricts the slots to objects of exactly this size and alignment. With `strict`, smaller objects are refused,
+    /// Restricts the slots to objects of exactly this size and alignment. The pool then refuses smaller objects,
     /// because they would silently waste a part of their slots.
     ///
     /// ```
@@ -94,19 +94,19 @@ impl SlotLayout {
         self.stride
     }
 
-    /// Number of bytes before the first slot of memory that begins at `start`.
+    /// Number of bytes before the first slot, in memory that begins at `start`.
     pub(crate) const fn pad(&self, start: usize) -> usize {
         start.wrapping_add(self.offset).wrapping_neg() & (self.align - 1)
     }
-    /// Returns the start of the slots of `memory`, and the number of bytes from there on. The start of the slots may be
-    /// the end of the memory.
+    /// Returns the start of the slots in `memory`, and the number of bytes from there to the end. The returned start
+    /// may be the end of the memory.
     pub(crate) fn place(&self, memory: NonNull<[u8]>) -> (NonNull<u8>, usize) {
         let start = memory.cast::<u8>();
         let pad = self.pad(start.addr().get()).min(memory.len());
-        // SAFETY: the result is at most the end of the memory.
+        // SAFETY: the result is not beyond the end of the memory.
         (unsafe { start.add(pad) }, memory.len() - pad)
     }
-    /// Checks that an object of `layout` fits a slot, with byte `offset` of the slot aligned.
+    /// Checks that an object of `layout` fits into a slot if byte `offset` of the slot is aligned.
     pub(crate) const fn admits(&self, layout: Layout, offset: usize) -> Result<(), Refused> {
         if layout.size() > self.size {
             return Err(Refused::Size { requested: layout.size(), max: self.size });

@@ -12,30 +12,32 @@ use crate::local::Local;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// The requirements of all versions of the trait.
+/// Memory source that provides what all versions of the trait require.
 ///
 /// # Safety
-/// Memory has its layout and belongs only to the caller until it is put back.
+/// Memory has its layout, and belongs only to the caller until the caller puts it back.
 pub unsafe trait Source: Copy {
-    /// Allocates memory for a layout that is not empty. If `zero` is set, the memory is zeroed.
+    /// Allocates memory for a layout that is not empty. If `zero` is true, the memory is zeroed.
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>>;
     /// # Safety
     /// `memory` must come from `get` with this layout, and is no longer used.
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout);
-    /// Resizes memory at its alignment. If `zero` is set, the bytes behind the old bytes are zero.
+    /// Resizes memory without changing its alignment. If `zero` is true, the bytes after the old
+    /// bytes are zero.
     ///
     /// # Safety
-    /// After a success, the contract of `put` applies to the old memory. Neither layout of a resize may be empty.
+    /// If the call succeeds, the old memory counts as put back, so the conditions of `put` hold. The old and the
+    /// new layout must not be empty.
     unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: the memory has the old layout, by this function's contract.
         unsafe { move_to_new(self, memory, old, new, zero) }
     }
 }
 
-/// Allocates other memory, copies the contents, and frees the old memory.
+/// Allocates new memory, copies the contents, and frees the old memory.
 ///
 /// # Safety
-/// Has the contract of [`Source::resize`].
+/// The conditions of [`Source::resize`] hold.
 unsafe fn move_to_new(
     source: impl Source,
     memory: NonNull<u8>,
@@ -44,7 +46,7 @@ unsafe fn move_to_new(
     zero: bool,
 ) -> Option<NonNull<u8>> {
     let new_memory = source.get(new, zero)?;
-    // SAFETY: both memories have at least that size and do not overlap, and the old memory is no longer used.
+    // SAFETY: both memories have at least this size and do not overlap, and the old memory is no longer used.
     unsafe {
         new_memory.copy_from_nonoverlapping(memory, old.size().min(new.size()));
         source.put(memory, old);
@@ -52,7 +54,7 @@ unsafe fn move_to_new(
     Some(new_memory)
 }
 
-/// Zeroes the bytes of a layout from `from` on, if `zero`.
+/// If `zero` is true, zeroes the bytes of a layout from `first_byte` on.
 ///
 /// # Safety
 /// The memory must have that layout and belong to the caller.
@@ -129,7 +131,7 @@ pub fn allocate(source: impl Source, layout: Layout, zero: bool) -> Option<NonNu
 /// Frees memory.
 ///
 /// # Safety
-/// Has the contract of [`Source::put`], but the layout may be empty.
+/// The conditions of [`Source::put`] hold, except that the layout may be empty.
 pub unsafe fn deallocate(source: impl Source, memory: NonNull<u8>, layout: Layout) {
     if layout.size() > 0 {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
@@ -139,7 +141,8 @@ pub unsafe fn deallocate(source: impl Source, memory: NonNull<u8>, layout: Layou
 /// Resizes memory to another layout.
 ///
 /// # Safety
-/// Has the contract of [`Source::resize`], but either layout may be empty, and alignments may differ.
+/// The conditions of [`Source::resize`] hold, except that either layout may be empty, and the
+/// alignments may differ.
 pub unsafe fn reallocate(
     source: impl Source,
     memory: NonNull<u8>,
@@ -153,7 +156,7 @@ pub unsafe fn reallocate(
         return Some(NonNull::slice_from_raw_parts(new_memory, new.size()));
     }
     let new_memory = allocate(source, new, zero)?;
-    // SAFETY: both memories have at least that size and do not overlap, and the old memory is no longer used.
+    // SAFETY: both memories have at least this size and do not overlap, and the old memory is no longer used.
     unsafe {
         new_memory.cast::<u8>().copy_from_nonoverlapping(memory, old.size().min(new.size()));
         deallocate(source, memory, old);

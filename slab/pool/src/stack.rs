@@ -1,4 +1,4 @@
-//! The stack allocator: a position that moves forward, and back to markers.
+//! The stack allocator, whose position moves forward, and back to markers.
 //!
 //! ```text
 //!   | outer |pad| outer |marker|      inner, inner, inner      |      free     |
@@ -7,21 +7,22 @@
 //! ```
 //!
 //! - Allocate: O(1), like an [arena](super::linear). A [marker](StackAlloc::mark) takes 20 bytes of the memory.
-//! - [`free_to`](StackAlloc::free_to): O(1), plus a load for each marker that is freed with the given marker.
-//! - [`free`](StackAlloc::free) of a single block: the topmost block is freed immediately, with its padding. Any block
-//!   below the topmost waits for a marker. Blocks that are freed in reverse order leave nothing, except a shrunk block
-//!   below another block.
-//! - Waste: the padding for alignments. Padding in front of a block has at least 8 bytes, which store where the padding
+//! - [`free_to`](StackAlloc::free_to) is O(1), plus a load for each later marker that is freed together with
+//!   the given marker.
+//! - [`free`](StackAlloc::free) of a single block: the topmost block is freed immediately, together with its padding.
+//!   Any block below the topmost block stays until a marker frees it. If blocks are freed in reverse order, all memory
+//!   is free afterwards, unless a block was shrunk below another block.
+//! - Waste: the padding for alignments. Padding before a block has at least 8 bytes, which store where the padding
 //!   begins. The blocks of a stack have no header.
 //!
-//! A marker is a value, because it is used once. The stack stores the valid markers in the memory: each record has the
-//! position of the previous record. A marker that was freed with an earlier marker is refused, however far the stack
-//! has grown since.
+//! A marker is a value, because it can be used only once. The stack stores a record of each valid marker in its
+//! memory, and each record has the position of the previous record. If a marker was freed together with an earlier
+//! marker, it is refused, however far the stack has grown since.
 //!
-//! If scopes nest like the program's functions, use an [`Arena`](super::Arena), where the borrow checker enforces the
-//! nesting.
+//! If scopes nest as the program's functions do, use an [`Arena`](super::Arena), in which the borrow checker enforces
+//! the nesting.
 //!
-//! Sources: Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010). Users: Unreal's `FMemMark` on
+//! Source: Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010). Users: Unreal's `FMemMark` on
 //! `FMemStack`, Frostbite's scope stack, and every call stack.
 
 use crate::area::Area;
@@ -56,23 +57,24 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The records of the valid markers are below `head`. Records are linked from `newest`, each record to a lower one. The
-/// paddings of blocks are linked, too, from the padding in front of the block at `padded`. Some of the padded blocks
-/// may already be freed.
+/// The records of all valid markers are below `head`. The records form a list, which begins at `newest` and leads from
+/// each record to a lower one. The paddings of blocks also form a list, which begins with the padding before the block
+/// at `padded`. Some blocks on this list may already be freed.
 #[derive(Debug)]
 pub struct StackAlloc<A> {
     memory: Raw<A>,
     head: usize,
     newest: u32,
     padded: u32,
-    /// Number of markers made so far; this is also the number of the next marker.
+    /// Number of markers made so far: also the number of the next marker.
     marks: u64,
 }
 
-/// A position of a [`StackAlloc`] to which the stack can be freed. A marker has a size of 24 bytes.
+/// A position of a [`StackAlloc`] up to which later allocations can be freed. A value of type
+/// `Marker` takes 24 bytes.
 ///
-/// The address of the memory identifies the marker's stack. A dropped stack is not distinguished from a later stack in
-/// the same memory.
+/// The address of the memory identifies the marker's stack. A marker of a dropped stack is not distinguished from a
+/// marker of a later stack in the same memory.
 #[must_use = "an unused marker keeps its bytes until an earlier marker is freed"]
 #[derive(Debug)]
 pub struct Marker {
@@ -82,8 +84,8 @@ pub struct Marker {
 }
 
 /// Record of a marker: the position of the previous record, the two halves of the marker's number, the head before the
-/// marker, and the block with the newest padding. The marker itself has none of these fields, because it may belong to
-/// a dropped stack.
+/// marker, and the block with the newest padding. The marker itself lacks these values, because it may belong to a
+/// dropped stack.
 const RECORD: Layout = Layout::new::<[u32; 5]>();
 
 /// Number of bytes at the end of a padding: the padding's start, and the block with the previous padding.
@@ -94,7 +96,7 @@ fn bytes(layout: Layout) -> usize {
     layout.size().max(1)
 }
 
-/// Reason why a stack refuses to free to a marker. A refused marker frees nothing.
+/// Reason why a stack refuses to free to a marker. If a marker is refused, nothing is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadMarker {
@@ -142,7 +144,8 @@ impl<A: Area> StackAlloc<A> {
         let block = Layout::from_size_align(bytes(layout), layout.align()).map_err(|_| error)?;
         place(self.memory.address(), self.memory.size(), head, block).ok_or(error)
     }
-    /// Allocates memory for `layout`. The bytes of the memory are unspecified. A block of no bytes takes one byte.
+    /// Allocates memory for `layout`. The bytes of the memory are unspecified. A block of no bytes still takes one
+    /// byte.
     ///
     /// # Errors
     /// Returns [`Refused::NoRoom`] if the memory does not suffice.
@@ -159,15 +162,15 @@ impl<A: Area> StackAlloc<A> {
         Ok(self.memory.at(at))
     }
     /// Frees a block. The bytes and the padding of the topmost block are reusable immediately. The bytes of any other
-    /// block wait for a marker, or a [reset](Self::reset).
+    /// block stay until a marker or a [reset](Self::reset) frees them.
     ///
     /// # Errors
-    /// Returns [`BadFree::Foreign`] for an address outside of the memory, and [`BadFree::NotAllocated`] for an address above
-    /// the head. A second free below the head is not detected.
+    /// Returns [`BadFree::Foreign`] for an address outside the memory, and [`BadFree::NotAllocated`] for an address
+    /// above the head. A second free below the head is not detected.
     ///
     /// # Safety
-    /// This stack must have allocated the block with `layout`. The block must not have been freed since, alone or by a
-    /// marker, and is no longer used.
+    /// This stack must have allocated the block with `layout`. Neither a free nor a marker has freed the block since,
+    /// and the block is no longer used.
     pub unsafe fn free(&mut self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let at = self.position(memory, layout)?;
         if at + bytes(layout) == self.head {
@@ -179,16 +182,16 @@ impl<A: Area> StackAlloc<A> {
         }
         Ok(())
     }
-    /// Resizes the topmost block in place, or shrinks any other block. Shrinking a block below the topmost saves
-    /// nothing. A block that was shrunk keeps its end, so it is not recognised as topmost later. Returns `false` if the
-    /// block cannot be resized.
+    /// Resizes the topmost block in place; any other block can only be shrunk. Shrinking a block below the topmost
+    /// block saves no memory. A block that was shrunk keeps its end, so it is not recognised as topmost later. Returns
+    /// `false` if the block cannot be resized.
     ///
     /// # Errors
     /// Returns the errors of [`free`](Self::free).
     ///
     /// # Safety
-    /// This stack must have allocated the block with layout `old`, and not freed it since. After a success, the block
-    /// has `bytes` bytes.
+    /// This stack must have allocated the block with layout `old`, and not freed it since. If the call succeeds, the
+    /// block has `bytes` bytes.
     pub unsafe fn resize(&mut self, memory: NonNull<u8>, old: Layout, bytes: usize) -> Result<bool, BadFree> {
         let at = self.position(memory, old)?;
         if at + self::bytes(old) != self.head {
@@ -209,7 +212,7 @@ impl<A: Area> StackAlloc<A> {
         }
     }
 
-    /// Marks the current position, to free to it later.
+    /// Makes a marker of the current position, up to which the stack can be freed later.
     ///
     /// # Errors
     /// Returns [`Refused::NoRoom`] if the memory does not suffice.
@@ -225,11 +228,11 @@ impl<A: Area> StackAlloc<A> {
         self.newest = record as u32;
         Ok(Marker { stack: self.memory.address(), record: record as u32, number })
     }
-    /// Frees the marker and all later allocations; none of them may be used afterwards.
+    /// Frees the marker and all later allocations, which must not be used afterwards.
     ///
     /// # Errors
     /// Returns an error if the marker belongs to another stack, or was freed with an earlier marker. A refused marker
-    /// costs a load for each marker above its position.
+    /// costs one load for each marker above its position.
     pub fn free_to(&mut self, marker: Marker) -> Result<(), BadMarker> {
         let Marker { stack, record, number } = marker;
         if stack != self.memory.address() {

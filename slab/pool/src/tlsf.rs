@@ -7,27 +7,29 @@
 //!   256..      1                    └─> free block <-> free block
 //! ```
 //!
-//! Free blocks are in lists by size [class](classes). A request begins at the first class in which all blocks are large
-//! enough. Two bit scans find the first class that is not smaller and has a block. The surplus of the found block is
-//! cut off and put on the list of its class. A freed block merges with its free neighbours immediately.
+//! Free blocks are in lists, one list per size [class](classes). The search for a request begins at the first class in
+//! which all blocks are large enough. From this class on, two bit scans find the first class that has a free block. The
+//! surplus of that block is cut off, and put on the list of the surplus's class. A freed block immediately merges with
+//! free neighbours.
 //!
-//! - Allocate and free: O(1), whatever the state of the memory. An allocation or a free never searches a list. An
-//!   operation reads at most three words of bitmaps, and cuts one block or joins two.
-//! - Waste: a header of 4 bytes and rounding up to 16. Rounding up to a class takes no memory, but skips blocks. A
-//!   request can be refused although a block of its own class would hold it (*good* fit, not best fit). With `2^n`
-//!   classes per doubling, a request is always served if a free block is `1 + 1/2^n` times as large.
+//! - Allocate and free: O(1), whatever the state of the memory. An allocation or a free never searches a list.
+//!   Each operation reads at most three words of bitmaps, and cuts one block or joins two blocks.
+//! - Waste: a header of 4 bytes and rounding up to 16. Rounding a request up to a class takes no memory, but makes
+//!   the search skip some blocks. A request can be refused although a free block in its class has room for it
+//!   (*good* fit, not best fit). With `2^n` classes per doubling, a request is always served if a free block is `1
+//!   + 1/2^n` times as large.
 //!
-//! The header is one number: the size, a flag for a free block, and a flag for a free predecessor. The last 4 bytes of
-//! a free block store its start. A used block stores no start, so it costs only a header of 4 bytes. The reference
-//! implementation (Conte, `tlsf`) also takes 4 bytes on 32-bit machines, and 8 bytes on 64-bit machines. Links in this
-//! heap are positions of 32 bits. List heads and bitmaps are outside the memory, on the heap ([`Tlsf::control_bytes`]).
-//! The list heads take 4 bytes per class, where Conte's pointers take 8. A heap has at most 28 doublings, from 16 bytes
-//! to 2 GiB, and thus at most 896 classes.
+//! The header is one number, which contains the size, a flag for a free block, and a flag for a free predecessor. The
+//! last 4 bytes of a free block store its start. A used block does not store its start, so it costs only a header of 4
+//! bytes. The reference implementation (Conte, `tlsf`) also takes 4 bytes on 32-bit machines, and 8 bytes on 64-bit
+//! machines. Links in this heap are positions of 32 bits. List heads and bitmaps are outside the heap's memory, in
+//! memory of the global allocator ([`Tlsf::control_bytes`]). List heads take 4 bytes per class, whereas Conte's
+//! pointers take 8 bytes. A heap has at most 28 doublings, from 16 bytes to 2 GiB, and thus at most 896 classes.
 //!
 //! Invariants: no two neighbours are free; a free block is in the list of its class; a bit is set if and only if its
-//! list, or its bitmap, is not empty.
+//! list or bitmap is not empty.
 //!
-//! Sources: Masmano, Ripoll, Crespo and Real, "TLSF: A New Dynamic Memory Allocator for Real-Time Systems" (2004).
+//! Source: Masmano, Ripoll, Crespo and Real, "TLSF: A New Dynamic Memory Allocator for Real-Time Systems" (2004).
 //! Users: Unity's dynamic heap, the Vulkan Memory Allocator, and MorphOS's system allocator.
 
 pub mod classes;
@@ -88,10 +90,11 @@ impl<A: Area> Tlsf<A> {
     pub fn new(area: A) -> Result<Self, PoolError> {
         Self::with_steps(area, 4)
     }
-    /// Makes a heap with `2^bits` classes per doubling. More classes skip fewer blocks, and take more list heads.
+    /// Makes a heap with `2^bits` classes per doubling. With more classes, a search skips fewer blocks, but the
+    /// list heads take more memory.
     ///
     /// # Errors
-    /// Returns the errors of [`new`](Self::new), and [`PoolError::Steps`] if `bits` is not 2 to 5.
+    /// Returns the errors of [`new`](Self::new), and [`PoolError::Steps`] unless `bits` is 2 to 5.
     pub fn with_steps(area: A, bits: u32) -> Result<Self, PoolError> {
         Ok(Self { blocks: Blocks::new(Raw(area), bits)?, usage: Usage::default() })
     }
@@ -113,12 +116,12 @@ pub struct Blocks<M> {
     memory: M,
     classes: Classes,
     /// The first field is the position of the first block, whose payload is at a multiple of [`UNIT`]. The second field
-    /// is the position of the header behind the last block.
+    /// is the position of the header after the last block.
     first: usize,
     end: usize,
     fl_bitmap: u32,
     sl_bitmaps: Vec<u32>,
-    /// The first free block of each class. The classes of one power of two are adjacent.
+    /// The first free block of each class. The classes within one power of two are adjacent.
     heads: Vec<u32>,
 }
 
@@ -150,7 +153,7 @@ impl<M: Words> Blocks<M> {
             sl_bitmaps: filled_array(doublings, 0)?,
             heads: filled_array(doublings * classes.steps(), NONE)?,
         };
-        // The block behind the last block has size 0 and is used.
+        // The header after the last block has size 0, and is marked as used.
         blocks.memory.store(blocks.end, 0);
         blocks.make_free(blocks.first, blocks.end - blocks.first);
         Ok(blocks)
@@ -173,7 +176,7 @@ impl<M: Words> Blocks<M> {
     pub fn bitmaps(&self) -> (u32, &[u32]) {
         (self.fl_bitmap, &self.sl_bitmaps)
     }
-    /// The first free block of each class, or `u32::MAX`.
+    /// The first free block of each class, or `u32::MAX` if the class has no free block.
     pub fn heads(&self) -> &[u32] {
         &self.heads
     }
@@ -215,7 +218,7 @@ impl<M: Words> Blocks<M> {
         ((header & !FLAGS) as usize, header & FLAGS)
     }
 
-    /// Frees a block without free neighbours, and inserts it into its list.
+    /// Frees a block that has no free neighbours, and inserts it into its list.
     fn make_free(&mut self, position: usize, size: usize) {
         self.memory.store(position, size as u32 | FREE);
         self.memory.store(position + size - HEADER, position as u32);
@@ -251,19 +254,21 @@ impl<M: Words> Blocks<M> {
             }
         }
     }
-    /// Clears the flag for "the previous block is free" of the block at `position`.
+    /// Clears the flag in the header of the block at `position` that marks the previous block as
+    /// free.
     fn clear_previous_free(&mut self, position: usize) {
         let header = self.memory.load(position);
         self.memory.store(position, header & !PREVIOUS_FREE);
     }
 
-    /// Returns the first class in which all blocks hold `need` bytes at `align`, whatever their start.
+    /// Returns the first class in which all blocks have room for `need` bytes at `align`, whatever
+    /// their start.
     pub fn first_class(&self, need: usize, align: usize) -> Option<Class> {
         let max_need = need.checked_add(align.saturating_sub(UNIT))?;
         Some(self.classes.of(self.classes.round_up(max_need)?))
     }
 
-    /// Allocates a block. Returns the position of the block's payload.
+    /// Allocates a block of memory. Returns the position of the block's payload.
     #[inline]
     pub fn alloc_block(&mut self, layout: Layout) -> Option<usize> {
         self.take_by(layout, Self::find)
@@ -352,7 +357,8 @@ impl<M: Words> Blocks<M> {
     pub fn size(&self, payload: usize) -> usize {
         self.header(payload - HEADER).0 - HEADER
     }
-    /// Resizes a used block in place. Returns `false` if the following block is in use or too small.
+    /// Resizes a used block without moving it. Returns `false` if the next block is in use or too
+    /// small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
         let position = payload - HEADER;
         let header = self.memory.load(position);
@@ -393,7 +399,7 @@ impl<M: Words> Blocks<M> {
     fn free(&self) -> impl Iterator<Item = usize> {
         self.blocks().filter(|(.., flags)| flags & FREE != 0).map(|(_, size, _)| size)
     }
-    /// Returns the size in bytes of each free block, in address order, without headers.
+    /// Returns the size of each free block in bytes, in address order, not counting the headers.
     pub fn holes(&self) -> impl Iterator<Item = usize> {
         self.free().map(|size| size - HEADER)
     }
@@ -406,7 +412,7 @@ impl<M: Words> Blocks<M> {
     /// Checks all headers, lists and bitmaps.
     ///
     /// # Errors
-    /// Returns the first inconsistency, and its position, as an error.
+    /// Returns the first inconsistency and its position as the error.
     pub fn check(&self) -> Result<(), String> {
         let (mut end, mut previous_is_free, mut free) = (self.first, false, 0);
         for (position, size, flags) in self.blocks() {

@@ -1,12 +1,12 @@
 //! A pool of one type, as large as its objects and one index: for a struct, a stack frame, or a `Box`.
 //!
 //! A slot is a union of an object and the number of the next free slot. `N` objects of 96 bytes take `N * 96` bytes and
-//! the head of the list. A [`PoolBox`] owns its object, drops the object once, and frees the slot. The borrow of the
-//! pool keeps it in place while boxes point into it. For objects that the *pool* owns and iterates over, use
+//! the head of the list. A [`PoolBox`] owns its object, drops the object once, and frees the slot. A box borrows its
+//! pool, so the pool cannot move while a box refers to it. For objects that the *pool* owns and iterates over, use
 //! [`LivePool`](super::LivePool).
 //!
-//! Sources: the `PoolAllocator<T, N>` of the tutorial "Memory Allocators from Scratch". The union is from act 2 of the
-//! pool article ("Arena pools: from naive pool to slot map").
+//! Source: the `PoolAllocator<T, N>` of the tutorial "Memory Allocators from Scratch". The union comes from act 2 of
+//! the pool article ("Arena pools: from naive pool to slot map").
 
 use core::cell::Cell;
 use core::fmt;
@@ -42,13 +42,13 @@ impl<T> Slot<T> {
 /// assert_eq!((a[0], c[0], d[0]), (1, 3, 4));
 /// ```
 ///
-/// A slot that cannot hold the index is a compile error:
+/// If a slot is too small for the index, the program does not compile:
 ///
 /// ```compile_fail
 /// uslab_pool::Pool::<u16, 8>::new();
 /// ```
 ///
-/// A box that outlives its pool is a compile error, too:
+/// If a box outlives its pool, the program does not compile, either:
 /// ```compile_fail
 /// let pool = uslab_pool::Pool::<u64, 8>::new();
 /// let object = pool.alloc(1).unwrap();
@@ -57,8 +57,8 @@ impl<T> Slot<T> {
 /// ```
 ///
 /// # Invariants
-/// From `head` on, each free slot names the next free slot, once. The last free slot names `N`. Every other slot has an
-/// object that a box owns. The object of a leaked box keeps its slot.
+/// The chain of free slots begins at `head`, and each free slot names the next one, once. The last free slot names `N`.
+/// Every other slot contains an object that a box owns. The object of a leaked box keeps its slot for ever.
 #[doc(alias = "PoolAllocator")]
 pub struct Pool<T, const N: usize> {
     slots: [Cell<Slot<T>>; N],
@@ -87,11 +87,11 @@ impl<T, const N: usize> Pool<T, N> {
     /// writing the object's bytes.
     ///
     /// # Errors
-    /// Returns the object as an error if no slot is free.
+    /// If no slot is free, returns the object as the error.
     pub fn alloc(&self, object: T) -> Result<PoolBox<'_, T>, T> {
         let index = self.head.get();
         let Some(slot) = self.slots.get(index as usize) else { return Err(object) };
-        // SAFETY: a free slot has a link.
+        // SAFETY: a free slot contains a link.
         self.head.set(u32::from_ne_bytes(unsafe { (*slot.as_ptr()).next }));
         slot.set(Slot { object: ManuallyDrop::new(object) });
         Ok(PoolBox { slot, index, head: &self.head })
@@ -137,7 +137,7 @@ impl<T> PoolBox<'_, T> {
         self.slot.as_ptr().cast()
     }
     /// # Safety
-    /// The object must have been dropped or moved out, and the box is no longer used.
+    /// The object was dropped or moved out, and the box is no longer used.
     unsafe fn give(&self) {
         self.slot.set(Slot::free(self.head.replace(self.index)));
     }
@@ -154,7 +154,7 @@ impl<T> Drop for PoolBox<'_, T> {
             }
         }
         let give = FreeOnDrop(self);
-        // SAFETY: the box owns the object, and ends here.
+        // SAFETY: the box owns the object, and does not exist after this call.
         unsafe { ManuallyDrop::drop(&mut (*give.0.slot.as_ptr()).object) };
     }
 }
@@ -162,13 +162,14 @@ impl<T> Drop for PoolBox<'_, T> {
 impl<T> Deref for PoolBox<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the slot has an object, which only this box owns.
+        // SAFETY: the slot contains an object, which only this box owns.
         unsafe { &(*self.slot.as_ptr()).object }
     }
 }
 impl<T> DerefMut for PoolBox<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the slot has an object, which only this box owns, and the borrow is exclusive.
+        // SAFETY: the slot contains an object, which only this box owns, and the borrow is
+        // exclusive.
         unsafe { &mut (*self.slot.as_ptr()).object }
     }
 }
@@ -198,7 +199,8 @@ mod tests {
         assert_eq!(reused.map(PoolBox::into_inner), [[4; 5], [5; 5], [6; 5]]);
     }
 
-    /// Measures the 8 to 16 bytes of header in the tutorial by the addresses that the C library returns.
+    /// Measures the header of 8 to 16 bytes that the tutorial mentions, by the addresses that the C
+    /// library returns.
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     #[test]
     fn c_library_malloc_adds_overhead_per_object() {
@@ -276,7 +278,6 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Objects keep their values, each object has a separate slot, and all slots are free at the end.
         #[test]
         fn objects_keep_their_values_while_others_are_allocated_and_freed(steps in proptest::collection::vec(proptest::prelude::any::<u16>(), 1..200)) {
             let pool = Pool::<u64, 20>::new();

@@ -36,12 +36,13 @@ impl Usage {
     pub const fn live(&self) -> u64 {
         self.allocs - self.frees
     }
-    /// Mean number of objects in use, over allocations and frees, not over time; 0 before the first allocation.
+    /// Mean number of objects in use, averaged over allocations and frees instead of over time; 0 before the
+    /// first allocation.
     pub fn mean(&self) -> f64 {
         self.sum as f64 / (self.allocs + self.frees).max(1) as f64
     }
-    /// Number of bytes of slots beyond the requested sizes, over all allocations so far: internal waste. The rounding
-    /// up of sizes is the only waste of a pool.
+    /// Number of bytes by which slots exceeded the requested sizes, over all allocations so far (internal waste). A
+    /// pool wastes only the bytes by which it rounds sizes up.
     pub const fn wasted(&self) -> u64 {
         self.given - self.requested
     }
@@ -55,7 +56,7 @@ mod tests {
     fn usage_reports_load_mean_peak_and_waste() {
         let mut usage = Usage::default();
         assert_eq!(usage.mean(), 0.0);
-        // The numbers of objects in use are 1, 2, 1, 2, 3.
+        // After each of these steps, the numbers of objects in use are 1, 2, 1, 2, 3.
         usage.alloc(80, 96);
         usage.alloc(96, 96);
         usage.free();

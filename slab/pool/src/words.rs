@@ -15,7 +15,8 @@ pub trait Span {
     fn size(&self) -> usize;
 }
 
-/// Bytes that are read and written as words of 32 bits. A word is not read before it was written.
+/// Bytes that are read and written as words of 32 bits. The user reads only words that were written
+/// before.
 pub trait Words: Span {
     /// Reads the word at `position`, for reports and checks.
     fn peek(&self, position: usize) -> u32;
@@ -39,23 +40,23 @@ pub enum Event {
     Inspected {
         /// Position of the block.
         at: usize,
-        /// Size of the block, with its metadata.
+        /// Size of the block in bytes, including its metadata.
         bytes: usize,
     },
     /// A search ended after the given number of steps.
     Searched(u64),
-    /// A block was split in two: `bytes` bytes from `position` on are a free block now.
+    /// A block was split, and the `bytes` bytes from `at` on are now a free block.
     Split {
         /// Position of the free part.
         at: usize,
-        /// Size of the free part, with its metadata.
+        /// Size of the free part in bytes, including its metadata.
         bytes: usize,
     },
-    /// A free block was merged with its neighbour: it had `bytes` bytes from `position` on.
+    /// A free block, which had `bytes` bytes from `at` on, was merged with its neighbour.
     Merged {
         /// Position of the free block.
         at: usize,
-        /// Size of the free block, with its metadata.
+        /// Size of the free block in bytes, including its metadata.
         bytes: usize,
     },
 }
@@ -63,7 +64,7 @@ pub enum Event {
 /// The memory of an area.
 ///
 /// # Invariants
-/// The user of `Raw` reads only bytes that it wrote, and does not write to bytes that it has handed out.
+/// The user of `Raw` reads only bytes that it wrote, and writes to no bytes that it has handed out.
 #[derive(Debug)]
 pub(crate) struct Raw<A>(pub(crate) A);
 
@@ -110,7 +111,7 @@ impl<A: Area> Span for Raw<A> {
 impl<A: Area> Words for Raw<A> {
     #[inline]
     fn peek(&self, position: usize) -> u32 {
-        // SAFETY: the four bytes are in the area and were written before, by the invariant.
+        // SAFETY: by the invariant, the four bytes are in the area and were written before.
         unsafe { self.word(position).read_unaligned() }
     }
     #[inline]

@@ -1,4 +1,5 @@
-//! Allocation of objects, level by level. Each level is tried once, after the level above it had no object.
+//! Allocation of objects, which tries the levels from the CPU's stack to the pages. An allocation tries
+//! each level once, after the level above it had no object.
 //!
 //! ```text
 //!  alloc          the CPU's stack, by the inlined path                            no lock
@@ -12,7 +13,8 @@
 //!  finish         the last steps of every object: tags, red zones, canaries, zeroing
 //! ```
 //!
-//! An object passes [`profile`](Cache::profile) and [`finish`](Cache::finish) exactly once on its way to a user.
+//! Every object passes [`profile`](Cache::profile) and [`finish`](Cache::finish) exactly once before a user gets
+//! it.
 
 use super::checked::Checked;
 use super::slabs::Refusal;
@@ -30,7 +32,8 @@ use uslab_magazine::{Operation, Supplier};
 /// Maximum number of objects that a bulk caller takes in one lock hold.
 pub(crate) const BULK: usize = 256;
 
-/// Places that a bulk caller wants filled. After an error, or a panic of a constructor, all places are empty.
+/// Places for objects that a bulk caller wants filled. After an error, or a panic of a constructor, all
+/// places are empty.
 struct BulkPlaces<'a> {
     cache: &'a Cache,
     out: &'a mut [Option<NonNull<u8>>],
@@ -55,7 +58,7 @@ impl Drop for BulkPlaces<'_> {
     }
 }
 
-/// The cache's slabs, as a supplier of the magazines for one call.
+/// Supplies objects of the cache's slabs to the magazines, for one call.
 pub(super) struct SlabSupplier<'a> {
     cache: &'a Cache,
     gfp: Gfp,
@@ -66,15 +69,15 @@ pub(super) struct SlabSupplier<'a> {
 }
 
 impl<'a> SlabSupplier<'a> {
-    /// Makes a supplier for the head of the wait queue.
+    /// Makes a supplier for the first waiter of the wait queue.
     pub(super) fn for_waiter(cache: &'a Cache, gfp: Gfp) -> Self {
         Self { is_waiter: true, ..cache.source(gfp) }
     }
-    /// Reason why no object was found. Resumes the panic of a constructor.
+    /// Reason why no object was found. If a constructor panicked, `error` resumes that panic.
     pub(super) fn error(&self) -> AllocError {
         self.error_or(AllocError::Destroyed)
     }
-    /// Reason why no object was found; `silent` if the slabs were not tried.
+    /// Returns the reason why no object was found, or `silent` if the slabs were not tried.
     fn error_or(&self, silent: AllocError) -> AllocError {
         match self.refusal.take() {
             Some(Refusal::Panic(panic)) => resume_unwind(ManuallyDrop::into_inner(panic)),
@@ -88,7 +91,7 @@ impl Supplier<Object> for SlabSupplier<'_> {
     fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(Object)) -> usize {
         let before = self.refusal.take();
         if matches!(before, Some(Refusal::Panic(_))) {
-            // A constructor's panic is on its way to the caller, so no other node is tried.
+            // A constructor's panic is propagating to the caller, so no other node is tried.
             self.refusal.set(before);
             return 0;
         }
@@ -119,7 +122,8 @@ impl Supplier<Object> for SlabSupplier<'_> {
     }
 }
 
-/// A supplier without objects; with it, the magazines allocate only objects that they already hold.
+/// A supplier without objects, with which the magazines allocate only objects that they already
+/// hold.
 pub(super) struct EmptySupplier<'a>(pub(super) &'a Cache);
 
 impl Supplier<Object> for EmptySupplier<'_> {
@@ -145,13 +149,14 @@ impl Cache {
         let all = || self.geometry().object_size();
         self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed(gfp, all()), Ok)
     }
-    /// Allocates an object of which the caller will use the first `size` bytes. If objects are checked, the remaining bytes are
-    /// a red zone.
+    /// Allocates an object of which the caller will use the first `size` bytes. If the cache checks its objects, the
+    /// remaining bytes of the object are a red zone.
     #[inline(always)]
     pub(crate) fn alloc_of(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
         self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed(gfp, size), Ok)
     }
-    /// Allocates by the inlined path alone; after a miss, other levels may still have an object.
+    /// Allocates by the inlined path alone; if that path misses, other levels may still have an
+    /// object.
     #[inline(always)]
     pub(crate) fn alloc_inlined(&self, gfp: Gfp) -> Option<NonNull<u8>> {
         // SAFETY: the cache keeps its layer in `parts`.
@@ -172,7 +177,8 @@ impl Cache {
         {
             return Ok(self.hand_over(object, gfp));
         }
-        // A miss counts for all allocations that a magazine serves.
+        // One miss of the inlined path counts for all allocations that the refilled magazine will
+        // serve.
         if let Some(sample) = self.guard_sample(size) {
             return Ok(sample);
         }
@@ -193,7 +199,8 @@ impl Cache {
         }
         Ok(memory)
     }
-    /// Allocates one in many objects in a separate, zeroed page: see [`guard`](crate::guard).
+    /// Occasionally allocates an object in a separate, zeroed page instead of a slab (see
+    /// [`guard`](crate::guard)).
     #[inline]
     fn guard_sample(&self, size: usize) -> Option<NonNull<u8>> {
         let guard = &self.core.guard;
@@ -218,7 +225,8 @@ impl Cache {
         object.map_or_else(|| self.alloc_elsewhere(op, &source, self.this_node()), Ok)
     }
 
-    /// Allocates an object of `node`. Without [`Gfp::THIS_NODE`], another node serves if `node` has no object.
+    /// Allocates an object of `node`. Without [`Gfp::THIS_NODE`], another node supplies the object if `node`
+    /// has no object.
     pub(crate) fn alloc_node(&self, gfp: Gfp, node: u32) -> Result<NonNull<u8>, AllocError> {
         if node >= self.core.memory.pages.nodes() {
             let error = uslab_buddy::AllocError {
@@ -238,8 +246,8 @@ impl Cache {
         }
     }
 
-    /// Fills every place of `out`, or returns an error and fills none. Objects come from this CPU's magazines and the depot,
-    /// then directly from the slabs.
+    /// Fills every place of `out`; on an error, fills no place. The objects come from this CPU's magazines and the
+    /// depot, and the remaining objects directly from the slabs.
     pub(crate) fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
         let mut filling = BulkPlaces { cache: self, out, got: 0 };
         filling.out.fill(None);
@@ -276,7 +284,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Tries all other sources once each, after the ordinary levels of `node` have failed.
+    /// Tries every other source once, after the ordinary levels of `node` have failed.
     #[cold]
     fn alloc_elsewhere(
         &self,
@@ -348,7 +356,8 @@ impl Cache {
             done => return done,
         };
         let again = || {
-            // Objects that the shrinkers freed are in magazines.
+            // The objects that the shrinkers freed are in magazines, from which they must be
+            // flushed.
             match limited {
                 Some(cache) => cache.flush_all(op),
                 None => self.core.shrink(op),
@@ -358,7 +367,6 @@ impl Cache {
         self.core.shrink_until(gfp, limited, again, result)
     }
 
-    /// Frees the empty slabs of other caches.
     fn reclaim_others(&self, op: &Operation) -> usize {
         self.core.reclaim(op, Some(self))
     }
@@ -380,7 +388,7 @@ impl Cache {
         if let Some(debugged) = &checked.debugged {
             self.debug_alloc(checked, debugged, object);
         }
-        // SAFETY: `grow` covers each slab before any other thread knows it.
+        // SAFETY: `grow` makes the tags of each slab before any other thread knows the slab.
         unsafe { checked.tags.set(object.0, checked.tag) };
     }
     /// Hands an object out: reports it to the profile, and runs the checks.
@@ -423,7 +431,8 @@ impl Cache {
     pub(super) fn this_node(&self) -> u32 {
         self.core.cpus.node_of(self.core.cpus.current())
     }
-    /// Flag for allocations from magazines, which hold only objects of their own node.
+    /// Flags for allocations that must get an object of the CPU's node, because magazines hold no
+    /// others.
     fn strict(&self) -> Gfp {
         if self.core.memory.pages.nodes() > 1 { Gfp::THIS_NODE } else { Gfp::empty() }
     }
@@ -432,7 +441,8 @@ impl Cache {
         pages.pfn_of(object.as_ptr()).map_or(0, |pfn| pages.node_of(pfn))
     }
 
-    /// Allocates `n` objects, or none, for a caller that holds them in reserve. No user has a reserved object yet.
+    /// Allocates `n` objects for a caller's reserve; if not all are available, allocates none. The objects are
+    /// reserved without a user.
     pub(crate) fn reserve(&self, gfp: Gfp, n: usize, into: &mut Vec<NonNull<u8>>) -> Result<(), AllocError> {
         self.admits(n)?;
         into.try_reserve_exact(n)
@@ -467,7 +477,7 @@ impl Cache {
     pub(crate) fn hand_out_reserved(&self, object: NonNull<u8>, gfp: Gfp) -> NonNull<u8> {
         self.finish(Object(object), gfp)
     }
-    /// Frees an object to the caller's reserve, by `keep`.
+    /// Frees an object into the caller's reserve, for which it calls `keep`.
     #[inline(always)]
     pub(crate) fn free_reserved(&self, object: NonNull<u8>, keep: impl FnOnce()) {
         if self.free_sample(object) {
@@ -489,7 +499,8 @@ impl Cache {
     }
 }
 
-/// Objects that are being reserved. If some objects cannot be allocated, the drop frees the others.
+/// Objects that are being reserved. If an allocation fails, the drop of this value frees the
+/// objects allocated so far.
 struct Reserving<'a> {
     cache: &'a Cache,
     objects: &'a mut Vec<NonNull<u8>>,
@@ -511,7 +522,8 @@ mod tests {
     use uslab_magazine::sync::{Counter, catch_panic};
     use uslab_magazine::{Cpus, on_cpu};
 
-    /// After a constructor had panicked, the next node was tried; if the next node succeeded, the panic was lost.
+    /// Regression test: after a constructor had panicked, the allocation tried the next node; if the next node
+    /// succeeded, the panic was lost.
     #[test]
     fn constructor_panic_ends_the_allocation() {
         on_cpu(0);

@@ -1,8 +1,9 @@
 //! Checks of a checked cache's objects, at each allocation and each free.
 //!
-//! A checked cache's fast paths are disabled. Every object therefore passes `Cache::on_checked_alloc` before a user
-//! gets it, and `Cache::on_checked_free` before it can be allocated again. Each object has a [tag](crate::debug::tags);
-//! further checks depend on the cache's [flags](crate::debug::flags) and are in `debugged.rs`.
+//! A checked cache's fast paths are disabled. Every object of a checked cache therefore passes
+//! `Cache::on_checked_alloc` before a user gets it, and `Cache::on_checked_free` before it can be allocated again. Each
+//! object has a [tag](crate::debug::tags); further checks depend on the cache's [flags](crate::debug::flags) and are in
+//! `debugged.rs`.
 
 use super::object::Object;
 use crate::debug::flags::SlabDebug;
@@ -41,7 +42,8 @@ pub(super) struct Debugged {
 }
 
 impl Debugged {
-    /// Makes the checks in `flags`; `None` if `flags` requests nothing beyond checked frees.
+    /// Makes the checks that `flags` requests; returns `None` if `flags` requests nothing beyond
+    /// checked frees.
     pub(super) fn new(flags: SlabDebug, watch: Watch) -> Option<Self> {
         let more = flags - SlabDebug::CHECKS;
         (!more.is_empty()).then_some(Self { flags, watch })

@@ -14,12 +14,12 @@ use uslab_buddy::PageConfig;
 use uslab_buddy::{Order, ZoneKind};
 use uslab_magazine::Cpus;
 
-/// Maximum bytes of free pages that a subsystem of the default [`Config`] keeps: see [`PageConfig::keep_free`].
-/// [`Config::heed_limits`] may reduce this number.
+/// Maximum bytes of free pages that a subsystem of the default [`Config`] keeps (see
+/// [`PageConfig::keep_free`]). [`Config::heed_limits`] may reduce this number.
 pub const KEEP_FREE: usize = 16 << 20;
 
-/// Configuration of a subsystem. Write a configuration with `..Config::default()` or `..Config::new(pages)`, because fields may
-/// be added.
+/// Configuration of a subsystem. Callers write a configuration with `..Config::default()` or `..Config::new(pages)`,
+/// because later versions may add fields.
 ///
 /// ```
 /// use uslab::buddy::PageConfig;
@@ -37,52 +37,55 @@ pub struct Config {
     /// Configuration of the pages: CPUs, nodes and zones, the memory limit and the reserve, and the [`faults`](crate::faults)
     /// injected into the subsystem.
     pub pages: PageConfig,
-    /// If true, the free memory that is kept ([`PageConfig::keep_free`]) is at most an eighth of the room. True by default, and
-    /// false in [`Config::new`].
+    /// If true, the subsystem keeps free memory ([`PageConfig::keep_free`]) of at most an eighth of the room that the
+    /// process has left. True by default, and false in [`Config::new`].
     ///
-    /// The room is the lowest limit minus the committed memory. These limits count: limits of the process (`RLIMIT_AS`,
-    /// `RLIMIT_DATA`), and limits of its control groups and of their ancestors (`memory.max`, `memory.high`; in version
-    /// 1 the limit and the soft limit). Limits are read at the start, and by
+    /// The room is the lowest limit of the process minus its committed memory. These limits count: limits of the
+    /// process (`RLIMIT_AS`, `RLIMIT_DATA`), and limits of its control groups and of their ancestors (`memory.max`,
+    /// `memory.high`; in version 1 the limit and the soft limit). The subsystem reads the limits at its start, and in
     /// [`Subsystem::end_interval`](crate::Subsystem::end_interval) and [`Uslab::reap`](crate::Uslab::reap). A reaper
-    /// does not read limits, because a sandbox may forbid opening files. If a file cannot be read, it sets no limit.
+    /// does not read limits, because a sandbox may forbid opening files. A limit whose file cannot be read does not
+    /// count.
     pub heed_limits: bool,
     /// Rule for the order of the subsystem's slabs.
     pub rule: OrderRule,
     /// Default magazine sizes of the subsystem's caches.
     pub magazines: Magazines,
-    /// Default of the subsystem's caches: if true, each free checks immediately that the object belongs to the cache and is in
-    /// use. Without checked frees, an invalid free is detected when the object reaches its slab. True in builds with debug
-    /// assertions.
+    /// If true, each free immediately checks that the object belongs to the cache and is in use. Without checked frees,
+    /// an invalid free is detected when the object reaches its slab. The value is the default of the subsystem's
+    /// caches, and is true in builds with debug assertions.
     pub check_frees: bool,
-    /// Debug options by cache name, empty by default: see [`flags`](crate::debug::flags).
+    /// Debug options by cache name, empty by default (see [`flags`](crate::debug::flags)).
     pub slab_debug: DebugRules,
     /// Hardening of malloc, and the default of caches; off unless set. Hardening implies checked frees.
     pub harden: Harden,
     /// Mean number of allocations per guard sample, for allocations of up to a page by [`Malloc`](crate::Malloc), kmalloc and
     /// caches. 0, the default, disables sampling.
     ///
-    /// A sample has a page between two inaccessible pages, and errors are reported with the call stacks of its allocation and
-    /// its free. A handler of `SIGSEGV`, which the first sample installs, reports faults. A sample does not count as an object
-    /// of its cache, neither in [`CacheInfo::used`](crate::CacheInfo::used) nor for [`destroy`](crate::KmemCache::destroy).
-    /// Caches with hooks, limits or accounts, and type-stable caches, do not sample.
+    /// Each sampled allocation gets a page between two inaccessible pages, and errors are reported with the call stacks
+    /// of its allocation and its free. The first sample installs a handler of `SIGSEGV`, which reports faults. A sample
+    /// does not count as an object of its cache, neither in [`CacheInfo::used`](crate::CacheInfo::used) nor for
+    /// [`destroy`](crate::KmemCache::destroy). Caches with hooks, limits or accounts, and type-stable caches, do not
+    /// sample.
     ///
-    /// Cost: nothing on inlined paths; some 20 us per sample. Frees of kmalloc and of sampling caches leave the inlined path,
-    /// at some nanoseconds each.
+    /// Cost: nothing on inlined paths; some 20 us per sample. Frees of kmalloc and of sampling caches cannot use the
+    /// inlined path, which costs some nanoseconds each.
     pub guard_every: u32,
     /// Maximum number of guard samples in use at a time; each sample takes a page.
     pub guard_slots: u32,
     /// Handler of invalid frees and of damage; the default handler reports and aborts.
     pub corruption: Arc<corruption::Handler>,
-    /// Interval at which a thread of the subsystem reaps, once there may be memory to reap: see [`reaper`](crate::reaper). With
-    /// `None`, the default, the subsystem has no reaper thread.
+    /// Interval at which a thread of the subsystem reaps, once there may be memory to reap (see
+    /// [`reaper`](crate::reaper)). With `None`, the default, the subsystem has no reaper thread.
     pub reap_every: Option<Duration>,
-    /// Maximum bytes of freed mappings above 4 MiB that are kept for reuse: see [`huge`](crate::huge). 0 keeps none.
+    /// Maximum bytes of freed mappings above 4 MiB that are kept for reuse (see [`huge`](crate::huge)); 0 keeps
+    /// none.
     pub huge_cache: usize,
 }
 
 impl Config {
-    /// The usual slabs and magazines on the given pages; the order rule counts all CPUs as present. Free memory is kept up to
-    /// [`PageConfig::keep_free`], by default without a bound.
+    /// The usual slabs and magazines on the given pages; the order rule counts all CPUs as present. The subsystem keeps
+    /// free memory up to [`PageConfig::keep_free`], which is unbounded by default.
     pub fn new(pages: PageConfig) -> Self {
         Self {
             rule: OrderRule::for_cpus(pages.cpus.count()),
@@ -103,15 +106,15 @@ impl Config {
 
 #[cfg(not(any(loom, shuttle)))]
 impl Default for Config {
-    /// The machine's CPUs on one node, and the page allocator's default range. Up to [`KEEP_FREE`] bytes of free memory stay
-    /// committed, within the process's limits.
+    /// Configuration for the machine's CPUs on one node, with the page allocator's default range. Up to [`KEEP_FREE`]
+    /// bytes of free memory stay committed, within the process's limits.
     fn default() -> Self {
         Self::keeping(KEEP_FREE)
     }
 }
 
 impl Config {
-    /// The default configuration, except that `most` bytes of free memory are kept.
+    /// The default configuration, except that the subsystem keeps `most` bytes of free memory.
     pub(crate) fn keeping(most: usize) -> Self {
         let pages = PageConfig::default_for(Cpus::os());
         Self { heed_limits: true, ..Self::new(PageConfig { keep_free: Some(most), ..pages }) }
@@ -122,8 +125,8 @@ impl Config {
 impl Config {
     /// Configuration of a model: `pages` pages for two simulated CPUs of one node. An invalid free panics.
     ///
-    /// Magazines have one object, so that every second operation is an exchange. A slab is a page of two objects, which are
-    /// [2048 bytes](crate::check::SPACING) apart.
+    /// Magazines have one object, so that every second operation exchanges a magazine. A slab is one page with two
+    /// objects, which are [2048 bytes](crate::check::SPACING) apart.
     ///
     /// If `pages` is not a power of two, some pages are wasted, because no block crosses the largest power of two in `pages`.
     pub fn for_models(pages: u32) -> Self {
@@ -149,7 +152,7 @@ impl Config {
 
 #[cfg(any(loom, shuttle))]
 impl Default for Config {
-    /// Configuration of a model ([`for_models`](Self::for_models)) with four pages.
+    /// Configuration of a model with four pages (see [`for_models`](Self::for_models)).
     fn default() -> Self {
         Self::for_models(4)
     }

@@ -1,5 +1,6 @@
-//! The shared state of a subsystem's caches. Other modules act on the shared state: [`reclaim`](super::reclaim),
-//! [`large`](crate::size::large) for large memory, and [`info`](crate::report::info) for reports.
+//! The shared state of a subsystem's caches. Other modules act on the shared state: [`reclaim`](super::reclaim)
+//! frees memory, [`large`](crate::size::large) allocates large memory, and [`info`](crate::report::info) makes
+//! reports.
 
 use super::config::Config;
 use super::per_cpu::Magazines;
@@ -39,7 +40,8 @@ use uslab_magazine::{Cpus, Operation};
 
 /// Cache name in reports if no cache is known.
 pub(crate) const NO_CACHE: &str = "kmalloc";
-/// Minimum number of pages with which a subsystem may start after larger numbers were refused: 4 MiB.
+/// Smallest number of pages to which the start may reduce a subsystem after the system refused more
+/// (4 MiB).
 const MIN_PAGES: usize = 1024;
 
 /// The shared state of a subsystem's caches.
@@ -62,15 +64,16 @@ pub(crate) struct Core {
     pub(crate) large: LargeBlocks,
     #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) deferred: Deferred,
-    /// Tags of checked frees, made with the first checked cache, and the number of checked caches so far.
+    /// Tags of checked frees, which the first checked cache makes, and the number of checked caches so
+    /// far.
     pub(crate) tags: ForkMutex<(Option<Arc<Tags>>, u64)>,
     pub(crate) huge: Huge,
     /// Number of caches that have waiters.
     pub(crate) waited_for: AtomicU32,
     /// Number of times that objects with a destructor were freed to their slabs.
     pub(crate) idle_objects: Counter,
-    /// Number of forks between the process that made the subsystem and this process; only forks while other threads ran
-    /// count.
+    /// Number of forks between the process that made the subsystem and this process; a fork counts only if other
+    /// threads ran.
     pub(crate) forks: Counter,
     corruption: Contained<Arc<corruption::Handler>>,
     pub(crate) caches: Registry<Cache>,
@@ -88,7 +91,8 @@ impl fmt::Debug for Core {
     }
 }
 
-/// Returns the next cache's tag. Tags repeat; slabs then distinguish the caches with the same tag.
+/// Returns the next cache's tag. Tags repeat; two caches with one tag are distinguished by their
+/// slabs.
 fn next_tag(caches: &mut u64) -> u8 {
     *caches += 1;
     (*caches % u64::from(u8::MAX)) as u8 + 1
@@ -125,7 +129,7 @@ impl Core {
             heed_limits: config.heed_limits,
             slab_debug: config.slab_debug,
             zones: AtomicBool::new(false),
-            // Only a mapping can be made inaccessible.
+            // Zero-size objects can be made inaccessible only if the pages come from a mapping.
             harden: Harden { zero_size: config.harden.zero_size && hides, ..config.harden },
             guard: Guard::new(config.guard_every, config.guard_slots, backend, secret.next()),
             secret,
@@ -146,7 +150,6 @@ impl Core {
         core.read_limits();
         Ok(core)
     }
-    /// Describes the subsystem for debuggers.
     fn describe_for_debuggers(&self) -> gdb::SubsystemSeen {
         let (pages, frames) = (&self.memory.pages, self.memory.frames());
         let first = uslab_buddy::Pfn::new(0);
@@ -163,8 +166,8 @@ impl Core {
         }
     }
 
-    /// Runs `make` on a core with the largest possible number of pages: if the system refuses addresses for pages or
-    /// tables, the core gets fewer pages than configured.
+    /// Runs `make` on a core with as many pages as possible: if the system refuses addresses for pages or tables,
+    /// the core gets fewer pages than configured.
     pub(crate) fn start_with_fewer_pages<T>(
         mut config: Config,
         mut make: impl FnMut(&Arc<Self>) -> Result<T, CacheError>,
@@ -174,7 +177,8 @@ impl Core {
                 Self::new(config.clone()).and_then(|core| make(&core).map_err(|_| StartError::Kmalloc));
             let pages = config.pages.nodes.iter().flatten().map(|(_, pages)| *pages as usize).sum::<usize>();
             match started {
-                // The pages took all available addresses, and left too few for the tables.
+                // The pages have taken nearly all available addresses, and too few are left for the
+                // tables.
                 Err(StartError::SideTable | StartError::Kmalloc) if pages > MIN_PAGES => {
                     let limited = config.pages.limited;
                     config.pages = PageConfig { limited, ..config.pages.limit(pages / 2 * PAGE_SIZE) };
@@ -184,12 +188,12 @@ impl Core {
         }
     }
 
-    /// An operation that belongs to no cache.
+    /// Starts an operation that belongs to no cache.
     pub(crate) fn operation(&self, what: OperationKind) -> Operation<'_> {
         Operation::of(self.memory.pages.tracepoints(), what, "")
     }
 
-    /// Records that a cache was created, with or without red zones.
+    /// Records that a cache was created; `there` is true if the cache has red zones.
     pub(crate) fn zones_are(&self, there: bool) {
         if there {
             // Relaxed: a thread that has an object of the cache got the object after `zones` was set.
@@ -206,18 +210,18 @@ impl Core {
         self.mergeable.iter().find(|owner| fits(owner.cache()))
     }
 
-    /// The cache that a frame's owner word names; `None` for a large block.
+    /// Returns the cache that a frame's owner word names, or `None` for a large block.
     #[inline(always)]
     pub(crate) fn cache_of(&self, owner: *mut u8) -> Option<&Cache> {
         if owner.is_null() || owner == large() {
             return None;
         }
-        // SAFETY: the owner word of a frame is null, `large`, or a cache of this subsystem. A cache lives as long as a frame
-        // names it.
+        // SAFETY: the owner word of a frame is null, `large`, or a cache of this subsystem. A cache lives as long as
+        // any frame names it.
         Some(unsafe { &*owner.cast::<Cache>() })
     }
 
-    /// The tags, and the tag of one more checked cache; `None` if memory is short.
+    /// Returns the tags, and the tag for one more checked cache; `None` if memory is short.
     pub(crate) fn new_tag(&self) -> Option<(Arc<Tags>, u8)> {
         let mut made = None;
         let none = self.tags.lock().0.is_none();
@@ -240,14 +244,14 @@ impl Core {
     pub(crate) fn start_profile(&self, rate: usize, seed: Option<u64>) -> Result<(), NotStarted> {
         self.start_profile_with(rate, seed, rate >= SEPARATE_MEMORY_MIN_RATE)
     }
-    /// Starts a profile; `own` allows separate memory for samples of a malloc.
+    /// Starts a profile; if `own` is true, a malloc's samples get separate memory.
     pub(crate) fn start_profile_with(
         &self,
         rate: usize,
         seed: Option<u64>,
         own: bool,
     ) -> Result<(), NotStarted> {
-        // If pages lack addresses, sized frees may take foreign addresses for pages.
+        // If some pages have no addresses, sized frees may mistake foreign addresses for pages.
         let own = own && !self.memory.pages.has_unmapped_pages();
         let own = own.then_some(|| SampleMemory::new(self.backend, &self.faults));
         self.profiler
@@ -256,7 +260,7 @@ impl Core {
     pub(crate) fn stop_profile(&self) -> bool {
         self.profiler.stop(|| self.memory.pages.tables().open_inlined())
     }
-    /// Reports memory of large blocks and mappings to the profile, before the memory is handed out.
+    /// Reports a large block or a mapping to the profile, before a user gets the memory.
     pub(crate) fn note_large(&self, _memory: NonNull<u8>, _bytes: usize, _name: &str) {
         self.profiler.allocated(|| self.cpus.current(), _memory, _bytes, _name);
     }
@@ -278,19 +282,19 @@ impl Core {
             self.background.start(self.memory.pages.committed_bytes() + self.huge.mapped_bytes());
         }
     }
-    /// Wakes the reaper, after pages were freed.
+    /// Wakes the reaper after pages were freed.
     #[inline]
     pub(crate) fn shed(&self) {
         self.background.wake();
     }
-    /// Starts or wakes the reaper, because a new object with a destructor may hold memory outside of its slab.
+    /// Starts or wakes the reaper, because a new object with a destructor may own memory outside its slab.
     #[inline]
     pub(crate) fn grown_object(&self) {
         if self.background.is_wanted() {
             self.background.start_or_wake();
         }
     }
-    /// Wakes the reaper, after objects with a destructor were freed to their slabs.
+    /// Wakes the reaper after objects with a destructor were freed to their slabs.
     #[inline]
     pub(crate) fn shed_objects(&self) {
         {

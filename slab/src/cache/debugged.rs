@@ -1,9 +1,9 @@
 //! Objects of a cache with debug flags beyond checked frees: red zones, poison, users, traces ([`flags`](crate::debug::flags)).
 //!
 //! The record of an object is stored next to the object's tag ([`tracks`](crate::debug::tracks)); only red zones are in
-//! the slab. The record and the red zones belong to the thread that has the object: to the allocating thread until the
-//! allocation returns, and to the freeing thread after it has taken the tag. The record and the red zones therefore
-//! need no lock, and reports are made without a lock.
+//! the slab. The record and the red zones of an object belong to the thread that has the object: to the allocating
+//! thread until the allocation returns, and to the freeing thread after it has taken the tag. No lock is therefore
+//! needed to access an object's record and red zones, or to report damage.
 
 use super::alloc::BULK;
 use super::checked::{Checked, Debugged};
@@ -42,14 +42,14 @@ use uslab_magazine::Operation;
 pub struct Validation {
     /// Number of objects checked, both free and in use.
     pub objects: u64,
-    /// Number of byte ranges of objects or slabs that an invalid write overwrote; each damaged range was reported.
+    /// Number of byte ranges of objects or slabs that an invalid write overwrote; `validate` reports each range.
     pub damages: u64,
     /// Number of damaged byte ranges that were repaired.
     pub repairs: u64,
 }
 
 impl Validation {
-    /// Number of damages plus repairs, which SLUB's tests count.
+    /// Number of damages plus number of repairs, as SLUB's tests count errors.
     pub fn errors(&self) -> u64 {
         self.damages + self.repairs
     }
@@ -66,7 +66,8 @@ impl Cache {
         debugged: &Debugged,
         place: ObjectIndex,
     ) -> Option<&'a Record> {
-        // SAFETY: `cover_slab` made records for the slab, which lives as long as any of its objects is allocated.
+        // SAFETY: `cover_slab` made records for the slab, which exists as long as any of its objects is
+        // allocated.
         debugged.has_records().then(|| unsafe { checked.tags.tracks.record(place.slab, place.index) })
     }
     /// Number of bytes that the object's user requested.
@@ -127,7 +128,7 @@ impl Cache {
         })
     }
 
-    /// Restricts the user of a new object to the first `size` bytes of the object.
+    /// Allows the user of a new object to access only its first `size` bytes.
     pub(super) fn narrow(&self, object: NonNull<u8>, size: usize) {
         if let Some((checked, debugged)) = self.debugged()
             && let Ok(place) = self.place(Object(object))
@@ -138,8 +139,8 @@ impl Cache {
             unsafe { debugged.watch.resize(object, size, size, false) };
         }
     }
-    /// Changes the requested size of an object in use to `size`, and zeroes new bytes if `zero`. Returns `false` if the object
-    /// is smaller than `size` or not watched.
+    /// Changes the requested size of an object in use to `size`, and zeroes the added bytes if `zero` is true. Returns
+    /// `false` if the object is smaller than `size` or not watched.
     pub(crate) fn resize_watched(&self, object: NonNull<u8>, size: usize, zero: bool) -> bool {
         let Some((checked, debugged)) = self.debugged() else { return false };
         let fits = (1..=self.geometry().object_size()).contains(&size);
@@ -161,11 +162,10 @@ impl Cache {
         }
         out
     }
-    /// Returns `true` if the cache's objects have red zones.
     pub(crate) fn is_zoned(&self) -> bool {
         self.geometry().lead() > 0
     }
-    /// Number of bytes that the user of the object at this place may use.
+    /// Number of bytes that the user of the given object may access.
     pub(super) fn usable_bytes(&self, place: ObjectIndex) -> usize {
         match self.debugged() {
             Some((checked, debugged)) if self.is_zoned() => {
@@ -175,7 +175,8 @@ impl Cache {
         }
     }
 
-    /// Range of the objects and their zones in a slab of `objects` objects, in bytes from the slab's start.
+    /// Byte range that the objects and red zones of a slab with `objects` objects occupy, from the slab's
+    /// start.
     fn watched_range(&self, debugged: &Debugged, objects: usize) -> Range<usize> {
         let geometry = self.geometry();
         geometry.lead() - debugged.watch.left..geometry.offset(objects) - debugged.watch.left
@@ -212,7 +213,8 @@ impl Cache {
     pub(super) fn uncover_slab(&self, slab: Pfn, order: Order) {
         let Some((checked, debugged)) = self.debugged() else { return };
         self.inspect_padding(debugged, slab, order);
-        // Waits until `search_neighbours` has released this lock; later calls see that the slab no longer belongs to the cache.
+        // Waits until `search_neighbours` has released the node's lock; later searches see that the slab no longer
+        // belongs to the cache.
         drop(self.nodes[self.core.memory.pages.node_of(slab) as usize].lists().lock());
         if debugged.has_records() {
             // SAFETY: the records were made with the slab, and none of the slab's objects is allocated.
@@ -230,7 +232,8 @@ impl Cache {
         let base = self.core.memory.pages.address(slab);
         let objects = self.watched_range(debugged, self.geometry().objects_at(order));
         let see = |damage| self.damaged(ObjectIndex { slab, index: 0 }, damage);
-        // SAFETY: the slab belongs to the cache and has this order; bytes outside of the objects are not written.
+        // SAFETY: the slab belongs to the cache and has the given order, and no thread writes to bytes outside of
+        // objects.
         unsafe { inspect_padding(base, objects, self.watched_bytes(order), see) }
     }
 
@@ -251,7 +254,7 @@ impl Cache {
         let (index, report) = ((!padding).then_some(place.index), report.as_ref());
         self.core.corrupt(&Corruption { kind, address, cache: self.name(), owner: None, index, report });
     }
-    /// Describes an object, with its bytes, if more than its address is known. The slab must exist during the whole
+    /// Describes an object, with its bytes if more than its address is known. The slab must exist during the whole
     /// call.
     fn look(&self, place: ObjectIndex, damage: Option<Damage>) -> Option<(Bytes, ObjectReport<'static>)> {
         let (checked, debugged) = self.debugged()?;
@@ -262,7 +265,8 @@ impl Cache {
         let record = self.record(checked, debugged, place).filter(|_| !padding);
         let bytes = match self.config.no_access {
             true => Bytes::NONE,
-            // SAFETY: the object is in a slab of the cache, with its zones. A concurrent write would be the program's error.
+            // SAFETY: the object and its zones are in a slab of the cache. A concurrent write to the object would be an
+            // error of the program.
             false => unsafe { Bytes::of(object, left, size, right) },
         };
         let report = ObjectReport {
@@ -291,8 +295,8 @@ impl Cache {
         self.look(is_ours.then(|| self.place_around(address))??, None)
     }
 
-    /// Calls `each` for each listed slab, under the lock of the slab's node, so that the slab stays. `many` estimates the
-    /// number of results.
+    /// Calls `each` for each listed slab, under the lock of the slab's node, so that the slab continues to exist.
+    /// `many` estimates the number of results.
     fn of_slabs<T>(
         &self,
         many: fn(&NodeCount) -> u64,
@@ -300,8 +304,8 @@ impl Cache {
     ) -> Vec<T> {
         let memory = &self.core.memory;
         loop {
-            // Nothing is allocated under a node's lock, because the global allocator may need the node. The vector's own
-            // allocation may add slabs, hence the spare room.
+            // Memory is not allocated under a node's lock, because the global allocator may need that node. The
+            // allocation of the vector may itself add slabs, so the vector gets spare room.
             let expected = many(&self.count()) as usize;
             let mut found = Vec::with_capacity(expected + expected / 8 + BULK);
             let mut all = true;
@@ -335,7 +339,8 @@ impl Cache {
                     false => State::Free,
                 };
                 found.objects += 1;
-                // SAFETY: the object is in a slab that is kept. By contract, no other thread uses the cache.
+                // SAFETY: the object is in a slab that stays listed. By contract, no other thread uses the
+                // cache.
                 found.damages +=
                     unsafe { debugged.watch.inspect(object, state, |damage| self.damaged(place, damage)) };
             }
@@ -395,7 +400,7 @@ pub(crate) struct InUse {
     pub(crate) track: Option<Track>,
 }
 
-/// Keeps all slabs of a cache listed while this value lives.
+/// Keeps all slabs of a cache on their lists while this value exists.
 struct SlabsKept<'c>(&'c Cache);
 
 impl<'c> SlabsKept<'c> {
@@ -411,27 +416,29 @@ impl Drop for SlabsKept<'_> {
 }
 
 impl KmemCache {
-    /// Checks all objects, free and in use: their red zones, their poison, and the padding of slabs must be unchanged. Damage
-    /// is [reported](crate::corruption) and then repaired. A cache without [`RED_ZONE`](SlabDebug::RED_ZONE) and
-    /// [`POISON`](SlabDebug::POISON) has nothing to check.
+    /// Checks all objects, free and in use: their red zones, their poison, and the padding of slabs must be unchanged.
+    /// The call [reports](crate::corruption) damage, and then repairs it. A cache without
+    /// [`RED_ZONE`](SlabDebug::RED_ZONE) and [`POISON`](SlabDebug::POISON) has nothing to check.
     ///
-    /// No other thread may allocate or free during the check, because an object on its way between a user and a slab
-    /// would be reported as damaged. A reaper may run: empty slabs stay until the check ends, and
+    /// No other thread may allocate or free during the check, because the check would report an object that is
+    /// moving between a user and a slab as damaged. A reaper may run: empty slabs stay until the check ends, and
     /// [`destroy`](Self::destroy) returns [`Busy`](crate::Busy).
     ///
-    /// Cost: all of the cache's memory is read, and each node's lock is taken twice.
+    /// Cost: the call reads all of the cache's memory, and takes each node's lock twice.
     #[doc(alias = "validate_slab_cache")]
     pub fn validate(&self) -> Validation {
         self.cache().validate()
     }
-    /// Objects in use by the call stack of their allocation. Empty without [`USERS`](SlabDebug::USERS), and approximate while
-    /// other threads use the cache.
+    /// Objects in use, grouped by the call stack of their allocation. The result is empty without
+    /// [`USERS`](SlabDebug::USERS), and approximate while other threads use the cache.
     ///
-    /// Cost: a read of each object's record, under the lock of its node. The call allocates.
+    /// Cost: the call reads the record of each object under the lock of the object's node. The call
+    /// allocates memory.
     pub fn alloc_traces(&self) -> Traces {
         self.cache().traces(TrackEvent::Alloc)
     }
-    /// Objects in use by the call stack of their preceding free, like [`alloc_traces`](Self::alloc_traces).
+    /// Objects in use, grouped by the call stack of the last free before their allocation; otherwise like
+    /// [`alloc_traces`](Self::alloc_traces).
     pub fn free_traces(&self) -> Traces {
         self.cache().traces(TrackEvent::Free)
     }
@@ -446,11 +453,11 @@ mod tests {
     use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
     #[test]
-    fn underestimated_listing_is_collected_again() {
+    fn listing_is_collected_again_after_a_too_low_estimate() {
         std::thread_local! {
             static REQUESTED_BYTES: Cell<usize> = const { Cell::new(0) };
         }
-        /// Number of slabs, of which the spare room holds only seven eighths.
+        /// Number of slabs; the spare room holds only seven eighths of them.
         const SLABS: usize = 16 * BULK;
         /// An estimate that is too low in the first attempt.
         fn many(_: &NodeCount) -> u64 {
@@ -464,7 +471,8 @@ mod tests {
         assert_eq!(REQUESTED_BYTES.get(), 2);
     }
 
-    /// While a slab was freed, its records were not found, or were read although they were being freed.
+    /// Regression test: while a slab was freed, a report did not find the slab's records, or read them
+    /// during the free.
     #[test]
     fn object_can_be_described_while_its_slab_is_freed() {
         let subsystem = Subsystem::new(Config::default()).unwrap();

@@ -37,8 +37,8 @@ impl Cache {
             self.free_missed(object);
         }
     }
-    /// The inlined part of `free`. If it returns `false`, nothing was done, and the caller must call
-    /// [`free_missed`](Self::free_missed).
+    /// The inlined part of `free`. If the call returns `false`, nothing was done, and the caller
+    /// must call [`free_missed`](Self::free_missed).
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold.
@@ -50,15 +50,16 @@ impl Cache {
         unsafe { self.frees.free_fast(Object(object)) }
     }
 
-    /// Frees an object for a caller without a handle. All handles may have been dropped, so this free may end the
-    /// cache.
+    /// Frees an object for a caller without a handle. All handles may have been dropped, so this free may destroy
+    /// the cache.
     ///
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold. The object belongs to `cache`, which may be destroyed when this returns.
+    /// The conditions of [`free`](Self::free) hold. The object belongs to `cache`, which may no longer exist when the
+    /// call returns.
     #[inline(always)]
     pub(crate) unsafe fn free_without_handle(cache: NonNull<Self>, object: NonNull<u8>) {
-        // SAFETY: the object is in use up to the store that puts it on a stack, so the cache and its layer live until then. The
-        // code accesses nothing of the cache after the store, hence the copy.
+        // SAFETY: the object is in use up to the store that puts it on a stack, so the cache and its layer live until
+        // that store. The path is copied first, because nothing of the cache may be accessed after the store.
         unsafe {
             cache.as_ref().watch_free(object);
             let frees = cache.as_ref().frees;
@@ -77,7 +78,8 @@ impl Cache {
             cache.as_ref().core.note_free(object);
             cache.as_ref().frees
         };
-        // SAFETY: the object is in use until it is on a stack, so the cache and its layer live; a drain waits for the claim.
+        // SAFETY: the object is in use until it is on a stack, so the cache and its layer live; a drain waits until
+        // this CPU's region is no longer claimed.
         if unsafe { frees.free_claimed(Object(object)) } {
             return;
         }
@@ -100,7 +102,7 @@ impl Cache {
         // A running profile has closed the inlined path.
         let profiled = self.core.profiler.runs();
         if profiled {
-            // The profile must see the free before any other thread can have the object.
+            // The profile must see the free before any other thread can get the object.
             self.core.note_free(object);
         // SAFETY: the cache keeps its layer in `parts`.
         } else if unsafe { self.frees.free_claimed(Object(object)) } || self.is_freed_again(object) {
@@ -110,8 +112,9 @@ impl Cache {
         if self.has_free_hook { self.free_with_hook(object, push) } else { push(object) }
     }
 
-    /// Returns `true` and reports a double free if the object is the last one that this CPU has freed; the second push
-    /// of the object misses. Caches with a free hook detect more double frees, and models watch each object.
+    /// Returns `true` and reports a double free if the object is on top of this CPU's stack, because this CPU freed it
+    /// last; a second push of that object misses the inlined path. Caches with a free hook detect more double frees,
+    /// and models watch each object.
     fn is_freed_again(&self, object: NonNull<u8>) -> bool {
         let again = !MODEL
             && !self.has_free_hook
@@ -123,8 +126,8 @@ impl Cache {
         again
     }
 
-    /// Reports a free to models, which watch the owner of each object. If a hook runs first,
-    /// [`free_with_hook`](Self::free_with_hook) calls this after the hook.
+    /// Reports a free to models, which watch the owner of each object. If a free hook must run
+    /// first, [`free_with_hook`](Self::free_with_hook) calls `watch_free` after the hook.
     #[inline(always)]
     fn watch_free(&self, object: NonNull<u8>) {
         if MODEL && !self.has_free_hook {
@@ -150,13 +153,14 @@ impl Cache {
         });
     }
 
-    /// Frees the object and returns `true`, if it is a sample of the guard, which is in no slab.
+    /// If the object is a guard sample, which is in no slab, frees it and returns `true`.
     #[inline(always)]
     pub(super) fn free_sample(&self, object: NonNull<u8>) -> bool {
         self.config.guarded && self.core.free_sample(object, self.name())
     }
 
-    /// Runs the free hooks of an object, and then `take_back`. A panic of a reset is resumed after `take_back`.
+    /// Runs the free hooks of an object, and then `take_back`. If a reset hook panics, the panic is resumed
+    /// after `take_back`.
     #[inline(always)]
     pub(super) fn on_free(&self, object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
         if self.config.check_frees && !self.check_and_mark_free(object) {
@@ -188,7 +192,7 @@ impl Cache {
         }
     }
 
-    /// Frees an object to the levels behind the CPU's stack, which is full.
+    /// Frees an object to the depot or its slab, because the CPU's stack is full.
     #[inline(never)]
     fn push_missed(&self, object: NonNull<u8>) {
         self.config
@@ -202,7 +206,8 @@ impl Cache {
         self.core.memory.obj_in(object);
         self.push(object);
     }
-    /// Puts an object on the CPU's stack, or frees it to the levels behind the stack.
+    /// Puts an object on the CPU's stack; if the stack is full, frees the object to the depot or
+    /// its slab.
     #[inline(never)]
     pub(super) fn push(&self, object: NonNull<u8>) {
         self.config.per_cpu.free(&EmptySupplier(self), Object(object), || self.free_direct(Object(object)));
@@ -218,8 +223,8 @@ impl Cache {
         self.counts.direct_paths.count(&op);
     }
 
-    /// Marks an object of a checked cache as free. Reports any other address, and returns `false`. In unchecked caches,
-    /// the error is detected when the object reaches its slab.
+    /// Marks an object of a checked cache as free. If the address is not an object in use, reports it and returns
+    /// `false`. In unchecked caches, an invalid free is detected when the object reaches its slab.
     #[inline(always)]
     fn check_and_mark_free(&self, object: NonNull<u8>) -> bool {
         if let Some(checked) = &self.checked
@@ -254,11 +259,12 @@ impl Cache {
         if hardened.checks_others()
             && let Ok(ObjectIndex { slab, index: index @ 1.. }) = self.place(Object(object))
             && let Object(front) = self.object(ObjectIndex { slab, index: index - 1 })
-            // SAFETY: the object is in the same slab, whose objects were prepared when the slab was made.
+            // SAFETY: the object before is in the same slab, whose objects were prepared when the slab
+            // was made.
             && !unsafe { hardened.is_whole(front) }
         {
             self.refuse(CorruptionKind::Overflow, front, Some(index - 1));
-            // SAFETY: the object is in the same slab, and its canary was overwritten.
+            // SAFETY: the object before is in the same slab, and its canary was overwritten.
             unsafe { hardened.prepare(front) };
         }
     }
@@ -274,8 +280,8 @@ impl Cache {
         false
     }
 
-    /// Returns the slab and the index of an object, from the frame of the object's page; or the reason why the address
-    /// is not an object of this cache.
+    /// Returns the slab and the index of an object, which it finds by the frame of the object's page; if the address
+    /// is not an object of this cache, returns the reason.
     #[inline]
     pub(crate) fn place(&self, Object(object): Object) -> Result<ObjectIndex, CorruptionKind> {
         let memory = &self.core.memory;
@@ -299,7 +305,8 @@ impl Cache {
         Ok(ObjectIndex { slab, index })
     }
 
-    /// Number of usable bytes of the object in use at `memory`. Unless frees are checked, a free object is not detected.
+    /// Number of usable bytes of the object in use at `memory`. A free object is detected only if the cache checks
+    /// frees.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let place = self.place(Object(memory))?;
         if self.checked.as_ref().is_some_and(|checked| !checked.is_out(memory)) {
@@ -319,21 +326,22 @@ impl Cache {
         }
         Ok(self.usable_bytes(place))
     }
-    /// Returns `true` if the canary of the object at `memory` was overwritten. The object's size is recorded.
+    /// Returns `true` if the canary of the object at `memory` was overwritten. The object's size was recorded
+    /// when it was allocated.
     pub(crate) fn is_overrun(&self, memory: NonNull<u8>) -> bool {
         // SAFETY: the object belongs to the cache, and is in use.
         let canary = self.hardened.as_ref().map(|hardened| unsafe { hardened.on_free(memory) });
         canary.is_some_and(|canary| canary.is_err())
     }
-    /// Sets the number of bytes that the caller uses of the object at `memory`. Returns `false` if nothing in the cache depends
-    /// on the size.
+    /// Records how many bytes the caller uses of the object at `memory`. Returns `false` if nothing in the cache
+    /// depends on the size.
     ///
     /// # Safety
     /// The caller owns the object, which belongs to this cache and has at least `size` bytes.
     pub(crate) unsafe fn resize(&self, memory: NonNull<u8>, size: usize) -> bool {
         let Some(hardened) = &self.hardened else { return false };
-        // SAFETY: by contract, the caller owns the object, which is large enough. The old canary is checked first, because the
-        // new canary may overwrite it.
+        // SAFETY: by contract, the caller owns the object, which has at least `size` bytes. The old canary is checked
+        // first, because the new canary may overwrite it.
         unsafe {
             if let Err(kind) = hardened.on_free(memory) {
                 self.refuse(kind, memory, self.place(Object(memory)).ok().map(|place| place.index));
@@ -342,8 +350,8 @@ impl Cache {
         }
     }
 
-    /// Frees an object that [`begins_object`](Self::begins_object) cannot recognise because of red zones, and refuses other
-    /// addresses.
+    /// Frees an object whose red zones prevent [`begins_object`](Self::begins_object) from recognising it, and refuses
+    /// other addresses.
     ///
     /// # Safety
     /// The conditions of [`free_without_handle`](Self::free_without_handle) hold.
@@ -374,7 +382,7 @@ impl Cache {
 }
 
 impl Core {
-    /// Reports an invalid free, with all that is known about the object that contains the address.
+    /// Reports an invalid free, with all that is known about the object at the address.
     #[cold]
     pub(crate) fn tell(
         &self,

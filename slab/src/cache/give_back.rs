@@ -1,4 +1,4 @@
-//! Flush, shrink, reap and destruction of a cache.
+//! Operations that return a cache's memory: flush, shrink, reap and destruction.
 
 use super::alloc::EmptySupplier;
 use super::live::Live;
@@ -90,12 +90,12 @@ impl Cache {
     pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
         self.config.per_cpu.drain(&EmptySupplier(self), cpus);
     }
-    /// Flushes the objects that a sweep has taken to their slabs.
+    /// Flushes to their slabs the objects that a sweep has taken.
     pub(crate) fn drain_swept(&self) {
         self.config.per_cpu.drain_swept(&EmptySupplier(self));
     }
 
-    /// Frees all slabs for good, if no object is in use.
+    /// Frees all slabs and ends the cache, if no object is in use.
     pub(crate) fn destroy(&self) -> Result<(), Busy> {
         self.flush_deferred();
         // From now on, a free puts its object into its slab, not into a magazine.
@@ -105,19 +105,19 @@ impl Cache {
             self.reopen();
             Busy { live, aliases: 0 }
         });
-        // Waiters get the object, or the error.
+        // Waiters get the object, or an error.
         self.let_grow();
         ended
     }
 
-    /// Closes the magazines of a cache without handles, so that later frees bypass them.
+    /// Closes the magazines of a cache that has no handles, so that later frees bypass them.
     pub(crate) fn close_magazines(&self) {
         self.flush_deferred();
         self.close_for_good();
         self.flush_all(&self.operation(OperationKind::Reclaim));
     }
-    /// Ends the cache as [`end`](Self::end) does, once no thread destructs free objects. A destructor that ends a cache
-    /// does not wait for other destructors, because two destructors may wait for each other.
+    /// Ends the cache as [`end`](Self::end) does, once no thread destructs free objects. If a destructor ends a cache,
+    /// the call does not wait for other destructors, because two destructors might wait for each other.
     fn end_after_destructors(&self) -> Result<(), u64> {
         loop {
             match self.end() {
@@ -127,7 +127,8 @@ impl Cache {
             }
         }
     }
-    /// Frees all slabs for good, if all objects are in their slabs. An object in a magazine counts as in use.
+    /// Frees all slabs and ends the cache, if all objects are in their slabs. An object in a magazine counts
+    /// as in use.
     ///
     /// # Errors
     /// Fails as [`Node::close`] does.

@@ -1,13 +1,15 @@
-//! Held memory: memory that constructed objects own in addition to their bytes, such as buffers or strings. The
-//! allocator does not know of held memory unless the builder [declares](super::kmem_cache::KmemCacheBuilder::holds) or
+//! Held memory, which constructed objects own in addition to their bytes, such as buffers or strings. The allocator
+//! knows of held memory only if the builder [declares](super::kmem_cache::KmemCacheBuilder::holds) or
 //! [weighs](crate::ObjectCacheBuilder::weigh) it.
 //!
-//! * Held memory is charged to limits in bytes and to accounts when an object is constructed, and uncharged when the object is
-//!   destructed.
+//! * Constructing an object charges its held memory to limits in bytes and to accounts, and destructing the object
+//!   uncharges it.
 //! * Free objects in slabs hold at most [`MAX_SURPLUS_BYTES`] bytes: a free that exceeds this bound destructs free objects. Declared
 //!   held memory also determines the size of magazines.
-//! * The weight of an object is the mean over objects weighed at their construction and at their free to the slab.
-//! * Destructions wake waiters at a limit: an object that is freed to its slab, or a slab that is freed.
+//! * The weight of an object is a mean: objects are weighed when they are constructed, and when they are freed to
+//!   their slab.
+//! * Destructing an object that is freed to its slab, or all objects of a freed slab, wakes waiters at a
+//!   limit.
 
 use super::hooks::HeldBytes;
 use super::{Cache, Object};
@@ -16,14 +18,14 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{assert_unlocked, contain_panic};
 
-/// Maximum bytes that free objects in the slabs of a cache hold.
+/// Maximum bytes that free objects in the slabs of a cache may own.
 pub const MAX_SURPLUS_BYTES: usize = 2 << 20;
 
 impl Cache {
     fn is_weight_known(&self) -> bool {
         !matches!(self.config.holds, HeldBytes::Unknown)
     }
-    /// Mean number of bytes that one object holds.
+    /// Mean number of bytes that one object owns in addition to its slot.
     fn weight(&self) -> u64 {
         match &self.config.holds {
             HeldBytes::Unknown => 0,
@@ -32,13 +34,13 @@ impl Cache {
             HeldBytes::Weighed(_) => self.counts.weight.load(Relaxed),
         }
     }
-    /// Bytes that all constructed objects hold.
+    /// Bytes that all constructed objects own in addition to their slots.
     pub(super) fn held_bytes(&self) -> u64 {
         // Relaxed: the number publishes no other data.
         self.counts.held.load(Relaxed)
     }
 
-    /// Charges the bytes that an object will hold, before the object is constructed.
+    /// Charges the bytes that an object will own, before the object is constructed.
     ///
     /// # Errors
     /// Fails if the limit is reached.
@@ -54,11 +56,11 @@ impl Cache {
     pub(super) fn end_object(&self) {
         let live = self.counts.live.fetch_sub(1, Relaxed) - 1;
         if self.is_weight_known() {
-            // A decrease cannot be refused.
+            // A limit cannot refuse a decrease of the charge.
             _ = self.charge_held(live);
         }
     }
-    /// Sets the charge to the bytes that `live` objects hold.
+    /// Sets the charge to the bytes that `live` objects own in addition to their slots.
     fn charge_held(&self, live: u64) -> Result<(), AllocError> {
         let wanted = live.saturating_mul(self.weight());
         let mut charged = self.counts.held.load(Relaxed);
@@ -90,22 +92,24 @@ impl Cache {
         }
     }
 
-    /// Weighs an object to which no other thread has access.
+    /// Weighs an object that no other thread can access.
     pub(super) fn weigh(&self, object: Object) {
         let HeldBytes::Weighed(weigh) = &self.config.holds else { return };
         assert_unlocked();
         contain_panic(|| {
             let bytes = weigh(object.0) as u64;
-            // Relaxed: concurrent updates of a mean do not matter.
+            // Relaxed: concurrent updates may distort the mean slightly, which does no harm.
             let mean = self.counts.weight.load(Relaxed);
             let next = if mean == 0 { bytes } else { mean - mean / 8 + bytes / 8 };
             self.counts.weight.store(next, Relaxed);
         });
-        // Memory that is already held cannot be refused, but the next object is refused.
+        // The limit cannot refuse memory that the object already owns, but it refuses the next
+        // object.
         _ = self.charge_held(self.counts.live.load(Relaxed));
     }
 
-    /// Destructs free objects in slabs if they hold more than [`MAX_SURPLUS_BYTES`] bytes. Returns the number of slabs freed.
+    /// Destructs free objects in slabs if they own more than [`MAX_SURPLUS_BYTES`] bytes. Returns the number of slabs
+    /// freed.
     pub(super) fn destruct_surplus(&self, op: &Operation) -> usize {
         let weight = self.weight();
         if weight == 0 {

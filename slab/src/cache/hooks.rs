@@ -7,7 +7,7 @@ use uslab_magazine::sync::Contained;
 /// A function that runs on an object.
 pub(crate) type Hook<R> = Contained<Box<dyn Fn(NonNull<u8>) -> R + Send + Sync>>;
 
-/// Functions that run at an object's construction, destruction and free.
+/// Functions that run when an object is constructed, destructed or freed.
 pub(crate) struct Hooks {
     /// Constructs the object; returns `false` on failure.
     pub(crate) construct: Hook<bool>,
@@ -22,15 +22,15 @@ impl fmt::Debug for Hooks {
     }
 }
 
-/// Source of the number of bytes that a constructed object holds.
+/// Source of the number of bytes that a constructed object owns in addition to its slot.
 #[derive(Default)]
 pub(crate) enum HeldBytes {
-    /// The number of held bytes is unknown.
+    /// The number of owned bytes is unknown.
     #[default]
     Unknown,
-    /// Each object holds the same number of bytes.
+    /// Each object owns the same number of bytes, which the builder declared.
     Declared(usize),
-    /// A function measures the bytes that each object holds.
+    /// A function measures the bytes that each object owns.
     Weighed(Hook<usize>),
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for HeldBytes {
 }
 
 impl HeldBytes {
-    /// Declared number of bytes that an object holds; 0 if not declared.
+    /// Declared number of bytes that an object owns, or 0 if the builder declared none.
     pub(crate) fn declared(&self) -> usize {
         if let Self::Declared(bytes) = self { *bytes } else { 0 }
     }

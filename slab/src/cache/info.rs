@@ -11,8 +11,8 @@ use uslab_magazine::sync::Ordering::Relaxed;
 /// allocating CPU of an object is not recorded; [`depot_exchanges`](Self::depot_exchanges) shows the cost of frees between CPUs
 /// of a node.
 ///
-/// Cost: a snapshot reads each CPU's and magazine's words, and takes each node's lock once. The fast paths count nothing for a
-/// snapshot.
+/// Cost: a snapshot reads each CPU's and magazine's words, and takes each node's lock once. The fast paths maintain no
+/// counters for this snapshot.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -41,26 +41,26 @@ pub struct CacheInfo {
     pub order: u8,
     /// Number of objects per slab.
     pub objs_per_slab: u64,
-    /// Number of slabs with free objects that a node keeps before it frees empty slabs.
+    /// Number of slabs with free objects above which a node frees empty slabs.
     pub min_partial: u64,
     /// Maximum number of slabs of the cache; `None` without a limit.
     pub limit: Option<u64>,
-    /// True if the cache's pages stay until a grace period has passed.
+    /// True if the cache's freed pages are kept until a grace period has passed.
     pub type_stable: bool,
     /// Number of other caches that share this cache under other names.
     pub aliases: u64,
 
     /// Number of slabs on all lists.
     pub slabs: u64,
-    /// Number of slabs whose objects are all out.
+    /// Number of slabs without a free object.
     pub full: u64,
-    /// Number of slabs that have both free objects and objects that are out.
+    /// Number of slabs that have both free objects and objects in use or in magazines.
     pub partial: u64,
-    /// Number of slabs with no object out.
+    /// Number of slabs whose objects are all free.
     pub empty: u64,
-    /// Number of pages inside slabs that no object in use touches and whose memory was returned to the system.
+    /// Number of pages inside slabs that hold no object in use and whose memory was returned to the system.
     pub discarded: u64,
-    /// Number of slabs that wait for the end of a grace period; not included in `slabs`.
+    /// Number of freed slabs that wait for the end of a grace period; not included in `slabs`.
     pub grace: u64,
     /// Number of pages of all slabs, including slabs that wait for a grace period.
     pub pages: u64,
@@ -90,7 +90,7 @@ pub struct CacheInfo {
 
     /// Number of futures and threads that wait for an object at the limit, in [`acquire`](crate::KmemCache::acquire).
     pub waiting: u64,
-    /// Number of finished waits, whether with an object or cancelled.
+    /// Number of finished waits, including cancelled waits.
     pub waits: u64,
     /// Total duration of the finished waits, in nanoseconds.
     pub waited_ns: u64,
@@ -99,18 +99,18 @@ pub struct CacheInfo {
     pub allocs: u64,
     /// Number of frees.
     pub frees: u64,
-    /// Numbers of allocations and frees by where they were served.
+    /// Numbers of allocations and frees by the level that served them.
     pub paths: Paths,
-    /// Number of visits to the depots that moved a magazine.
+    /// Number of accesses to the depots that moved a magazine.
     pub depot_exchanges: u64,
-    /// Number of visits to the depots that waited for another visit.
+    /// Number of accesses to the depots that waited for another thread's access.
     pub depot_contention: u64,
     /// Number of magazines filled from slabs.
     pub fills: u64,
     /// Number of magazines flushed to slabs.
     pub flushes: u64,
-    /// Number of allocations that got an object of another node than requested, because that node had no memory. The requested
-    /// node is the current CPU's node, or the argument of [`alloc_node`](crate::KmemCache::alloc_node).
+    /// Number of allocations that got an object of another node, because the requested node had no memory. The
+    /// requested node is the current CPU's node, or the argument of [`alloc_node`](crate::KmemCache::alloc_node).
     pub other_node_allocs: u64,
     /// Number of frees of another node's objects.
     pub other_node_frees: u64,
@@ -123,8 +123,8 @@ pub struct CacheInfo {
     pub constructed: u64,
     /// Number of destructor runs.
     pub destructed: u64,
-    /// Number of bytes that constructed objects hold in addition to their own, if [declared](crate::KmemCacheBuilder::holds) or
-    /// [weighed](crate::ObjectCacheBuilder::weigh).
+    /// Number of bytes that constructed objects own in addition to their slots, if
+    /// [declared](crate::KmemCacheBuilder::holds) or [weighed](crate::ObjectCacheBuilder::weigh).
     pub held_bytes: u64,
     /// Number of failed allocations.
     pub failures: u64,
@@ -133,21 +133,22 @@ pub struct CacheInfo {
 }
 
 impl CacheInfo {
-    /// Returns `true` if the cache ever had a slab. Tables omit other caches by default.
+    /// Returns `true` if the cache ever had a slab. Tables of caches omit caches without slabs by
+    /// default.
     pub fn had_slabs(&self) -> bool {
         self.slabs_made > 0
     }
 }
 
 impl Cache {
-    /// Number of objects in all slabs, and number of objects in use. Does not allocate.
+    /// Number of objects in all slabs, and number of objects in use. The call does not allocate.
     pub(crate) fn objects(&self) -> (u64, u64) {
         let (count, layer) = (self.count(), self.config.per_cpu.stats());
         let kept = layer.in_magazines + layer.in_depot + self.config.per_cpu.quarantined();
         (count.objects, count.inuse.saturating_sub(kept))
     }
 
-    /// Number of allocations of the cache. Does not allocate.
+    /// Number of allocations of the cache. The call does not allocate.
     pub(crate) fn allocs(&self) -> u64 {
         self.config.per_cpu.stats().allocs + self.counts.direct_allocs.get()
     }
@@ -155,7 +156,7 @@ impl Cache {
     pub(crate) fn info(&self) -> CacheInfo {
         CacheInfo { name: self.name().to_owned(), ..self.numbers() }
     }
-    /// The cache's numbers without its name. Does not allocate.
+    /// The numbers of the cache, with an empty name. The call does not allocate.
     pub(crate) fn numbers(&self) -> CacheInfo {
         let (count, counts, geometry) = (self.count(), &self.counts, self.geometry());
         let dear = counts.direct_paths.now();

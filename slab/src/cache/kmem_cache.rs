@@ -45,7 +45,7 @@ pub struct KmemCache {
     cache: Arc<Cache>,
     /// Owner of the cache, whose drop by the last handle destroys the cache.
     _owner: Arc<Owner>,
-    /// The requested name, if a cache of another name was shared.
+    /// The name that the builder requested, if it shares a cache of another name.
     alias: Option<Box<str>>,
 }
 
@@ -67,11 +67,12 @@ pub struct KmemCache {
 pub enum Limit {
     /// Maximum number of slabs.
     Slabs(u32),
-    /// Maximum number of objects, spread evenly over as few slabs as hold them. If one slab holds all objects, the
-    /// limit is exact; otherwise the cache may have up to one object more for each slab. A slab may hold fewer objects
-    /// when memory is short.
+    /// Maximum number of objects, which the cache spreads evenly over as few slabs as possible. The limit is exact if
+    /// one slab holds all objects; otherwise the cache may have up to one extra object per slab. A slab may hold fewer
+    /// objects when memory is short.
     Objects(u64),
-    /// Maximum bytes of slabs, and of known memory that objects [hold](KmemCacheBuilder::holds) in addition.
+    /// Maximum bytes of slabs, plus known memory that objects [own](KmemCacheBuilder::holds) outside their
+    /// slots.
     Bytes(u64),
 }
 
@@ -126,7 +127,6 @@ pub struct KmemCacheBuilder {
 }
 
 impl KmemCacheBuilder {
-    /// Replaces the object size, in bytes.
     pub(crate) fn size(self, size: usize) -> Self {
         Self { size, ..self }
     }
@@ -141,8 +141,9 @@ impl KmemCacheBuilder {
         let align = Geometry::hardware_align(self.size);
         self.align(align)
     }
-    /// Sets the constructor, which gets the object's zeroed bytes when the object leaves its slab for the first time.
-    /// Later allocations do not run the constructor: a free object keeps the contents that its last user left.
+    /// Sets the constructor, which gets the object's zeroed bytes the first time that the object leaves its slab.
+    /// Later allocations do not run the constructor, because a free object keeps the contents that its last user
+    /// left.
     ///
     /// The constructor runs in the allocating thread, with no lock held, and may panic.
     pub fn ctor(self, construct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
@@ -151,18 +152,20 @@ impl KmemCacheBuilder {
             true
         })
     }
-    /// Sets a constructor that may fail, for instance if memory is short. The constructor returns `true` if the object is
-    /// constructed. On `false` the allocation fails with [`AllocError::Constructor`], and the next allocation tries again.
+    /// Sets a constructor that may fail, for instance if memory is short. The constructor returns `true` if the object
+    /// is constructed. If the constructor returns `false`, the allocation fails with [`AllocError::Constructor`], and
+    /// the next allocation tries again.
     pub fn try_ctor(mut self, construct: impl Fn(&mut [u8]) -> bool + Send + Sync + 'static) -> Self {
         let hook = self.hook(construct);
         self.hooks_mut().construct = hook;
         self
     }
-    /// Sets the destructor, which gets the bytes of a free object as its last user left them. The destructor must free memory
-    /// that the constructor allocated.
+    /// Sets the destructor, which gets the bytes of a free object as its last user left them. The destructor must free
+    /// any memory that the constructor allocated.
     ///
-    /// The destructor runs when the cache is shrunk, reaped, destroyed or dropped, and in any thread whose allocation, free or
-    /// [reaper](crate::reaper) frees slabs. No lock is held. A panic ends only the current run of the destructor.
+    /// The destructor runs when the cache is shrunk, reaped, destroyed or dropped, and in any thread whose allocation,
+    /// free or [reaper](crate::reaper) frees slabs. The destructor runs without any lock held. A panic ends only the
+    /// current run of the destructor.
     ///
     /// An object with a destructor and no constructor starts as zeros.
     pub fn dtor(mut self, destruct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
@@ -174,19 +177,20 @@ impl KmemCacheBuilder {
     /// default an object is constructed when it leaves its slab for the first time, and a shrink or a reap destructs free
     /// objects.
     ///
-    /// Cost: the allocation that makes a slab runs the constructor for each of the slab's objects, and their memory stays as
-    /// long as the slab. In return, allocations find a whole magazine of constructed objects. Slabs of more than 256 objects
-    /// are always constructed this way.
+    /// Cost: the allocation that makes a slab runs the constructor for each of the slab's objects, and their memory
+    /// stays as long as the slab. In return, allocations find a whole magazine of constructed objects. Slabs of more
+    /// than 256 objects are always constructed as a whole.
     pub fn construct_slabs(mut self) -> Self {
         self.whole_slabs = true;
         self
     }
-    /// Declares that each constructed object holds `bytes` bytes in addition to its own, such as a buffer that its constructor
-    /// allocates.
+    /// Declares that each constructed object owns `bytes` bytes in addition to its slot, such as a buffer that its
+    /// constructor allocates.
     ///
-    /// Held bytes are charged to a [limit](Limit::Bytes) in bytes and to the [account](Self::account), and
-    /// [reported](crate::CacheInfo::held_bytes). CPUs and depots keep fewer objects that hold memory. Frees destruct free
-    /// objects in slabs that together hold more than [2 MiB](crate::cache::MAX_SURPLUS_BYTES).
+    /// These bytes are charged to a [limit](Limit::Bytes) in bytes and to the [account](Self::account), and
+    /// [reported](crate::CacheInfo::held_bytes). CPUs and depots keep fewer objects if the objects own memory. A free
+    /// destructs free objects in slabs if these objects together own more than [2
+    /// MiB](crate::cache::MAX_SURPLUS_BYTES).
     ///
     /// ```
     /// use uslab::{AllocError, Limit, ObjectCache};
@@ -205,7 +209,7 @@ impl KmemCacheBuilder {
         self.holds = HeldBytes::Declared(bytes);
         self
     }
-    /// Sets a function that measures the bytes that an object holds.
+    /// Sets a function that measures the bytes that an object owns in addition to its slot.
     pub(crate) fn weigh(mut self, weigh: Hook<usize>) -> Self {
         self.holds = HeldBytes::Weighed(weigh);
         self
@@ -221,7 +225,6 @@ impl KmemCacheBuilder {
         let nothing = || Hooks { construct: Hook::new(Box::new(|_| true)), destruct: None, reset: None };
         self.hooks.get_or_insert_with(nothing)
     }
-    /// Sets the hooks of a typed cache.
     pub(crate) fn hooks(mut self, hooks: Hooks) -> Self {
         self.hooks = Some(hooks);
         self
@@ -236,7 +239,8 @@ impl KmemCacheBuilder {
         self.account = Some(account.clone());
         self
     }
-    /// Declares that the objects can be freed under memory pressure. Their pages are grouped with other reclaimable pages.
+    /// Declares that the objects can be freed under memory pressure. The page allocator groups their pages with other
+    /// reclaimable pages.
     #[doc(alias = "SLAB_RECLAIM_ACCOUNT")]
     pub fn reclaimable(self) -> Self {
         self.page_flags(Gfp::RECLAIMABLE)
@@ -250,15 +254,16 @@ impl KmemCacheBuilder {
         self.page_flags |= flags;
         self
     }
-    /// Keeps freed pages until a grace period has passed: see [`rcu`](crate::rcu).
+    /// Keeps freed pages until a grace period has passed (see [`rcu`](crate::rcu)).
     #[doc(alias = "SLAB_TYPESAFE_BY_RCU")]
     #[cfg(any(not(loom), crossbeam_loom))]
     pub fn type_stable(mut self) -> Self {
         self.type_stable = true;
         self
     }
-    /// If `check`, each free checks immediately that the object belongs to the cache and is in use, and reports invalid and
-    /// double frees: see [`corruption`](crate::corruption). The subsystem sets the default.
+    /// If `check` is true, each free immediately checks that the object belongs to the cache and is in use, and reports
+    /// invalid and double frees (see [`corruption`](crate::corruption)). Unless set here, the subsystem's configuration
+    /// applies.
     ///
     /// Cost: a call and a write to a byte outside the slab for each allocation and free, and an eighth of the slabs' memory.
     #[doc(alias = "SLAB_CONSISTENCY_CHECKS")]
@@ -266,8 +271,9 @@ impl KmemCacheBuilder {
         self.check_frees = Some(check);
         self
     }
-    /// Turns on debug checks of the objects, in addition to the subsystem's [option](crate::Config::slab_debug) for the cache's
-    /// name: see [`flags`](crate::debug::flags). A cache with more than `F` does not [share](Self::merge) slabs.
+    /// Turns on debug checks of the objects, in addition to the subsystem's [option](crate::Config::slab_debug) for the
+    /// cache's name: see [`flags`](crate::debug::flags). A cache with any flag besides `F` does not
+    /// [share](Self::merge) slabs.
     ///
     /// Cost, for an object of 64 bytes: with red zones the object takes 80 bytes, and each allocation and free writes and
     /// checks the zones. With poison each allocation and free writes and checks the object. With the flag `U` each allocation
@@ -287,22 +293,22 @@ impl KmemCacheBuilder {
     /// A cache with a constructor or a destructor fails to build with [`CacheError::ZeroOnFree`], because its objects stay
     /// constructed. Use a [reset](crate::ObjectCacheBuilder::reset) for constructed objects.
     ///
-    /// Cost: frees do not use the inlined path, which costs some nanoseconds each, and write the whole object.
+    /// Cost: frees write the whole object, and cannot use the inlined path, which costs some nanoseconds each.
     #[doc(alias = "init_on_free")]
     pub fn zero_on_free(mut self) -> Self {
         self.zero_on_free = true;
         self
     }
-    /// Sets the hardening of this cache. The subsystem sets the default.
+    /// Sets the hardening of this cache. Unless set here, the subsystem's configuration applies.
     pub fn harden(mut self, harden: Harden) -> Self {
         self.harden = Some(harden);
         self
     }
-    /// Shares one cache among users that request the same configuration and an equal object size, or a size less than a word
-    /// smaller. Sharing saves partly used slabs and magazines.
+    /// Shares one cache among users that request the same configuration and nearly the same object size: equal, or less
+    /// than a word smaller. Sharing saves partly used slabs and magazines.
     ///
-    /// Numbers, reports, and [`destroy`](KmemCache::destroy) then concern all users of the shared cache. Sharing is therefore
-    /// off by default.
+    /// Statistics, reports, and [`destroy`](KmemCache::destroy) then concern all users of the shared cache. Because
+    /// statistics and `destroy` concern all users, sharing is off by default.
     ///
     /// A cache is not shared if it has a constructor, a destructor, a limit, an account or a grace period, zeroes on free, or
     /// is [debugged](Self::slab_debug) beyond `F`.
@@ -315,7 +321,7 @@ impl KmemCacheBuilder {
         let is_plain = self.hooks.is_none() && self.limit.is_none() && self.account.is_none();
         self.merge && is_plain && !self.type_stable && !self.zero_on_free
     }
-    /// Marks the cache's pages with this class: see [`page_classes`](crate::memory::page_classes).
+    /// Marks the cache's pages with this class (see [`page_classes`](crate::memory::page_classes)).
     pub(crate) fn page_class(mut self, class: usize) -> Self {
         self.page_class = u16::try_from(class).ok();
         self
@@ -325,7 +331,7 @@ impl KmemCacheBuilder {
         self.max_order = Some(order);
         self
     }
-    /// Makes the objects addresses without accessible memory.
+    /// Makes each object a mere address, without accessible memory.
     pub(crate) fn no_access(mut self) -> Self {
         self.no_access = true;
         self
@@ -334,7 +340,7 @@ impl KmemCacheBuilder {
     pub(crate) fn unsampled(self) -> Self {
         Self { unsampled: true, ..self }
     }
-    /// Sets the magazine sizes. The subsystem sets the default.
+    /// Sets the magazine sizes. Unless set here, the subsystem's configuration applies.
     pub fn magazines(mut self, magazines: Magazines) -> Self {
         self.magazines = Some(magazines);
         self
@@ -365,8 +371,9 @@ impl KmemCacheBuilder {
         planned.build(self, core)
     }
 
-    /// Returns `true` if guard pages may sample the cache's objects. Objects are not sampled if they stay constructed, are
-    /// readable when free, or count to a limit. A malloc samples separately.
+    /// Returns `true` if guard pages may sample the cache's objects. The guard does not sample objects that stay
+    /// constructed, are readable when free, or count towards a limit. A malloc takes its samples separately, before it
+    /// calls the cache.
     fn may_be_sampled(&self, stride: usize) -> bool {
         stride <= PAGE_SIZE
             && self.hooks.is_none()
@@ -429,7 +436,7 @@ impl KmemCacheBuilder {
     }
 }
 
-/// A checked configuration, from which a cache can be made.
+/// A checked configuration, from which the cache is made.
 struct CheckedConfig {
     geometry: Geometry,
     magazines: Magazines,
@@ -470,7 +477,8 @@ impl CheckedConfig {
             holds: builder.holds,
             hooks: builder.hooks,
             page_flags: builder.page_flags,
-            // Objects between red zones have no page class, because the frame records it.
+            // Objects between red zones have no page class, because their page's frame identifies
+            // them.
             page_class: builder.page_class.filter(|_| geometry.lead() == 0),
             type_stable: builder.type_stable,
             account: builder.account.map(|account| account.charges),
@@ -542,18 +550,18 @@ impl KmemCache {
 
     /// Allocates an object of [`object_size`](Geometry::object_size) bytes, which the caller owns until it is freed.
     ///
-    /// The object's bytes are unspecified, or zero with [`Gfp::ZERO`]. With a constructor or a destructor, the object is as
-    /// constructed or as its last user left it.
+    /// The object's bytes are unspecified, or zero with [`Gfp::ZERO`]. With a constructor or a destructor, the object
+    /// is as its constructor made it, or as its last user left it.
     ///
-    /// Cost: one operation on this CPU's magazine. Once per magazine an allocation also takes the depot's or the node's lock,
-    /// and rarely it allocates pages.
+    /// Cost: one operation on this CPU's magazine. Once per magazine an allocation also takes the depot's or the node's
+    /// lock, and occasionally it allocates pages.
     ///
     /// # Errors
-    /// Fails if no object is available even after other CPUs' objects were flushed and other caches' empty slabs were freed.
-    /// The error names the limit that was reached.
+    /// Fails if no object is available even after other CPUs' objects were flushed and other caches' empty slabs were
+    /// freed. The error names the limit that was reached.
     ///
     /// # Panics
-    /// Panics if a constructor panics; no object is lost.
+    /// Panics if a constructor panics; the cache loses no object.
     #[inline(always)]
     #[doc(alias = "kmem_cache_alloc")]
     pub fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
@@ -571,30 +579,34 @@ impl KmemCache {
         self.cache.alloc_missed(gfp, self.cache.geometry().object_size())
     }
 
-    /// Allocates an object; at the cache's limit, waits for one. Waiters are served in order, and no other allocation overtakes
-    /// them: while the cache has waiters, [`alloc`](Self::alloc) and its variants fail.
+    /// Allocates an object; if the cache is at its limit, waits until an object is free. Waiters are served in order,
+    /// and other allocations do not overtake them: while the cache has waiters, [`alloc`](Self::alloc) and its variants
+    /// fail.
     ///
-    /// A waiter may get an object of any node, even with [`Gfp::THIS_NODE`]. A dropped future gives up its place, and its
-    /// object is passed to the next waiter. In the child of a fork a future must be polled once more, because its waker is
-    /// lost.
+    /// A waiter may get an object of any node, even with [`Gfp::THIS_NODE`]. If a future is dropped, it leaves the
+    /// queue, and an object that it was given passes to the next waiter. In the child of a fork a future must be polled
+    /// once more, because the fork loses its waker.
     ///
     /// Cost: one [`alloc`](Self::alloc) while the cache is below its limit. A cache with waiters works without its magazines,
     /// and takes two locks for each allocation and free.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does, except that it waits at [`AllocError::CacheLimit`] and
-    /// [`AllocError::AccountLimit`]. A limit below one slab fails without waiting.
+    /// [`AllocError::AccountLimit`]. If the limit is below one slab, the call fails without
+    /// waiting.
     ///
     /// # Panics
-    /// Panics as [`alloc`](Self::alloc) does. A panic of a waker is contained, because it runs within another user's call.
+    /// Panics as [`alloc`](Self::alloc) does. A panic of a waker is contained, because the waker runs within another
+    /// user's call.
     pub fn acquire(&self, gfp: Gfp) -> Acquiring<'_> {
         self.cache.acquire(gfp)
     }
-    /// Allocates an object; at the cache's limit, blocks the thread for at most `timeout`. Threads and futures wait in one
-    /// queue: see [`acquire`](Self::acquire).
+    /// Allocates an object; if the cache is at its limit, blocks the thread for at most `timeout`. Threads and futures
+    /// wait in one queue (see [`acquire`](Self::acquire)).
     ///
     /// # Errors
-    /// Fails as [`alloc`](Self::alloc) does; with [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] after `timeout`.
+    /// Fails as [`alloc`](Self::alloc) does; if `timeout` passes, fails with [`AllocError::CacheLimit`] or
+    /// [`AllocError::AccountLimit`].
     ///
     /// # Panics
     /// Panics as [`alloc`](Self::alloc) does.
@@ -602,8 +614,8 @@ impl KmemCache {
         self.cache.acquire_timeout(gfp, timeout)
     }
 
-    /// Allocates an object from memory node `node`. If `node` has no memory, another node serves and is
-    /// [counted](CacheInfo::other_node_allocs), unless `gfp` has [`Gfp::THIS_NODE`].
+    /// Allocates an object from memory node `node`. If `node` has no memory, another node supplies the
+    /// object, which is [counted](CacheInfo::other_node_allocs), unless `gfp` has [`Gfp::THIS_NODE`].
     ///
     /// Cost: one [`alloc`](Self::alloc) for the node of this CPU; for other nodes, or with [`Gfp::THIS_NODE`], the node's lock.
     ///
@@ -614,15 +626,15 @@ impl KmemCache {
         self.cache.alloc_node(gfp, node)
     }
 
-    /// Fills all of `out` with objects, or none of it: first objects of this CPU and the depot, then objects directly from the
-    /// slabs, many per lock hold.
+    /// Fills all places of `out` with objects, or none: first objects of this CPU and the depot, then objects directly
+    /// from the slabs, many per lock hold.
     ///
     /// # Errors
-    /// Fails as [`alloc`](Self::alloc) does, and leaves `out` all `None`. A request for more objects than the cache or its
-    /// pages can ever hold fails immediately ([`AllocError::CacheLimit`], [`AllocError::TooLarge`]).
+    /// Fails as [`alloc`](Self::alloc) does, and leaves all places of `out` at `None`. A request for more objects than
+    /// the cache or its pages can ever hold fails immediately ([`AllocError::CacheLimit`], [`AllocError::TooLarge`]).
     ///
     /// # Panics
-    /// Panics as [`alloc`](Self::alloc) does, and leaves `out` all `None`.
+    /// Panics as [`alloc`](Self::alloc) does, and leaves all places of `out` at `None`.
     #[doc(alias = "kmem_cache_alloc_bulk")]
     pub fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
         self.cache.alloc_bulk(gfp, out)
@@ -633,8 +645,8 @@ impl KmemCache {
     /// A free costs the same as [`alloc`](Self::alloc).
     ///
     /// # Safety
-    /// `object` was allocated from this cache, and is not used after this call. If the cache has a constructor, the object is
-    /// in the state that its next user expects.
+    /// `object` was allocated from this cache, and is not used after this call. If the cache has a constructor, the
+    /// object is in the state that its next user expects.
     #[inline(always)]
     #[doc(alias = "kmem_cache_free")]
     pub unsafe fn free(&self, object: NonNull<u8>) {
@@ -661,7 +673,8 @@ impl KmemCache {
         self.cache.free_missed(object);
     }
 
-    /// Reports a use of the object to models, which check that its page is allocated. Does nothing in other builds.
+    /// Reports a use of the object to models, which check that its page is allocated. In other builds, the call
+    /// does nothing.
     #[inline(always)]
     pub(crate) fn touch(&self, object: NonNull<u8>) {
         let pages = &self.cache.core().memory.pages;
@@ -682,7 +695,8 @@ impl KmemCache {
         }
     }
 
-    /// Allocates `n` objects, each in an owner that frees it on drop. If fewer are available, allocates none.
+    /// Allocates `n` objects, each in an owner that frees its object on drop. If fewer than `n` objects are
+    /// available, allocates none.
     pub(crate) fn alloc_owners<T>(
         &self,
         gfp: Gfp,
@@ -702,16 +716,16 @@ impl KmemCache {
         Ok(owners)
     }
 
-    /// Frees an object after a grace period. A reader that was [pinned](crate::rcu::pin) before the call and has found the
-    /// object may read it until the reader unpins.
+    /// Frees an object after a grace period. A reader that was [pinned](crate::rcu::pin) before the call and has found
+    /// the object may read the object until the reader unpins.
     ///
-    /// Objects wait in batches, one per CPU for the whole subsystem. [`reap`](Self::reap), [`shrink`](Self::shrink) and
-    /// [`destroy`](Self::destroy) of any cache flush the batches that are not full. Until the object is freed, it counts as
-    /// used.
+    /// Objects wait in batches; the whole subsystem has one batch per CPU. [`reap`](Self::reap),
+    /// [`shrink`](Self::shrink) and [`destroy`](Self::destroy) of any cache flush the batches that are not full. Until
+    /// the object is freed, it counts as used.
     ///
-    /// Cost: the lock of this CPU's batch; once in 64 objects a visit to the collector, which allocates from the global
-    /// allocator. If the cache has waiters at a limit: also the locks of all CPUs' batches, and waking the sleeping
-    /// threads.
+    /// Cost: the lock of this CPU's batch; once in 64 objects also a call of the collector, which allocates from the
+    /// global allocator. If the cache has waiters at a limit, the call also takes the locks of all CPUs' batches, and
+    /// wakes the sleeping threads.
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold, except that a reader pinned before the object was unpublished may still
@@ -730,8 +744,8 @@ impl KmemCache {
         self.cache.shrink(&self.cache.operation(OperationKind::Reclaim))
     }
 
-    /// Ends a working-set interval and flushes objects that the magazines kept beyond their working set. Returns the number of
-    /// objects flushed.
+    /// Ends a working-set interval, and flushes objects that the magazines kept beyond their working set. Returns the
+    /// number of objects flushed.
     pub fn reap(&self) -> u64 {
         self.cache.reap()
     }
@@ -744,15 +758,15 @@ impl KmemCache {
     /// Destroys the cache if no object is in use, and frees all its memory. Later allocations fail with
     /// [`AllocError::Destroyed`].
     ///
-    /// The call waits while other threads [destruct](KmemCacheBuilder::dtor) free objects. A destructor that calls `destroy`
-    /// does not wait: it gets [`Busy`] while any thread destructs free objects of the cache.
+    /// The call waits while other threads [destruct](KmemCacheBuilder::dtor) free objects. If a destructor calls
+    /// `destroy`, the call does not wait: it returns [`Busy`] while any thread destructs free objects of the cache.
     ///
     /// # Errors
-    /// Fails if objects are in use, or wait for a grace period; the cache then continues unchanged. [`live`](Self::live) lists
-    /// the objects. Other users of a [shared](KmemCacheBuilder::merge) cache count as a use.
+    /// Fails if objects are in use, or wait for a grace period; the cache then remains usable. [`live`](Self::live)
+    /// lists the objects in use. A [shared](KmemCacheBuilder::merge) cache is in use as long as it has other users.
     #[doc(alias = "kmem_cache_destroy")]
     pub fn destroy(&self) -> Result<(), Busy> {
-        // No other reference is taken from here on, unless the cache continues.
+        // From here on no other thread takes a reference, unless the destruction fails.
         let closed = self.cache.refs().close();
         let first = closed.map_err(|aliases| Busy { live: self.cache.info().used, aliases })?;
         let outcome = self.cache.destroy();
@@ -768,8 +782,8 @@ impl KmemCache {
         self.cache.core().add_shrinker(Box::new(shrinker), Some(&self.cache))
     }
 
-    /// Snapshot of the objects in use, for instance after [`destroy`](Self::destroy) failed. If other threads use the cache, or
-    /// the reaper runs, the snapshot may include freed objects on their way to their slabs.
+    /// Snapshot of the objects in use, for instance after [`destroy`](Self::destroy) failed. If other threads use the
+    /// cache, or the reaper runs, the snapshot may include freed objects that have not reached their slabs.
     ///
     /// Cost: the magazines are drained, and the bitmap of every slab is copied under its node's lock.
     pub fn live(&self) -> Live {
@@ -813,7 +827,6 @@ mod tests {
         assert_eq!((objects(builder()), objects(builder().max_order(5))), (1, 6));
     }
 
-    /// If the object that is freed may be a sample, the free leaves the inlined path.
     #[test]
     fn frees_leave_the_inlined_path_only_in_sampled_caches() {
         for (guard_every, size, expected) in

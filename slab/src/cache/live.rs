@@ -1,8 +1,8 @@
-//! Snapshot of the objects in use of a cache: a copy of the slabs' bitmaps.
+//! Snapshot of a cache's objects in use: a copy of the slabs' bitmaps.
 //!
-//! An iteration visits slab by slab, in address order within each slab, and does not touch free objects. One word covers 64
-//! objects, and neighbouring objects form one run. An iteration holds no lock, so its user may call any function. An iteration
-//! may be repeated as long as the cache does not change.
+//! An iteration visits the snapshot slab by slab, in address order within each slab, and does not touch free objects.
+//! Each word of a bitmap covers 64 objects, and an iteration returns neighbouring objects as one run. An iteration
+//! holds no lock, so its user may call any function. An iteration may be repeated as long as the cache does not change.
 
 use core::cmp::Ordering;
 use core::iter::FusedIterator;
@@ -13,7 +13,7 @@ use uslab_pool::bits::lowest_run;
 /// Snapshot of the objects of a [`KmemCache`](crate::KmemCache) that were in use when [`live`](crate::KmemCache::live) was
 /// called.
 ///
-/// A snapshot has only addresses: a caller that dereferences an address must know that the object is still allocated.
+/// A snapshot has only addresses: a caller that dereferences an address must know that its object is still allocated.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -80,8 +80,8 @@ impl Live {
         self.runs()
             .flat_map(move |(first, count)| (0..count).map(move |i| address_above(first, i * self.stride)))
     }
-    /// Iterates over runs of neighbouring objects, whose distance is the stride; a run is the address of its first
-    /// object, and the number of objects. A run also ends at the 64th object. [`for_each`](Iterator::for_each) is
+    /// Iterates over runs of neighbouring objects; a run is the address of its first object and the number of
+    /// objects, which are a stride apart. A run also ends at the 64th object. [`for_each`](Iterator::for_each) is
     /// faster than a loop, because it keeps no position.
     pub fn runs(&self) -> Runs<'_> {
         Runs { live: self, slab: 0, word: 0, bits: self.words.first().copied().unwrap_or(0) }
@@ -177,7 +177,7 @@ mod tests {
     /// The test covers a cache with 16 objects per slab, a slab whose objects fill whole words of the bitmap, and a
     /// slab whose bitmap is in the side table.
     #[test]
-    fn walk_visits_only_objects_in_use() {
+    fn iteration_of_a_snapshot_visits_only_objects_in_use() {
         for (size, objects) in [(256, 1000), (64, 1000), (8, 3000)] {
             let subsystem = Subsystem::new(Config::default()).unwrap();
             let cache = KmemCache::builder("live", size).build_in(&subsystem).unwrap();

@@ -1,4 +1,4 @@
-//! Caches with a reserve, like Linux's mempool: see [`Mempool`].
+//! Caches with a reserve, like Linux's mempool (see [`Mempool`]).
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::AllocError;
@@ -6,17 +6,20 @@ use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned};
 
-/// A cache with a reserve of objects, for callers whose allocations must not fail. Linux's `mempool`.
+/// A cache with a reserve of objects, for callers whose allocations must not fail. The type
+/// corresponds to Linux's `mempool`.
 ///
-/// An allocation tries the cache first, and takes from the reserve only if the cache refuses; a free fills the reserve
-/// before it frees to the cache. As long as the pool's users have fewer objects than the reserve holds, the next
-/// allocation succeeds, even if no memory is left. For example, writing data back to free memory needs memory itself,
-/// and so depends on a mempool's guarantee.
+/// An allocation tries the cache first, and takes an object of the reserve only if the cache refuses; a free refills
+/// the reserve before it frees to the cache. As long as the pool's users have fewer objects than a full reserve, the
+/// next allocation succeeds, even if no memory is left. For example, a program that must write data to disk before it
+/// can free memory depends on a mempool for the write.
 ///
-/// A [fork](crate::Fork) of the subsystem does not take the lock of the reserve. A lock of the reserve that another thread held
-/// at the fork stays locked in the child for ever. In the child, use only pools that no other thread was using at the fork.
+/// A [fork](crate::Fork) of the subsystem does not take the lock of the reserve. If another thread held that lock at
+/// the fork, the lock stays locked in the child for ever. In the child, use only pools that no other thread was using
+/// at the fork.
 ///
-/// Source: Linux's `mm/mempool.c`, as documented. Unlike in Linux, an allocation does not wait; [`KmemCache::acquire`] does.
+/// Source: Linux's `mm/mempool.c`, as documented. Unlike in Linux, an allocation does not wait; callers that want to
+/// wait use [`KmemCache::acquire`].
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, Limit, Mempool};
@@ -34,10 +37,10 @@ use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned};
 pub struct Mempool {
     cache: KmemCache,
     reserve: Mutex<Vec<Reserve>>,
-    /// Number of objects that the reserve should hold.
+    /// Number of objects in a full reserve.
     reserve_size: usize,
-    /// Number of objects that the reserve lacks. The number is a hint, so that frees need no lock while the reserve is
-    /// full.
+    /// Number of objects that are missing from a full reserve. The number is a hint, which spares frees the lock while
+    /// the reserve is full.
     lacks: Counter,
 }
 
@@ -51,7 +54,7 @@ impl Mempool {
     /// Makes a pool on `cache` with `reserve_size` objects in reserve.
     ///
     /// # Errors
-    /// Fails as [`KmemCache::alloc_blocks`] does if fewer objects are available, and then allocates nothing.
+    /// Fails as [`KmemCache::alloc_blocks`] does if fewer objects are available; no objects stay allocated.
     #[doc(alias = "mempool_create_slab_pool")]
     pub fn new(cache: KmemCache, reserve_size: usize) -> Result<Self, AllocError> {
         cache.cache().admits(reserve_size)?;
@@ -67,7 +70,8 @@ impl Mempool {
         Ok(pool)
     }
 
-    /// The underlying cache. Allocations directly from the cache do not use the reserve.
+    /// The cache from which the pool allocates. Allocations directly from the cache do not use the
+    /// reserve.
     pub fn cache(&self) -> &KmemCache {
         &self.cache
     }
@@ -76,13 +80,13 @@ impl Mempool {
         (self.reserve.lock().len(), self.reserve_size)
     }
 
-    /// Allocates an object, from the reserve if the cache has none.
+    /// Allocates an object, from the reserve if the cache has no object.
     ///
     /// Cost: one [`KmemCache::alloc`]; if the cache refuses, also the lock of the reserve.
     ///
     /// # Errors
-    /// Fails as [`KmemCache::alloc`] does, if the reserve is also empty: at least as many objects of the pool are out as the
-    /// reserve holds.
+    /// Fails as [`KmemCache::alloc`] does if the reserve is also empty; the pool's users then have at least as many
+    /// objects as a full reserve.
     ///
     /// # Panics
     /// Panics as [`KmemCache::alloc`] does.
@@ -105,7 +109,8 @@ impl Mempool {
     /// The conditions of [`KmemCache::free`] hold; the object came from this pool or its cache.
     #[doc(alias = "mempool_free")]
     pub unsafe fn free(&self, object: NonNull<u8>) {
-        // A free of an object from the reserve comes after its allocation, and therefore sees that the reserve is not full.
+        // A free of an object from the reserve happens after the object's allocation, and therefore sees that the
+        // reserve is not full.
         if self.lacks.get() > 0 {
             let cache = self.cache.cache();
             return cache.free_reserved(object, || {
@@ -156,7 +161,7 @@ mod tests {
             assert_eq!(pool.reserve(), (5, 5));
         }
         drop(others);
-        // From here on the cache serves, and the reserve stays full.
+        // From here on the cache supplies all objects, and the reserve stays full.
         let blocks: Vec<_> = (0..20).filter_map(|_| pool.alloc_block(Gfp::KERNEL).ok()).collect();
         assert_eq!((blocks.len() > 5, pool.reserve()), (true, (5, 5)));
         drop(blocks);

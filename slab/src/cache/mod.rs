@@ -9,26 +9,28 @@
 //!
 //! # Locks
 //!
-//! No lock is taken under a node's lock, except by `Node::close` and a fork (see ARCHITECTURE.md). Pages are allocated and
-//! freed, objects are constructed and destructed, and corruption is reported with no lock held. The magazines also call the
-//! slabs with no lock held. The registry's lock is released before a listed cache is used.
+//! No lock is taken under a node's lock, except by `Node::close` and a fork (see ARCHITECTURE.md). No lock is held
+//! while pages are allocated or freed, objects are constructed or destructed, or corruption is reported. The magazines
+//! also call the slabs without a lock. The registry's lock is released before a listed cache is used.
 //!
 //! # Invariants
 //!
-//! * A frame whose owner is a cache belongs to a slab of that cache, which is on a list of the slab's node or known to one
+//! * A frame whose owner is a cache belongs to a slab of that cache. The slab is on a list of its node, or known to one
 //!   thread only. A cache lives as long as it has slabs (see `lifetime/owner.rs`).
-//! * An object whose bit is set is in exactly one place: with a caller, in a magazine, or in a local variable of one thread.
+//! * An object whose bit is set is in exactly one place: with a caller, in a magazine, or in a local variable of one
+//!   thread.
 //! * `charge` is the number of slabs, including slabs under construction and slabs that wait for a grace period.
 //!
 //! # Constructors
 //!
-//! The allocating thread constructs an object when the object leaves its slab for the first time. The object stays constructed
-//! in magazines and when it is freed to its slab. A shrink or a reap destructs the free objects in slabs; releasing a slab
-//! destructs its objects. A slab therefore has a second bitmap, of constructed objects (illumos also constructs objects that
-//! leave a slab, and destructs objects that return).
-//! [`KmemCacheBuilder::construct_slabs`](kmem_cache::KmemCacheBuilder::construct_slabs) constructs all objects with their slab,
-//! as Linux does. If a constructor panics, its object is free and zero, and a slab that was made for the object is released.
-//! The panic propagates to the caller of the allocation, with no lock held and no magazine in use.
+//! The allocating thread constructs an object when the object leaves its slab for the first time. The object stays
+//! constructed in magazines, and after it is freed to its slab. A shrink or a reap destructs the free objects in slabs;
+//! releasing a slab destructs its objects. A slab therefore has a second bitmap, of constructed objects (illumos also
+//! constructs objects that leave a slab, and destructs objects that return).
+//! [`KmemCacheBuilder::construct_slabs`](kmem_cache::KmemCacheBuilder::construct_slabs) constructs all objects with
+//! their slab, as Linux does. If a constructor panics, its object becomes free and zero, and a slab that was made for
+//! the object is released. The panic propagates to the caller of the allocation, with no lock held and no magazine in
+//! use.
 
 mod addresses;
 mod alloc;
@@ -86,7 +88,7 @@ use uslab_magazine::{FastPath, Operation, PathCounts};
 use uslab_magazine::{StaticWords, Words};
 use wait::{Charges, Waiters};
 
-// A free reads one cache line of its cache.
+// All fields of a cache that a free reads are on one cache line.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
 const _: () = assert!(std::mem::offset_of!(Cache, allocs) % 64 != 0);
 
@@ -96,11 +98,11 @@ pub(crate) struct CacheConfig {
     pub(crate) geometry: Geometry,
     pub(crate) per_cpu: PerCpu,
     pub(crate) hooks: Option<Hooks>,
-    /// Time at which `hooks` construct objects.
+    /// Selects when `hooks` construct an object: alone or with its slab.
     pub(crate) constructed: Constructed,
-    /// Source of the bytes that each constructed object holds.
+    /// Source of the number of bytes that each constructed object owns in addition to its slot.
     pub(crate) holds: HeldBytes,
-    /// Limit in bytes of slabs and of the memory that objects hold.
+    /// Limit in bytes of slabs plus the memory that objects own in addition to their slots.
     pub(crate) held_limit: Option<usize>,
     /// Flags of every page allocation of the cache.
     pub(crate) page_flags: Gfp,
@@ -109,7 +111,8 @@ pub(crate) struct CacheConfig {
     pub(crate) limit: Option<u32>,
     pub(crate) account: Option<Arc<Charges>>,
     pub(crate) type_stable: bool,
-    /// True if frees are checked immediately, and objects by the other checks.
+    /// True if a free checks immediately that its object is in use, and the other checks inspect
+    /// objects.
     pub(crate) check_frees: bool,
     pub(crate) debug: SlabDebug,
     pub(crate) zero_on_free: bool,
@@ -120,13 +123,13 @@ pub(crate) struct CacheConfig {
     pub(crate) guarded: bool,
     /// Seed of the cache's random order and canaries.
     pub(crate) key: Key,
-    /// Magazine sizes of caches that may share this one; `None` if the cache is not shared.
+    /// Magazine sizes of caches that may share this cache; `None` if the cache cannot be shared.
     pub(crate) merges: Option<Magazines>,
 }
 
 impl CacheConfig {
-    /// The watched bytes of the cache's objects. Objects that stay constructed, or that readers may see when free, are not
-    /// poisoned.
+    /// Returns the bytes of the cache's objects that red zones and poison watch. Objects that stay constructed, or that
+    /// readers may see when free, are not poisoned.
     fn watch(&self) -> Watch {
         let (left, right) = self.geometry.zones();
         let poison = self.debug.contains(SlabDebug::POISON) && self.hooks.is_none() && !self.type_stable;
@@ -138,20 +141,21 @@ impl CacheConfig {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Cache {
-    // The first field, so that `frees` is not at the beginning of a cache line: a load that follows a store to the same offset
-    // in another page waits for the store.
+    // `min_partial` is the first field, so that `frees` is not at the beginning of a cache line: a load that follows a
+    // store to the same offset in another page waits for the store.
     min_partial: usize,
-    /// The inlined free path of the layer in `parts`. Disabled without a layer, or if the cache has a free hook.
+    /// The inlined free path of the layer in `parts`. The path is disabled if the cache has no layer, or has a
+    /// free hook.
     frees: FastPath<Object, StackMemory>,
-    /// Factor that recognises multiples of the stride; 0 if objects are not at multiples: see
-    /// [`begins_object`](Self::begins_object). The factor is on the cache line of `frees`.
+    /// Factor that recognises multiples of the stride, or 0 if objects are not at multiples (see
+    /// [`begins_object`](Self::begins_object)). The factor is on the cache line of `frees`.
     multiples: u64,
     has_free_hook: bool,
     core: Arc<Core>,
     /// Reference to the cache itself, by which objects that wait for a grace period keep the cache alive.
     this: Weak<Self>,
-    /// The inlined allocation path of the layer in `parts`. Disabled without a layer, or if objects are checked. Like `frees`,
-    /// not at the beginning of its line.
+    /// The inlined allocation path of the layer in `parts`. The path is disabled if the cache has no layer, or checks
+    /// its objects. Like `frees`, `allocs` is not at the beginning of its cache line.
     allocs: FastPath<Object, StackMemory>,
     checked: Option<Checked>,
     hardened: Option<Hardened>,
@@ -165,7 +169,8 @@ pub(crate) struct Cache {
     seen: gdb::CacheSeen,
 }
 
-/// Counters of a cache. Creating and releasing a slab writes their first line, and allocations read nothing of that line.
+/// Counters of a cache. Creating and releasing a slab writes the first cache line of the counters, of which allocations
+/// read nothing.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Counts {
@@ -175,11 +180,10 @@ struct Counts {
     released: Counter,
     /// Number of pages of all slabs, including slabs that wait for a grace period.
     pages: Counter,
-    /// Number of slabs that wait for readers; `begin_grace` increments it.
+    /// Number of slabs that wait for readers, which `begin_grace` increments.
     grace: AtomicU64,
     grace_pages: Counter,
     order_fallbacks: Counter,
-    /// Number of allocations that bypassed the magazines.
     direct_allocs: Counter,
     direct_frees: Counter,
     direct_paths: PathCounts,
@@ -187,13 +191,14 @@ struct Counts {
     other_node_allocs: Counter,
     /// Number of frees of another node's objects that bypassed the magazines.
     other_node_frees: Counter,
-    /// Number of objects that wait for readers; `begin_grace` increments it.
+    /// Number of objects that wait for readers, which `begin_grace` increments.
     deferred: AtomicU64,
     constructed: Counter,
     destructed: Counter,
-    /// Number of objects that are constructed, or about to be.
+    /// Number of objects that are constructed, or about to be constructed.
     live: AtomicU64,
-    /// Number of bytes that constructed objects hold, as charged; `weight` is the mean per object.
+    /// Number of charged bytes that constructed objects own in addition to their slots; `weight` is
+    /// the mean per object.
     held: AtomicU64,
     weight: AtomicU64,
     /// Number of finished waits; `waited` is their total duration in nanoseconds.
@@ -201,7 +206,7 @@ struct Counts {
     waited: Counter,
     failures: Counter,
     corruptions: Counter,
-    /// Number of corruptions whose free was counted before it was refused.
+    /// Number of corruptions for which the free was counted before it was refused.
     late_corruptions: Counter,
 }
 
@@ -213,7 +218,7 @@ impl CacheConfig {
         let zeroed = zeroed && !self.watch().poison;
         Hardened::new(self.key, &self.harden, size, self.geometry.stride() - size, zeroed)
     }
-    /// Seed of the order of objects; `None` unless the order is random.
+    /// Seed of the random order of objects, or `None` if the order is not random.
     fn order_key(&self) -> Option<Key> {
         self.harden.random_order.then_some(self.key)
     }
@@ -224,7 +229,7 @@ impl Cache {
     pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
         let fast_path = config.per_cpu.fast_path(Words::Inlined);
         let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        // A hardened cache has checked frees, and therefore a free hook. Each cache with a quarantine is hardened.
+        // A hardened cache checks frees, and therefore has a free hook. Each cache with a quarantine is hardened.
         let has_free_hook = config.check_frees || config.zero_on_free || config.guarded || resets;
         let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;
@@ -253,7 +258,8 @@ impl Cache {
             seen,
             allocs: if config.check_frees { FastPath::disabled() } else { fast_path },
             frees: if has_free_hook { FastPath::disabled() } else { fast_path },
-            // Between red zones, no offset is known to begin an object; frees use frames instead.
+            // With red zones, an offset alone does not show that an object begins there, so frees
+            // use the page's frame instead.
             multiples: if config.geometry.lead() > 0 {
                 0
             } else {
@@ -273,7 +279,7 @@ impl Cache {
             config,
         }))
     }
-    /// Starts an operation of this cache, on the slabs.
+    /// Starts an operation of this cache on its slabs.
     pub(crate) fn operation(&self, what: OperationKind) -> Operation<'_> {
         Operation::of(self.core.memory.pages.tracepoints(), what, self.name())
     }
@@ -296,8 +302,8 @@ impl Cache {
     pub(crate) fn allocs_of_a_miss(&self) -> u64 {
         if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
     }
-    /// The cache's inlined paths: of allocations, of frees by address, and the path that serves while these are closed.
-    /// Disabled if a hook runs on objects.
+    /// The cache's inlined paths: for allocations, for frees by address, and a path that serves while these two are
+    /// closed. The paths are disabled if a hook must run on each object.
     pub(crate) fn fast_paths(&self) -> [FastPath<Object, StackMemory>; 3] {
         if self.config.check_frees || self.frees.is_disabled() {
             return [FastPath::disabled(); 3];
@@ -305,7 +311,8 @@ impl Cache {
         let per_cpu = &self.config.per_cpu;
         [self.allocs, per_cpu.fast_path(Words::InlinedFrees), per_cpu.fast_path(Words::Always)]
     }
-    /// Stores the layer's words in statics, as [`Layer::take_static_words`](uslab_magazine::Layer::take_static_words) does.
+    /// Copies the layer's words to statics, as [`Layer::take_static_words`](uslab_magazine::Layer::take_static_words)
+    /// does.
     pub(crate) fn take_static_words(&self, words: &'static StaticWords) -> bool {
         self.config.per_cpu.take_static_words(words)
     }
@@ -315,8 +322,8 @@ impl Cache {
     pub(crate) fn has_hooks(&self) -> bool {
         self.config.hooks.is_some()
     }
-    /// Returns `true` if an object could begin `offset` bytes after the start of a slab of this cache, even behind the
-    /// slab's last object. Always `false` with red zones.
+    /// Returns `true` if an object could begin `offset` bytes after the start of a slab of this cache, even past the
+    /// slab's last object. With red zones, the result is always `false`.
     ///
     /// `offset * ceil(2^64 / stride)` modulo `2^64` is below the factor for multiples of the stride, and for no other offset
     /// below `2^32` (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019). The test costs a multiplication,
@@ -329,11 +336,11 @@ impl Cache {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Checks that `n` objects can be in use at the same time, so that an impossible request is refused without any
+    /// Checks that the cache can have `n` objects in use at a time, so that an impossible request fails without any
     /// attempt.
     ///
     /// # Errors
-    /// Fails if the cache at its limit, or all pages, hold fewer objects.
+    /// Fails if fewer objects fit into the cache at its limit, or into all pages.
     pub(crate) fn admits(&self, n: usize) -> Result<(), AllocError> {
         let (geometry, account) = (self.geometry(), self.config.account.as_ref());
         let bytes = geometry.order().bytes();
@@ -377,7 +384,7 @@ impl Cache {
     pub(crate) fn grace_pages(&self) -> u64 {
         self.counts.grace_pages.get()
     }
-    /// Number of frees that were counted and then refused.
+    /// Number of frees that were first counted and then refused.
     pub(crate) fn late_corruptions(&self) -> u64 {
         self.counts.late_corruptions.get()
     }

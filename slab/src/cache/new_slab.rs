@@ -1,5 +1,5 @@
-//! A slab under construction: a value that passes through several stages. If the value is dropped before the last
-//! stage, the stages are undone in reverse order.
+//! A slab under construction: a value that passes through several stages. If this value is dropped before the
+//! last stage, the drop undoes the stages in reverse order.
 //!
 //! ```text
 //!  charge          to the cache's limit and its account           undone: uncharged
@@ -21,7 +21,7 @@ use uslab_magazine::Operation;
 pub(super) struct NewSlab<'a> {
     cache: &'a Cache,
     op: &'a Operation<'a>,
-    /// Pages and order of the slab, from the stage [`pages`](Self::pages) on.
+    /// Pages and order of the slab; set in the stage [`pages`](Self::pages).
     slab: Option<(Pfn, Order)>,
     /// True if the slab has tags and records.
     covered: bool,
@@ -50,7 +50,7 @@ impl Cache {
 
 impl<'a> NewSlab<'a> {
     fn charge(cache: &'a Cache, op: &'a Operation<'a>) -> Result<Self, Refusal> {
-        // A waiter for the account must not wait for a cache that has been destroyed.
+        // If the cache has been destroyed, its waiter for the account must not wait any longer.
         let destroyed = || cache.nodes[0].is_closed();
         cache.charge().map_err(|error| if destroyed() { AllocError::Destroyed } else { error })?;
         Ok(Self { cache, op, slab: None, covered: false })
@@ -85,7 +85,7 @@ impl<'a> NewSlab<'a> {
         if known && cache.hide(slab, order) { Ok(self) } else { Err(AllocError::SideTable.into()) }
     }
 
-    /// Takes as many objects as the slice `taken` has places: writes their indices to the slice, and returns their
+    /// Takes as many objects as the slice `taken` has places, writes their indices to the slice, and returns their
     /// number.
     fn construct(self, taken: &mut [u16]) -> Result<(Self, usize), Refusal> {
         let cache = self.cache;
@@ -98,8 +98,8 @@ impl<'a> NewSlab<'a> {
             }
         }
         let mut count = 0;
-        // The page number alone is no unique seed, because the page may belong to this cache again. The high bit distinguishes
-        // the seed from the nodes' draws.
+        // The page number alone is no unique seed, because the page may belong to this cache again. The high bit makes
+        // the seed differ from the seeds of the nodes' random draws.
         let at = 1 << 63 | cache.counts.made.get() << 32 | u64::from(slab.get());
         let draws = &mut cache.config.order_key().map(|key| Draws::of(key, at));
         let max = taken.len();
@@ -115,17 +115,18 @@ impl<'a> NewSlab<'a> {
         Ok((self, count))
     }
 
-    /// Puts the slab on its node's list, with the `taken` objects in use.
+    /// Puts the slab on its node's list; the `taken` objects are in use.
     fn publish(mut self, taken: &[u16]) -> Result<Pfn, Refusal> {
         let (cache, op, memory) = (self.cache, self.op, &self.cache.core.memory);
         let Some((slab, order)) = self.slab.take() else { return Err(AllocError::SideTable.into()) };
-        // No stage is undone from here on.
+        // From here on the drop undoes no stage.
         core::mem::forget(self);
-        // SAFETY: no other thread knows the block. A cache lives as long as it has slabs, and `finish` removes its name from
-        // the frames.
+        // SAFETY: no other thread knows the block. A cache lives as long as it has slabs, and `finish` removes the
+        // cache's name from the frames.
         unsafe { memory.set_owner(slab, order, cache.owner()) };
         cache.counts.made.add(1);
-        // The peak counts slabs instead of the charge, which is made before the memory is available.
+        // The peak counts slabs instead of the charge, because the charge is increased before the
+        // memory is available.
         cache.counts.peak.max(cache.counts.made.get().saturating_sub(cache.counts.released.get()));
         cache.counts.pages.add(u64::from(order.pages()));
         cache.core.grown();
@@ -133,7 +134,7 @@ impl<'a> NewSlab<'a> {
         // SAFETY: the slab was set up above, and no other thread knows it.
         if unsafe { node.add(op, memory, slab) }.is_err() {
             let taken = taken.iter().map(|index| usize::from(*index));
-            // SAFETY: no other thread knows the slab, because the node's list has not taken it.
+            // SAFETY: no other thread knows the slab, because the node has not listed it.
             unsafe {
                 memory.slab(slab).free_bits(taken, true, |index| unreachable!("{index} was allocated"))
             };
@@ -151,7 +152,7 @@ impl Drop for NewSlab<'_> {
         if self.covered && cache.checked.is_some() {
             cache.uncover_slab(slab, order);
         }
-        // Pages that stay inaccessible are useless to others, and stay charged.
+        // Pages that stay inaccessible are useless to other users, and stay charged.
         if cache.show(slab, order) {
             // SAFETY: `pages` allocated the slab with this order, and no object is constructed any more.
             unsafe { cache.core.memory.free_pages(self.op, slab, order) };

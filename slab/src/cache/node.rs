@@ -1,6 +1,7 @@
-//! The slabs of one cache on one memory node, in lists under one lock: full slabs, partial slabs by fullness, and empty slabs.
+//! The slabs of one cache on one memory node, in lists under one lock: full slabs, partial slabs by fullness, and empty
+//! slabs.
 //!
-//! A slab's list follows from its fill alone (`inuse` of `objects`):
+//! The number of objects in use (`inuse` of `objects`) alone determines a slab's list:
 //!
 //! | state      | when                 | list                                                             |
 //! |------------|----------------------|------------------------------------------------------------------|
@@ -8,7 +9,7 @@
 //! | partial(b) | between              | `partial[b]`, `b = BANDS * inuse / objects`, the fullest band last |
 //! | full       | `inuse == objects`   | `full`                                                           |
 //!
-//! A slab changes its list at these events only:
+//! A slab moves to another list only at these events:
 //!
 //! | event                          | from           | to                                                                             |
 //! |--------------------------------|----------------|--------------------------------------------------------------------------------|
@@ -19,23 +20,24 @@
 //! | shrink                         | empty          | unlisted                                                                       |
 //! | destroy, with no object in use | empty          | unlisted                                                                       |
 //!
-//! An unlisted slab is known to one thread, which frees the slab's pages after the lock is released. Destructors and the page
-//! allocator never run under the lock.
+//! Only one thread knows an unlisted slab; it frees the slab's pages after it has released the lock. Destructors and
+//! the page allocator never run under the lock.
 //!
 //! # Unused pages
 //!
 //! Free objects of partial and empty slabs occupy memory, which the node counts in pages (`unused`).
-//! [`Node::discard_unused`] returns pages of a slab that no object in use touches to the system; `unused` does not
-//! count these pages. A free requests a discard if `unused` exceeds [`Lists::bound`]; the reaper discards pages that
-//! were unused during a whole interval; a shrink discards all unused pages. When an object is allocated from a slab,
-//! all pages of the slab count again.
+//! [`Node::discard_unused`] returns pages without objects in use to the system, and subtracts them from `unused`. A
+//! free requests a discard if `unused` exceeds [`Lists::bound`]; the reaper discards pages that were unused during a
+//! whole interval; a shrink discards all unused pages. When an object is allocated from a slab, all pages of the
+//! slab count again.
 //!
 //! # Order
 //!
-//! Allocation takes from the fullest band first, so that sparse slabs drain, and within a band from the front. Slabs are added
-//! at the back. With random order, slabs are added at either end, and objects of a slab are drawn at random. The rule for the
-//! number of empty slabs is the kernel's (`__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`). The
-//! kernel has a single partial list, which only shrinking sorts.
+//! An allocation takes from the fullest band first, so that sparse slabs become empty; within a band it takes from the
+//! front. New slabs are added at the back of a list. With random order, slabs are added at a random end of a list, and
+//! objects of a slab are drawn at random. The number of empty slabs that a node keeps follows the kernel's rule
+//! (`__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`). The kernel has a single partial list,
+//! which only shrinking sorts.
 
 use crate::cache::live::Live;
 use crate::debug::gdb;
@@ -53,10 +55,11 @@ use uslab_magazine::{MAX_NODES, Operation};
 /// often.
 pub(crate) const BANDS: usize = 4;
 
-/// Maximum number of free objects of slabs that a shrink sorts, fewest first; the other slabs follow (the kernel's number).
+/// A shrink sorts slabs that have at most this number of free objects, fewest first; the other slabs follow (the
+/// kernel's number).
 const SORTED: usize = 32;
 
-/// State of a slab's fill, which determines its list.
+/// Fullness of a slab, which determines its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Empty,
@@ -107,24 +110,24 @@ impl core::ops::Add for NodeCount {
     }
 }
 
-/// Slabs that are on no list of a node, and that only the holder knows.
+/// Slabs that are on no list of a node, so that only the owner of this value knows them.
 #[derive(Debug, Default)]
 pub(crate) struct UnlistedSlabs(FrameList);
 
 impl UnlistedSlabs {
     /// # Safety
-    /// `pfn` is on no list and no other thread knows it.
+    /// `pfn` is on no list, and no other thread knows it.
     unsafe fn push(&mut self, memory: &SlabMemory, pfn: Pfn) {
-        // SAFETY: by contract, only the holder uses the link of each frame on this list.
+        // SAFETY: by contract, only the owner of this list uses the link of each frame on it.
         unsafe { self.0.push_back(memory.frames(), pfn) };
     }
     pub(crate) fn pop(&mut self, memory: &SlabMemory) -> Option<Pfn> {
-        // SAFETY: only the holder uses the frames on this list.
+        // SAFETY: only the owner of this list uses the frames on it.
         unsafe { self.0.pop_front(memory.frames()) }
     }
 }
 
-/// An object, given by its slab and its index in the slab.
+/// An object, identified by its slab and its index in the slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectIndex {
     pub(crate) slab: Pfn,
@@ -147,7 +150,8 @@ struct FreePageCounts {
     discarded: u64,
     /// Smallest value of `unused` since the last reap.
     least: u64,
-    /// Number of pages that the last pass left unused, times 5/4. Below this number, frees do not start another pass.
+    /// Number of unused pages after the last discard pass, times 5/4. While fewer pages are unused, frees do not
+    /// start another pass.
     next_pass_limit: u64,
 }
 
@@ -161,16 +165,16 @@ pub(crate) struct Lists {
     objects: u64,
     inuse: u64,
     unused: FreePageCounts,
-    /// True if the cache is destroyed, so that no slab may be listed any more.
+    /// True if the cache is destroyed, so that no more slabs may be listed.
     closed: bool,
-    /// Number of callers that [keep](Node::keep) all slabs listed.
+    /// Number of callers that currently [keep](Node::keep) all slabs listed.
     kept: Counter,
-    /// Number of objects in use that a thread is destructing; `lost` counts objects whose destructing thread does not
-    /// exist after a fork.
+    /// Number of objects in use that a thread is destructing; `lost` counts the objects whose destructing thread was
+    /// lost in a fork.
     destructing: Counter,
     lost: Counter,
-    /// Seed of the order of objects and slabs if it is random; `holds` counts how often the lock was held and a random
-    /// number was drawn.
+    /// Seed of the order of objects and slabs, if the order is random; `holds` counts the lock holds that drew a
+    /// random number.
     key: Option<Key>,
     holds: u64,
 }
@@ -212,7 +216,8 @@ impl Lists {
     ) {
         if before != now {
             let front = draws.as_mut().is_some_and(|draws| draws.below(2) == 0);
-            // SAFETY: the lock is held, which protects the links of listed frames. The slab is on the list of `before`.
+            // SAFETY: this thread holds the lock, which protects the links of listed frames. The slab is on the list of
+            // `before`.
             unsafe {
                 self.of(before).remove(memory.frames(), slab);
                 match front {
@@ -232,7 +237,7 @@ impl Lists {
             discarded: self.unused.discarded,
         }
     }
-    /// Number of pages of free objects that still have memory.
+    /// Number of pages of free objects whose memory has not been returned to the system.
     fn unused(&self, geometry: &Geometry) -> u64 {
         pages(self.objects - self.inuse, geometry).saturating_sub(self.unused.discarded)
     }
@@ -268,11 +273,11 @@ impl Lists {
             }
         }
     }
-    /// Number of objects in use, not counting objects that a fork lost.
+    /// Number of objects in use, excluding objects that a fork lost.
     fn used(&self) -> u64 {
         self.inuse - self.lost.get()
     }
-    /// Takes slabs off the lists if all their objects in use are lost.
+    /// Takes slabs off the lists if a fork lost all their objects in use.
     fn take_lost(&mut self, memory: &SlabMemory, unlisted: &mut UnlistedSlabs) {
         if self.lost.get() > 0 {
             for state in (0..BANDS).map(State::Partial).chain([State::Full]) {
@@ -302,7 +307,7 @@ impl Lists {
 /// Options of freeing objects to slabs: the slabs that stay, and the objects' state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FreeOptions {
-    /// Number of slabs with free objects that stay; if there are more, a slab that becomes empty is released.
+    /// Number of slabs with free objects that stay; above this number, a slab that becomes empty is released.
     pub(crate) slabs: usize,
     pub(crate) objects: FreedState,
 }
@@ -314,7 +319,7 @@ pub(crate) enum FreedState {
     Constructed,
     /// The objects are not constructed, because their constructor failed.
     Refused,
-    /// The objects were taken by [`Node::take_constructed`] and destructed.
+    /// [`Node::take_constructed`] took the objects, and the caller destructed them.
     Destructed,
 }
 
@@ -348,9 +353,9 @@ impl Node {
         self.lists.lock()
     }
 
-    /// Takes up to `max` free objects in one lock hold, from the fullest slabs first. Returns the number of objects, and `true`
-    /// if there is a single object that is not constructed. An unconstructed object is taken only if no constructed object is
-    /// left and `new` allows it; the caller then constructs the object.
+    /// Takes up to `max` free objects in one lock hold, from the fullest slabs first. Returns the number of objects,
+    /// and `true` if the call took a single object that is not constructed. The call takes an unconstructed object only
+    /// if no constructed object is left and `new` allows it; the caller then constructs the object.
     pub(crate) fn alloc(
         &self,
         op: &Operation,
@@ -388,13 +393,13 @@ impl Node {
         (taken, is_new)
     }
 
-    /// Lists a new slab.
+    /// Puts a new slab on a list.
     ///
     /// # Errors
     /// Fails if the cache is destroyed; the caller keeps the slab.
     ///
     /// # Safety
-    /// The slab is set up, belongs to this node's cache, and only the caller knows it.
+    /// The slab is set up, belongs to this node's cache, and is known only to the caller.
     pub(crate) unsafe fn add(
         &self,
         op: &Operation,
@@ -416,14 +421,14 @@ impl Node {
         Ok(())
     }
 
-    /// Frees objects in one lock hold. Slabs that become empty and do not stay are added to `unlisted`. Places whose
-    /// object was already free are passed to `refused`. Returns by how many pages the bound is exceeded, for
+    /// Frees objects in one lock hold. Slabs that become empty and are to be released are added to `unlisted`. Places
+    /// whose object was already free are passed to `refused`. Returns by how many pages the bound is exceeded, for
     /// [`discard_unused`](Self::discard_unused). The result is 0 until the number of unused pages is a quarter larger
     /// than after the last pass.
     ///
     /// # Safety
-    /// The places are objects of slabs of this node and cache. The objects are in use, or the call refuses them. The behaviour
-    /// for a slab that has been released since is undefined.
+    /// The places are objects of slabs of this node and cache. The objects are in use, or the call refuses them. The
+    /// slabs of the objects have not been released.
     pub(crate) unsafe fn free(
         &self,
         op: &Operation,
@@ -456,8 +461,8 @@ impl Node {
                 tell!(op: lists => Step::ObjectsGiven { slab: pfn.get(), objects: given });
                 let now = State::from(fill);
                 lists.moved(memory, pfn, before, now, &mut draws);
-                // Compares with the lists before the slab's last object was freed: a full slab of one object does not count as
-                // a slab with free objects.
+                // The comparison is with the lists before the slab's last object was freed: a full slab of one object
+                // does not count as a slab with free objects.
                 if now == State::Empty
                     && before != State::Empty
                     && lists.kept.get() == 0
@@ -476,15 +481,15 @@ impl Node {
         if unused > lists.unused.next_pass_limit { unused.saturating_sub(bound) } else { 0 }
     }
 
-    /// Returns memory to the system: up to `most` pages that no object in use touches, beginning with the emptiest
-    /// slabs.
+    /// Returns up to `most` pages without objects in use to the system, beginning with the emptiest slabs.
     ///
-    /// The lock is released between slabs. Cost: a system call for each run of pages, with the lock held.
+    /// The call releases the node's lock between two slabs. Cost: a system call for each run of pages,
+    /// made with the lock held.
     ///
     /// # Safety
-    /// Free objects of the cache hold no other memory, and readers do not see them.
+    /// The free objects of the cache own no other memory, and readers do not see them.
     pub(crate) unsafe fn discard_unused(&self, memory: &SlabMemory, most: u64) -> u64 {
-        // A slab of one page has no unused page while an object is in use.
+        // A slab of one page has no unused page as long as an object is in use.
         let bands = if self.geometry.order() == Order::ZERO { 0 } else { BANDS };
         let states = || core::iter::once(State::Empty).chain((0..bands).map(State::Partial));
         let mut visits = [0; BANDS + 1];
@@ -497,11 +502,13 @@ impl Node {
         }
         let mut pages = 0;
         for (state, mut visits) in states().zip(visits) {
-            // Each slab of the list moves to the list's back, so that their order stays.
+            // Each slab of the list moves to the back of the list, so that the slabs' order does
+            // not change.
             while visits > 0 {
                 visits -= 1;
                 let mut lists = self.lists.lock();
-                // SAFETY: the lock is held, which protects the links of listed frames, and each slab on a list is set up.
+                // SAFETY: this thread holds the lock, which protects the links of listed frames, and each slab on a
+                // list is set up.
                 let Some(slab) = (unsafe { lists.of(state).pop_front(memory.frames()) }) else { break };
                 if pages >= most {
                     // SAFETY: the lock is held, and the slab is on no list.
@@ -513,8 +520,8 @@ impl Node {
                 let found = runs.pages();
                 // SAFETY: the lock is held, and the slab is on no list.
                 unsafe { lists.of(state).push_back(memory.frames(), slab) };
-                // SAFETY: by contract, free objects hold no other memory. No thread can take free objects before the lock is
-                // released.
+                // SAFETY: by contract, free objects own no other memory. No thread can take free objects before the
+                // lock is released.
                 runs.for_each(|(first, pages)| unsafe { memory.discard(first, pages) });
                 lists.unused.discarded += u64::from(found);
                 lists.note_unused(&self.geometry);
@@ -523,7 +530,8 @@ impl Node {
         }
         let mut lists = self.lists.lock();
         let unused = lists.unused(&self.geometry);
-        // The next pass waits until a quarter more is unused, because a pass visits all slabs.
+        // The next pass waits until the number of unused pages has grown by a quarter, because a
+        // pass visits all slabs.
         lists.unused.next_pass_limit = unused + unused / 4;
         pages
     }
@@ -536,9 +544,9 @@ impl Node {
         idle
     }
 
-    /// Takes the constructed free objects of one slab, to destruct them. The search visits up to `visits` slabs of a
-    /// list, and moves each visited slab to the back of the list; it ends at the first slab with constructed free
-    /// objects. Returns the slab, if found; `visits` becomes the number of visits left.
+    /// Takes the constructed free objects of one slab, to destruct them. The search inspects up to `visits` slabs of
+    /// a list, and moves each inspected slab to the back of the list; it ends at the first slab with constructed
+    /// free objects. Returns this slab, if any, and reduces `visits` by the number of inspected slabs.
     pub(crate) fn take_constructed(
         &self,
         memory: &SlabMemory,
@@ -549,7 +557,8 @@ impl Node {
         let mut lists = self.lists.lock();
         while let Some(left) = visits.checked_sub(1) {
             *visits = left;
-            // SAFETY: the lock is held, which protects the links of listed frames, and each slab on a list is set up.
+            // SAFETY: this thread holds the lock, which protects the links of listed frames, and each slab on a list
+            // is set up.
             unsafe {
                 let slab = lists.of(state).pop_front(memory.frames())?;
                 let was = memory.slab(slab).fill();
@@ -565,7 +574,6 @@ impl Node {
         }
         None
     }
-    /// Number of slabs on a list.
     pub(crate) fn len_of(&self, state: State) -> u32 {
         self.lists.lock().of(state).len()
     }
@@ -577,12 +585,12 @@ impl Node {
         for band in (0..BANDS).rev() {
             let mut rest = core::mem::take(&mut lists.partial[band]);
             let mut sorted: [FrameList; SORTED + 1] = [const { FrameList::new() }; SORTED + 1];
-            // SAFETY: the lock is held, which protects the links of listed frames.
+            // SAFETY: this thread holds the lock, which protects the links of listed frames.
             unsafe {
                 while let Some(slab) = rest.pop_front(memory.frames()) {
                     let fill = memory.slab(slab).fill();
                     let free = usize::from(fill.objects - fill.inuse);
-                    // The last list has all other slabs, in their previous order.
+                    // The last sorted list contains all other slabs, in their previous order.
                     sorted[free.min(SORTED + 1) - 1].push_back(memory.frames(), slab);
                 }
                 for list in &mut sorted {
@@ -598,10 +606,11 @@ impl Node {
         self.lists.lock().take_empty(memory, unlisted);
     }
 
-    /// With `true`, no slab leaves the lists, and the cache cannot be destroyed, until a call with `false`. Calls nest.
+    /// With `true`, no slab leaves the lists, and the cache cannot be destroyed, until a call with `false`. Calls of
+    /// `keep` nest.
     pub(crate) fn keep(&self, keep: bool) {
         let kept = &self.lists.lock().kept;
-        // In the child of a fork the count may already be 0.
+        // In the child of a fork, the number of callers that keep slabs may already be 0.
         kept.set(if keep { kept.get() + 1 } else { kept.get().saturating_sub(1) });
     }
     /// Forgets, in the child of a fork, other threads that kept slabs or destructed objects.
@@ -635,7 +644,8 @@ impl Node {
     /// added.
     ///
     /// # Errors
-    /// Returns the number of objects in use, and of free objects that threads are destructing; nothing changes.
+    /// If objects are in use, nothing changes, and the error has the number of objects in use and of free
+    /// objects that threads are destructing.
     pub(crate) fn close(
         nodes: &[Self],
         memory: &SlabMemory,
@@ -656,7 +666,6 @@ impl Node {
         Ok(())
     }
 
-    /// Returns `true` if the cache is destroyed.
     pub(crate) fn is_closed(&self) -> bool {
         self.lists.lock().closed
     }
@@ -669,7 +678,7 @@ impl Node {
             return false;
         }
         for list in core::iter::once(&lists.full).chain(&lists.partial) {
-            // SAFETY: the lock is held, which protects listed frames and their slabs.
+            // SAFETY: this thread holds the lock, which protects listed frames and their slabs.
             unsafe {
                 for slab in list.iter(memory.frames()) {
                     let words = out.slab(memory.pages.address(slab));
@@ -687,7 +696,7 @@ impl Node {
         for (state, list) in
             [(State::Empty, &lists.empty), (State::Full, &lists.full)].into_iter().chain(partial)
         {
-            // SAFETY: the lock is held, which protects listed frames and their slabs.
+            // SAFETY: this thread holds the lock, which protects listed frames and their slabs.
             unsafe {
                 for slab in list.iter(memory.frames()) {
                     see(slab, state, memory.slab(slab).fill(), memory.slab(slab).agrees());
@@ -715,8 +724,8 @@ mod tests {
         assert_eq!(places, [full, partial, empty]);
     }
 
-    /// Regression test: a pass that discarded only pages above its threshold raised the threshold by a quarter, so that
-    /// later passes did too little.
+    /// Regression test: a discard pass returned only the pages above its threshold and raised the threshold by a
+    /// quarter, so later passes returned too few pages.
     #[test]
     fn frees_discard_unused_pages_of_partial_slabs() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
@@ -733,7 +742,8 @@ mod tests {
         }
         let info = cache.info();
         assert_eq!((info.slabs, info.used), (1000, 1000), "each slab has one object");
-        // An object is on at most two pages. A quarter of the pages in use may stay, and a quarter more between passes.
+        // An object is on at most two pages. The node may keep a quarter of the pages in use, plus a quarter more
+        // between two passes.
         assert!(info.discarded as usize > 1000 * (pages - 2) * 9 / 10, "{info:?}");
         for object in objects.iter().step_by(each) {
             // SAFETY: the object was allocated above, and is freed once.
@@ -755,7 +765,7 @@ mod tests {
             subsystem.after_fork_in_child();
         }
         assert_eq!(cache.shrink(), 1);
-        // The thread that kept the slabs continues here.
+        // This thread, which kept the slabs listed, continues in the child.
         keep(false);
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         assert_eq!(cache.shrink(), 1);

@@ -3,14 +3,15 @@
 use std::ptr::NonNull;
 use uslab_magazine::Round;
 
-/// An object that is on its way between a user, the magazines and a slab; magazines consist of these objects.
+/// An object that moves between a user, the magazines and a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object(pub(super) NonNull<u8>);
 
-// SAFETY: an object in transit has no user, and may be handed to any thread. Typed caches require `Send` of its value.
+// SAFETY: an object in transit has no user, and may be handed to any thread. Typed caches require that their values
+// are `Send`.
 unsafe impl Send for Object {}
 
-// Models have no malloc.
+// Models have no malloc, whose code uses this `impl`.
 impl Object {
     /// # Safety
     /// `memory` is an object without a user.

@@ -1,4 +1,4 @@
-//! Process-wide map from the address of a boxed object to its cache, with a word per page.
+//! Process-wide map from the address of a boxed object to its cache, with one word per page.
 //!
 //! ```text
 //!  address: | window: 17 bits | page in it: 18 bits | 12 bits |
@@ -6,17 +6,17 @@
 //!             └──> WINDOWS[window]: the owners of a window's pages, made when the first slab begins there
 //! ```
 //!
-//! A box is one word, because the object's address leads to the cache that frees it. The map belongs to the process instead of
-//! a subsystem, so a box need not know its subsystem. The frame of a page also names its cache, but each CPU that allocates
-//! from or frees to the slab writes the frame's cache line. A word of this map is only written when a slab of a typed cache is
-//! made; a cache line covers eight pages. The word stays after the slab was freed, because only addresses of objects in use are
-//! looked up.
+//! A box is only one word long, because the map leads from the object's address to the cache that frees the object. The
+//! map belongs to the process instead of a subsystem, so a box need not name its subsystem. The frame of a page also
+//! names its cache, but each CPU that allocates from or frees to the slab writes the frame's cache line. A word of this
+//! map is written only when a slab of a typed cache is made, and a cache line of the map covers eight pages. The word
+//! stays after its slab was freed, because only addresses of objects in use are looked up.
 //!
-//! A window is a GiB of addresses, and its words take 2 MiB of addresses. Only pages of the map that describe slabs of boxed
-//! objects are committed. The map is never freed, because a process uses few windows, repeatedly.
+//! A window is 1 GiB of addresses, whose words take 2 MiB of addresses. Only those pages of the map are committed that
+//! describe slabs of boxed objects. The map is never freed, because a process uses few windows again and again.
 //!
-//! The map of page owners exists longer than one execution of a model, but a checker's atomics do not. The checkers'
-//! builds therefore use `std`'s atomics for the map.
+//! The map exists longer than one execution of a model, but atomics of a model checker do not. The checkers' builds
+//! therefore use `std`'s atomics for the map.
 
 use crate::cache::Cache;
 use crate::debug::faults::Faults;
@@ -41,7 +41,8 @@ type Owner = FixedPtr<Cache>;
 type Owners = [Owner; PAGES];
 #[cfg(not(any(loom, shuttle)))]
 type Window = Published<Owners>;
-/// Pointer to a window's owners, for builds in which `Published` is a checker's.
+/// Pointer to the owners of a window's pages, for builds in which `Published` belongs to a model
+/// checker.
 #[cfg(any(loom, shuttle))]
 #[allow(clippy::disallowed_types, reason = "it outlives executions")]
 struct Window(std::sync::OnceLock<&'static Owners>);
@@ -65,20 +66,20 @@ impl Window {
     }
 }
 
-/// All windows; all zeros, so that untouched pages take no memory.
+/// All windows, initially zero, so that untouched pages take no memory.
 static WINDOWS: [Window; WINDOWS_LEN] = [const { Window::new() }; WINDOWS_LEN];
 
 /// The cache of an object.
 ///
-/// Cost: two loads from lines that are rarely written.
+/// Cost: two loads from cache lines that are rarely written.
 ///
 /// # Safety
-/// `object` is in use, and its slab's pages were [`set`].
+/// `object` is in use, and [`set`] was called for the pages of its slab.
 #[inline(always)]
 pub(crate) unsafe fn cache_of(object: NonNull<u8>) -> NonNull<Cache> {
     let address = object.addr().get();
-    // SAFETY: `set` made the window. The object was handed out afterwards, and the caller has synchronised with its allocation,
-    // so all writes of `set` are visible.
+    // SAFETY: `set` made the window. The object was handed out after `set`, and the caller has synchronised with the
+    // object's allocation, so all writes of `set` are visible.
     unsafe {
         let owners = WINDOWS.get_unchecked(address >> WINDOW_BITS).get().unwrap_unchecked();
         NonNull::new_unchecked(owners.get_unchecked(page_in_window(address)).get())
@@ -107,17 +108,18 @@ fn window(window: usize, backend: Backend) -> Option<&'static Owners> {
     if let Some(made) = window.get() {
         return Some(made);
     }
-    // No subsystem's faults are injected, because the process's history decides which subsystem makes the window.
+    // This call injects no faults, because which subsystem makes the window depends on the process's history.
     let region = Region::committed(size_of::<Owners>(), PAGE_SIZE, backend, &Faults::default())?;
-    // A huge page would be too large, because one page of the map covers 2 MiB of objects.
+    // A huge page would waste memory, because one page of the map covers 2 MiB of objects.
     region.advise(HugePages::Never);
-    // SAFETY: the memory is all zeros, which are null pointers. The region is leaked if it is published.
+    // SAFETY: the memory is all zeros, which are null pointers. If the region is published, it is never
+    // freed.
     match unsafe { window.offer(region.base().cast()) } {
         Ok(made) => {
             core::mem::forget(region);
             Some(made)
         }
-        // Of two threads that make a window, the second frees its region.
+        // If two threads make the same window, the second thread frees its region.
         Err(first) => Some(first),
     }
 }
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn page_owners_are_found_across_a_window_boundary() {
-        // Addresses without a subsystem, at which a program maps nothing.
+        // This address range belongs to no subsystem, and the program maps nothing there.
         let edge = 2_usize << WINDOW_BITS;
         let cache: *mut Cache = core::ptr::without_provenance_mut(64);
         let at = |address| NonNull::new(core::ptr::without_provenance_mut(address)).unwrap();

@@ -1,23 +1,25 @@
-//! The layers in front of a cache's slabs: an optional quarantine, and magazines unless they are off.
+//! The layers in front of a cache's slabs: an optional quarantine, and magazines unless the cache has
+//! none.
 //!
-//! `PerCpu` is the only interface between a cache and its magazines: a cache allocates, frees, flushes and counts through it.
-//! No other code tests whether the cache has magazines. The parameter `bypass` accesses the slabs directly, for a cache without
+//! A cache uses its magazines only through `PerCpu`: it allocates, frees, flushes and counts by this type. No other
+//! code tests if a cache has magazines. The parameter `bypass` accesses the slabs directly, for a cache without
 //! magazines.
 //!
 //! # Magazine sizes
 //!
-//! Magazine sizes were chosen by measurement. A CPU's stack must hold the batches that programs allocate and free
-//! repeatedly (some 1,000 small objects). With smaller stacks, CPUs meet at the depot and exchange each other's cache
-//! lines. A magazine must be large enough to be worth a visit to the depot, and small enough to fit the hardware caches
-//! of the CPU that takes it. A depot absorbs objects that one thread allocates and another thread frees, and batches
-//! that exceed the stacks. If an object does not fit in the depot, it is freed to its slab alone, which costs several
-//! times what an object costs in a visit to the depot. Larger sizes leave more memory unused, so the bounds are given
-//! in bytes, not in objects.
+//! The default magazine sizes were chosen by measurement. A CPU's stack must have room for the batches that programs
+//! allocate and free repeatedly (some 1,000 small objects). With smaller stacks, CPUs would meet at the depot and
+//! exchange cache lines. A magazine must be large enough to be worth an access to the depot, and small enough to fit
+//! into the hardware caches of the CPU that takes it. A depot absorbs objects that one thread allocates and another
+//! thread frees, and batches that exceed a CPU's stack. An object that does not fit into the depot is freed to its slab
+//! alone, which costs several times as much as its share of a depot access. Larger sizes leave more memory unused, so
+//! the bounds are given in bytes, not in objects.
 //!
-//! A magazine has room for 64 KiB of objects: at most 64 objects, and at least 4. A stack holds 256 KiB of objects: at most
-//! 1,216 objects, and at least two magazines. A depot holds 4 MiB of objects, and at most 1,024 magazines. When memory is
-//! short, stacks hold less and depots are flushed. Objects that are idle for two reap intervals are flushed. A rarely used
-//! cache keeps few objects: its first fill takes one object, and each later fill twice as many.
+//! A magazine has room for 64 KiB of objects: at most 64 objects, and at least 4. A stack holds 256 KiB of objects: at
+//! most 1,216 objects, and at least two magazines. A depot holds 4 MiB of objects, and at most 1,024 magazines. When
+//! memory is short, stacks hold less and depots are flushed. An object that is idle for two reap intervals is flushed
+//! to its slab. A rarely used cache keeps few objects, because its first fill takes one object, and each later fill
+//! takes twice as many.
 //!
 //! Linux 7's sheaves hold 60, 28, 12 and 4 objects, by size; `Sized { capacity: 60, stock: 0, .. }` is similar.
 
@@ -35,7 +37,8 @@ use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier, SweepGroup};
 use uslab_magazine::{StaticWords, Words};
 
-/// The sweep group of a subsystem's caches. This group follows the groups of the subsystem's zones, which share the table.
+/// The sweep group of a subsystem's caches. This group follows the sweep groups of the subsystem's zones, which share
+/// the table.
 pub(super) const OBJECTS: SweepGroup = SweepGroup::new(u32::MAX / 2);
 
 /// Magazine sizes of a cache, or of all caches of a subsystem.
@@ -59,13 +62,14 @@ pub enum Magazines {
     /// Magazine sizes by the object's size, tuned at run time. See the [module](self).
     #[default]
     BySize,
-    /// No magazines, for study and comparison: every allocation and free takes the lock of its node.
+    /// No magazines, for study and comparison: every allocation and free takes its node's lock.
     Off,
     /// Fixed magazine sizes, which are never tuned.
     Sized {
         /// Number of objects in a magazine, 1 to [`MAX_CAPACITY`].
         capacity: u16,
-        /// Maximum number of magazines that a CPU holds, in addition to the two that it needs.
+        /// Maximum number of magazines that a CPU holds, in addition to the two that every CPU
+        /// needs.
         stock: u16,
         /// Maximum number of magazines in each node's depot, up to [`MAX_DEPOT`](uslab_magazine::MAX_DEPOT).
         depot_limit: u32,
@@ -74,17 +78,14 @@ pub enum Magazines {
 
 /// Maximum number of objects in a magazine.
 pub const MAX_CAPACITY: usize = uslab_magazine::MAX_CAPACITY as usize;
-/// Minimum number of objects in a magazine.
 const MIN_CAPACITY: usize = 4;
-/// Number of bytes of objects in a magazine.
+/// Bytes of objects in a magazine.
 const TARGET_BYTES: usize = 64 << 10;
-/// Number of bytes of objects that a CPU's stack holds.
+/// Bytes of objects that a CPU's stack may hold.
 const MAX_STACK_BYTES: usize = 256 << 10;
-/// Maximum number of objects that a CPU's stack holds.
 const MAX_STACK_OBJECTS: usize = 1216;
-/// Number of bytes of objects that a node's depot keeps.
+/// Bytes of objects that a node's depot may keep.
 const MAX_DEPOT_BYTES: usize = 4 << 20;
-/// Maximum number of magazines in a depot.
 const MAX_DEPOT_MAGAZINES: usize = 1024;
 const MIN_DEPOT_MAGAZINES: usize = 10;
 
@@ -98,7 +99,7 @@ impl Magazines {
                 Some(Config { round_bytes: bytes as u64, ..Config::new(capacity, stock, depot_limit) })
             }
             Self::BySize => {
-                // Objects that hold other memory may occupy much more than their slots in slabs.
+                // Objects that own other memory may occupy much more than their slots in slabs.
                 let (least, least_depot) =
                     if holds > 0 { (1, 1) } else { (MIN_CAPACITY, MIN_DEPOT_MAGAZINES) };
                 let capacity = (TARGET_BYTES / bytes).clamp(least, MAX_CAPACITY);
@@ -158,7 +159,8 @@ pub(crate) struct PerCpu {
 enum CpuLayer {
     Magazines(Layer<Object, StackMemory>),
     Nothing,
-    /// The cache has no magazines, although they were requested: no number was left for the class, or memory was short.
+    /// The cache has no magazines, although its configuration requests them, because no class number was left, or
+    /// memory was short.
     Refused,
 }
 
@@ -194,7 +196,7 @@ impl PerCpu {
     fn layer(&self) -> Option<&Layer<Object, StackMemory>> {
         if let CpuLayer::Magazines(layer) = &self.front { Some(layer) } else { None }
     }
-    /// Returns `true` if magazines or quarantine may hold objects.
+    /// Returns `true` if the magazines or the quarantine may contain objects.
     pub(super) fn holds(&self) -> bool {
         self.layer().is_some() || self.quarantine.is_some()
     }
@@ -202,11 +204,13 @@ impl PerCpu {
     pub(super) fn capacity(&self) -> u64 {
         self.layer().map_or(1, |layer| layer.config().capacity.into())
     }
-    /// Returns `true` if magazines were requested but refused: see [`CpuLayer::Refused`].
+    /// Returns `true` if the configuration requests magazines that the cache lacks (see
+    /// [`CpuLayer::Refused`]).
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.front, CpuLayer::Refused)
     }
-    /// Passes a freed object through the quarantine, if any. `out` gets reusable objects.
+    /// Passes a freed object through the quarantine, if any. `out` receives the objects that may be
+    /// reused.
     pub(super) fn delay(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
         match &self.quarantine {
             Some(quarantine) => quarantine.push(object, out),
@@ -216,11 +220,10 @@ impl PerCpu {
     pub(super) fn quarantined(&self) -> u64 {
         self.quarantine.as_ref().map_or(0, Quarantine::len)
     }
-    /// Number of frees that ended in the quarantine.
+    /// Number of freed objects that are in quarantine, or that a reap or a close took out of it.
     pub(super) fn delayed_frees(&self) -> u64 {
         self.quarantine.as_ref().map_or(0, Quarantine::frees)
     }
-    /// Flushes the quarantine to the slabs.
     fn release(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         if let Some(quarantine) = &self.quarantine {
             slabs.flush(op, quarantine.take().map(Object));
@@ -244,7 +247,7 @@ impl PerCpu {
         self.layer().map_or_else(FastPath::disabled, |layer| layer.fast_path(words))
     }
 
-    /// Pops an object as the fast path does; used while the fast path is closed.
+    /// Pops an object as the fast path would, while the fast path is closed.
     #[inline(always)]
     pub(super) fn pop(&self) -> Option<Object> {
         self.layer()?.pop()
@@ -257,13 +260,14 @@ impl PerCpu {
         bypass: impl FnOnce() -> Option<Object>,
     ) -> Option<Object> {
         match self.layer() {
-            // The fast path was the layer's complete first step; with several nodes the first step depends on the CPU's node.
+            // With one node, the fast path was the complete first step; with several nodes, the first step also depends
+            // on the CPU's node.
             Some(layer) if layer.has_one_node() => layer.alloc_slow(op, slabs),
             Some(layer) => layer.alloc_in(op, slabs),
             None => bypass(),
         }
     }
-    /// Takes an object that the current CPU or the depot holds. `slabs` supplies no object.
+    /// Takes an object that the current CPU or the depot already holds. `slabs` supplies no object.
     pub(super) fn alloc_held(&self, slabs: &impl Supplier<Object>) -> Option<Object> {
         self.layer()?.alloc(slabs)
     }
@@ -284,13 +288,13 @@ impl PerCpu {
         }
     }
 
-    /// Returns `true` if the object is the last one freed on this CPU, as [`Layer::has_on_top`] does.
+    /// Returns `true` if this CPU freed the object last, as [`Layer::has_on_top`] does.
     pub(super) fn has_on_top(&self, slabs: &impl Supplier<Object>, object: Object) -> bool {
         self.layer()
             .is_some_and(|layer| layer.has_on_top(&layer.operation(OperationKind::Free), slabs, object))
     }
 
-    /// Flushes the objects of `cpus` to the slabs.
+    /// Flushes the objects on the stacks of `cpus` to the slabs.
     pub(super) fn drain(&self, slabs: &impl Supplier<Object>, cpus: Range<u32>) {
         self.for_each_layer(|layer| layer.drain(slabs, cpus));
     }
@@ -299,13 +303,14 @@ impl PerCpu {
         self.release(op, slabs);
         self.for_each_layer(|layer| layer.flush_all_in(op, slabs));
     }
-    /// Flushes all objects of the layer to the slabs. Returns the number of objects flushed to the slabs.
+    /// Flushes all objects of the layer to the slabs. Returns the number of objects that the call
+    /// flushed.
     pub(super) fn reap(&self, slabs: &impl Supplier<Object>) -> u64 {
         self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap(slabs))
     }
 
-    /// Makes the cache take part in [sweeps](OBJECTS) of the table's stacks. The cache is already on the list of caches that
-    /// collect.
+    /// Makes the cache take part in [sweeps](OBJECTS) of the table's stacks. The cache must already be listed as a
+    /// cache that collects objects after a sweep.
     pub(crate) fn join_sweeps(&self) {
         self.for_each_layer(|layer| layer.join_sweeps(OBJECTS));
     }
@@ -410,7 +415,7 @@ mod tests {
         drop(held);
     }
 
-    /// Magazines belong to CPUs, so a thread that has allocated once must not leave memory that belongs to it.
+    /// Magazines belong to CPUs, so a thread that has allocated once must not leave cached memory behind.
     #[test]
     fn cached_memory_does_not_grow_with_threads() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
@@ -430,12 +435,12 @@ mod tests {
         }
         let info = cache.info();
         assert_eq!((info.allocs, info.frees), (1000 * cpus, 1000 * cpus));
-        // The bound is less than an object for each of a CPU's thousand threads. Threads that find their CPU's region claimed
-        // take more than ten objects.
+        // The bound is less than an object for each of a CPU's thousand threads. A thread that finds its CPU's region
+        // claimed takes more than ten objects.
         assert!(info.in_magazines + info.in_depot <= 500 * cpus, "{info:?}");
     }
 
-    /// A cache that served ten allocations must keep about ten objects.
+    /// A cache that served ten allocations must keep only about ten objects.
     #[test]
     fn rarely_used_cache_keeps_few_objects() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
@@ -453,7 +458,7 @@ mod tests {
         assert!(info.in_magazines + info.in_depot < 20, "{info:?}");
     }
 
-    /// A batch that a thread allocates and frees repeatedly must need no slab again, up to the size of a depot and a stack.
+    /// A batch that a thread allocates and frees repeatedly must need no new slab, if it fits into a depot and a stack.
     #[test]
     fn repeated_4_mib_batches_need_no_new_slabs() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
@@ -477,7 +482,6 @@ mod tests {
         }
     }
 
-    /// Checks the bounds of the objects that a CPU and a depot park.
     #[test]
     fn objects_kept_in_depots_are_bounded() {
         let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();

@@ -56,7 +56,7 @@ impl<'c> Prefilled<'c> {
         Ok(new)
     }
 
-    /// Takes an object; returns `None` if the stock is empty, which never happens during the first `n` allocations.
+    /// Takes an object; returns `None` if the stock is empty, which cannot happen during the first `n` allocations.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         let object = self.objects.pop()?;
@@ -66,7 +66,7 @@ impl<'c> Prefilled<'c> {
     /// Returns an object to the stock; if the stock is full, frees the object to the cache.
     ///
     /// # Safety
-    /// The conditions of [`KmemCache::free`] hold; any object of the cache is accepted.
+    /// The conditions of [`KmemCache::free`] hold; `object` may be any object of the cache.
     #[inline(always)]
     pub unsafe fn free(&mut self, object: NonNull<u8>) {
         if self.objects.len() < self.max_stock {
@@ -76,7 +76,7 @@ impl<'c> Prefilled<'c> {
         unsafe { self.cache.free(object) };
     }
 
-    /// Number of objects in stock: the next `len` allocations cannot fail.
+    /// Number of objects in stock: also the number of next allocations that cannot fail.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
@@ -88,7 +88,7 @@ impl<'c> Prefilled<'c> {
     /// Refills the stock to at least `n` objects, and raises its capacity to `n`.
     ///
     /// # Errors
-    /// Fails if fewer objects are available; the stock keeps its objects.
+    /// Fails if fewer objects are available, and leaves the stock unchanged.
     #[doc(alias = "kmem_cache_refill_sheaf")]
     pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
         let more = n.saturating_sub(self.len());

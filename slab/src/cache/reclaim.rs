@@ -13,16 +13,16 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{DrainScope, Operation};
 
-/// Number of the cache whose limit a shrinker serves; 0 for all memory.
+/// Number of the cache whose limit a shrinker serves, or 0 for a shrinker of all memory.
 fn number(cache: Option<&Cache>) -> u64 {
     cache.map_or(0, |cache| cache.number)
 }
 
 impl Core {
-    /// Takes the stacks of `cpus` of all caches, with one fence per table. The objects wait until each cache has
-    /// flushed the objects that belong to it.
+    /// Takes the stacks of all caches on `cpus`, with one fence per table. The taken objects wait until each
+    /// cache has flushed its own objects.
     fn sweep(&self, cpus: Range<u32>, which: DrainScope) {
-        // One cache flushes the deferred frees of all caches.
+        // A call on one cache flushes the deferred frees of all caches.
         self.caches.iter().take(1).for_each(|cache| cache.flush_deferred());
         self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECTS);
     }
@@ -53,7 +53,7 @@ impl Core {
         self.memory.pages.tables().decommit_idle();
         slabs
     }
-    /// Drains the objects in the magazines of `cpus`.
+    /// Drains the objects on the stacks of `cpus` to their slabs.
     pub(crate) fn drain(&self, cpus: Range<u32>) {
         self.sweep(cpus, DrainScope::All);
         self.after_sweep(|cache| {
@@ -70,20 +70,20 @@ impl Core {
         self.refs().map(|cache| cache.discard_empty(&cache.operation(OperationKind::Reclaim).cold())).sum()
     }
 
-    /// Reclaims memory: all caches except `except` free their empty slabs and keep less in the future, and freed
-    /// mappings are unmapped. Returns the number of slabs and mappings.
+    /// Reclaims memory: all caches except `except` free their empty slabs and keep less memory from now on, and
+    /// freed mappings are unmapped. Returns the number of freed slabs plus unmapped mappings.
     pub(crate) fn reclaim(&self, op: &Operation, except: Option<&Cache>) -> usize {
         let others = self.refs().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
         let slabs = others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty(op));
         slabs.sum::<usize>() + usize::from(self.release_huge() > 0)
     }
 
-    /// Uncharges `bytes` bytes of mappings, and returns the number.
+    /// Uncharges `bytes` bytes of mappings, and returns this number.
     pub(crate) fn uncharge_huge(&self, bytes: usize) -> usize {
         self.memory.pages.uncharge(bytes / PAGE_SIZE);
         bytes
     }
-    /// Unmaps all freed mappings. Returns the number of bytes.
+    /// Unmaps all mappings that are kept for reuse. Returns the number of bytes.
     pub(crate) fn release_huge(&self) -> usize {
         self.uncharge_huge(self.huge.release())
     }
@@ -106,8 +106,8 @@ impl Core {
         cache.into_iter().for_each(Cache::wake_threads);
         registration
     }
-    /// Runs shrinkers for growing fractions until `again` succeeds or nothing is left. If `cache` is given, only
-    /// shrinkers of this cache's limit run.
+    /// Runs shrinkers for growing fractions of their objects, until `again` succeeds or nothing is left to free.
+    /// If `cache` is given, only shrinkers of that cache's limit run.
     pub(crate) fn shrink_until<T, E>(
         &self,
         gfp: Gfp,
@@ -120,7 +120,7 @@ impl Core {
 }
 
 impl Core {
-    /// Iterates the sampling caches, with the number of each cache's allocations.
+    /// Iterates the caches that the guard samples, with the number of each cache's allocations.
     fn sampling(&self) -> impl Iterator<Item = (CacheRef, u64)> + '_ {
         let sampled =
             self.refs().filter(|cache| cache.config().page_class.is_some() || cache.config().guarded);
@@ -129,13 +129,13 @@ impl Core {
     fn samples(&self) -> bool {
         self.guard.is_on()
     }
-    /// The number of allocations from all sampling caches; the number changes as long as there are allocations to
-    /// sample.
+    /// Number of allocations from all caches that the guard samples. This number changes as long as there are
+    /// allocations to sample.
     fn sampled_from(&self) -> u64 {
         if self.samples() { self.sampling().map(|(_, allocs)| allocs).sum() } else { 0 }
     }
-    /// If the interval had enough allocations for a sample, but no sample was taken, drains the stacks of one class.
-    /// The class is drawn in proportion to its allocations.
+    /// If the interval had enough allocations for a guard sample, but no sample was taken, drains the stacks of one
+    /// class. The class is drawn at random, in proportion to its allocations.
     fn force_one_miss(&self) {
         if !self.samples() {
             return;
@@ -180,8 +180,8 @@ impl Reap for Core {
         self.memory.pages.changes() + self.huge.changes() + self.sampled_from() + self.idle_objects.get()
     }
     fn is_needed(&self, seen: u64) -> bool {
-        // Relaxed: a new waiter wakes the reaper. If the reaper is just falling asleep and misses the waiter, it checks again
-        // in a second.
+        // Relaxed: a new waiter wakes the reaper. If the reaper is just about to sleep and misses the waiter, it checks
+        // again after a second.
         self.waited_for.load(Relaxed) > 0 || self.samples() && self.changes() != seen
     }
     fn background(&self) -> &Background {
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(core.memory.pages.tables().decommit_idle(), 0);
     }
 
-    /// A table that waits for more caches may keep pages.
+    /// A table that waits for more caches may keep some pages.
     #[test]
     fn dropping_caches_decommits_their_magazine_stacks() {
         let subsystem = subsystem(0);
@@ -287,7 +287,7 @@ mod tests {
         assert!(held() < before);
     }
 
-    /// Stacks that are in use may keep objects, because a stack's size does not change until the stack is drained.
+    /// Stacks in use may keep objects, because the size of a stack changes only when the stack is drained.
     #[test]
     fn magazines_shrink_after_the_cache_reached_its_limit() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
@@ -351,7 +351,7 @@ mod tests {
         let held: Vec<_> = (0..20_000).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
         let of_magazines = samples();
         drop(held);
-        // From now on each allocation misses.
+        // While the profile runs, each allocation misses.
         subsystem.start_profile(1 << 20).unwrap();
         (0..20_000).for_each(|_| drop(cache.alloc_block(Gfp::KERNEL).unwrap()));
         subsystem.stop_profile();
@@ -361,7 +361,7 @@ mod tests {
         }
     }
 
-    // On other systems each allocation misses.
+    // In builds that this `cfg` excludes, each allocation misses.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn guard_forces_a_miss_after_an_interval_without_samples() {

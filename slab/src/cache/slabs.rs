@@ -1,4 +1,5 @@
-//! The slabs of a cache: making and charging slabs, constructing their objects, taking and freeing objects, releasing slabs.
+//! The slabs of a cache: making and charging slabs, constructing their objects, allocating and freeing objects, and
+//! releasing slabs.
 
 use super::{Cache, Object};
 use crate::cache::node::{BANDS, FreeOptions, FreedState, Node, ObjectIndex, State, UnlistedSlabs};
@@ -22,7 +23,8 @@ use uslab_magazine::sync::{assert_unlocked, catch_panic, contain_panic, tell, th
 use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::tracepoints::Step;
 
-/// Number of objects freed in one lock hold: few enough that other threads wait little, and many enough that the lock is cheap.
+/// Number of objects freed in one lock hold, chosen so that other threads wait little and the lock's cost per object is
+/// small.
 const BATCH: usize = 32;
 
 /// Flags of an object's allocation that also apply to the slab's pages.
@@ -49,7 +51,7 @@ impl From<AllocError> for Refusal {
 }
 
 thread_local! {
-    /// True while the thread runs a destructor of any cache.
+    /// True while this thread runs a destructor of any cache.
     pub(super) static DESTRUCTING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -60,8 +62,8 @@ impl Cache {
         Object(unsafe { address_above(base, self.geometry().offset(index)) })
     }
 
-    /// Takes up to `max` objects from listed slabs of `node`. If an object is not constructed, it is taken alone, and
-    /// is then constructed.
+    /// Takes up to `max` objects from listed slabs of `node`. An unconstructed object is taken alone, and then
+    /// constructed.
     pub(super) fn alloc_from_slabs(
         &self,
         op: &Operation,
@@ -98,8 +100,8 @@ impl Cache {
                 let run = batch[start..len].iter().map_while(|entry| entry.filter(|(n, _)| *n == node));
                 let (mut unlisted, mut refused, mut count) = (UnlistedSlabs::default(), [None; BATCH], 0);
                 let mut places = 0;
-                // SAFETY: `place` found each object in a slab of this cache. The object's bit is set, so the slab stays listed.
-                // By contract, the object is not already free.
+                // SAFETY: `place` found each object in a slab of this cache. The object's bit is set, so the slab stays
+                // listed. By contract, the object is not free yet.
                 let above = unsafe {
                     self.nodes[node as usize].free(
                         op,
@@ -134,8 +136,8 @@ impl Cache {
         }
     }
 
-    /// Fills `batch` with the places of the next objects, and returns the number of places. No lock is held while the magazine
-    /// is emptied and the frames are read.
+    /// Fills `batch` with the places of the next objects, and returns the number of places. The call holds no lock
+    /// while it empties the magazine and reads the frames.
     fn find_places(
         &self,
         objects: &mut impl Iterator<Item = Object>,
@@ -161,7 +163,7 @@ impl Cache {
         len
     }
 
-    /// Frees objects of one node that are not constructed. Returns the number of slabs released.
+    /// Frees objects of one node, which are not constructed. Returns the number of slabs released.
     fn free_destructed(&self, op: &Operation, places: &[ObjectIndex], back: FreedState) -> usize {
         let Some(ObjectIndex { slab, .. }) = places.first() else { return 0 };
         let (memory, mut unlisted) = (&self.core.memory, UnlistedSlabs::default());
@@ -177,10 +179,10 @@ impl Cache {
         slabs
     }
 
-    /// Destructs the free objects of slabs that stay, which frees the memory that the objects hold. Returns the number of slabs
-    /// released.
+    /// Destructs the free objects of slabs that stay, which frees the memory that the objects own. Returns the number
+    /// of slabs released.
     ///
-    /// Objects of a type-stable cache stay constructed, because readers may access them.
+    /// Objects of a type-stable cache stay constructed, because readers may access free objects.
     pub(super) fn destruct_idle(&self, op: &Operation) -> usize {
         if !self.constructs_one_by_one() || self.config.type_stable || !self.has_destructor() {
             return 0;
@@ -225,13 +227,12 @@ impl Cache {
             || self.config.no_access
             || self.config.debug.intersects(watched)
     }
-    /// Returns memory to the system: up to `most` pages inside slabs that no object in use touches. Returns the number
-    /// of pages.
+    /// Returns to the system up to `most` pages of slabs, on which no object is in use. Returns the number of pages.
     fn discard_unused_of(&self, node: &Node, most: u64) -> u64 {
         if self.free_objects_hold_something() || !self.core.memory.pages.discards_pages() {
             return 0;
         }
-        // SAFETY: free objects hold nothing, as checked above.
+        // SAFETY: the check above ensures that free objects have no contents that matter.
         unsafe { node.discard_unused(&self.core.memory, most) }
     }
     /// Discards pages that were unused throughout the reaping interval that just ended.
@@ -242,8 +243,8 @@ impl Cache {
         self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, u64::MAX));
     }
 
-    /// Allocates pages of the usual order; if these are not immediately available, allocates the smallest order that
-    /// holds an object.
+    /// Allocates pages of the usual order; if these are not immediately available, allocates pages of the smallest
+    /// order that holds an object.
     pub(super) fn pages(&self, op: &Operation, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
         let (order, least) = (self.geometry().order(), self.geometry().min_order());
         let mut flags = gfp & INHERITED_GFP | self.config.page_flags;
@@ -274,7 +275,7 @@ impl Cache {
         self.config.hooks.as_ref().is_some_and(|hooks| hooks.destruct.is_some())
     }
 
-    /// Constructs an object to which no other thread has access. On failure the object's bytes are zeros again.
+    /// Constructs an object that no other thread can access. On failure the object's bytes are zeros again.
     pub(super) fn construct(&self, object: Object) -> Result<(), Refusal> {
         let Some(hooks) = &self.config.hooks else { return Ok(()) };
         assert_unlocked();
@@ -302,8 +303,8 @@ impl Cache {
         Err(refusal)
     }
 
-    /// Destructs an object to which no other thread has access. A panic ends only the destructor: the panic hook has
-    /// already reported it, and the caller, who frees an unrelated object, cannot handle it.
+    /// Destructs an object that no other thread can access. A panic ends only the destructor: the panic hook has
+    /// already reported it, and the caller, which frees an unrelated object, cannot handle it.
     pub(super) fn destruct(&self, object: Object) {
         let Some(hooks) = &self.config.hooks else { return };
         if let Some(destruct) = &hooks.destruct {
@@ -325,7 +326,7 @@ impl Cache {
         unsafe { object.0.write_bytes(0, self.geometry().object_size()) };
     }
 
-    /// Charges one more slab, if the limits allow it.
+    /// Charges one more slab to the cache's limit and to its account, if both allow it.
     pub(super) fn charge(&self) -> Result<(), AllocError> {
         let bytes = self.geometry().order().bytes();
         // The cache's own limit is charged first. Undoing an account's charge notifies waiters, which may include the caller.
@@ -336,7 +337,7 @@ impl Cache {
         self.charge_slab().inspect_err(|_| self.uncharge_account(bytes))
     }
     fn charge_slab(&self) -> Result<(), AllocError> {
-        // Relaxed: the charge publishes nothing of the slabs.
+        // Relaxed: the charge publishes nothing about the slabs.
         let mut charged = self.counts.charge.load(Relaxed);
         let call = Call::of(LIMIT, self.geometry().order().bytes());
         if self.core.faults.fires(call.cache(self.name())) {
@@ -355,13 +356,14 @@ impl Cache {
         }
     }
     pub(super) fn uncharge(&self, order: Order) {
-        // Acquire: pairs with the Release of `touch_charge`. The charge is reduced first, because notified waiters read it.
+        // Acquire: pairs with the Release of `touch_charge`. The charge is reduced before waiters are notified, because
+        // notified waiters read it.
         self.counts.charge.fetch_sub(1, Acquire);
         self.uncharge_account(order.bytes());
         self.let_grow();
     }
-    /// Adds 0 to the charge for a waiter: a thread that decrements the charge later sees the waiter, and the waiter
-    /// sees every earlier decrement.
+    /// Adds 0 to the charge on behalf of a waiter: a thread that decrements the charge later sees the waiter, and
+    /// the waiter sees every earlier decrement.
     pub(super) fn touch_charge(&self) {
         // Release: pairs with the Acquire of `uncharge`.
         self.counts.charge.fetch_add(0, Release);
@@ -390,14 +392,14 @@ impl Cache {
             self.begin_grace(&self.counts.grace);
             self.counts.grace_pages.add(pages);
             crate::reclaim::rcu::after_grace(move || {
-                // The count is reduced before the pages are freed, because the child of a fork in between would count them
-                // twice.
+                // The count is reduced before the pages are freed, because the child of a fork in between would
+                // otherwise count the pages twice.
                 cache.counts.grace_pages.sub(pages);
-                // The deferred release belongs to no operation of a caller.
+                // The deferred release is not part of a caller's operation.
                 let ended = contain_panic(|| cache.end_slab(&cache.operation(OperationKind::Reclaim), slab));
-                // A thread that waits for 0 finds all other work done except the uncharge, which notifies separately. The child
-                // of a fork in between may have a lost slab charged, but never waits for a slab that does not exist. Relaxed:
-                // the count publishes no other data.
+                // A thread that waits until this count is 0 finds all other work done except the uncharge, which
+                // notifies waiters separately. In the child of a fork in between, a lost slab may stay charged, but the
+                // child never waits for a slab that does not exist. Relaxed: the count publishes no other data.
                 cache.counts.grace.fetch_sub(1, Relaxed);
                 ended.flatten().into_iter().for_each(|order| cache.uncharge(order));
             });
@@ -406,8 +408,8 @@ impl Cache {
         self.end_slab(op, slab).into_iter().for_each(|order| self.uncharge(order));
     }
 
-    /// Makes a slab inaccessible if only the addresses of its objects are used; returns `false` if the system refuses.
-    /// All other slabs get a guard, if the system permits it.
+    /// Makes a slab inaccessible if the cache's users need only the addresses of objects; returns `false` if the
+    /// system refuses. Every other slab gets a guard page, if the system permits it.
     pub(super) fn hide(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
         let guarded = self.has_guard(slab) && self.core.mappings.are_there();
@@ -427,8 +429,8 @@ impl Cache {
                 && (!self.has_guard(slab) || pages.guard(slab, order, false))
         }
     }
-    /// Returns `true` if the slab ends in a guard. Only slabs in the first pages have guards, because each guard costs two of
-    /// the process's limited mappings.
+    /// Returns `true` if the slab ends in a guard. Only slabs in the first pages have guard pages, because each guard
+    /// page costs two of the mappings that a process may have.
     fn has_guard(&self, slab: Pfn) -> bool {
         self.geometry().guard() > 0 && slab.get() < self.core.mappings.guarded_pages()
     }
@@ -443,19 +445,19 @@ impl Cache {
     }
     fn forget_class(&self, _slab: Pfn, _order: Order) {
         if self.class_to_record(_order).is_some() {
-            // SAFETY: `record_class` was called earlier, for a slab whose objects all belong to this cache.
+            // SAFETY: `record_class` was called for this slab, all of whose objects belong to this cache.
             unsafe { self.core.memory.classes.clear(_slab.get() as usize, _order.pages() as usize) };
         }
     }
-    /// The class to record for a slab of this order. Lookups assume that slabs have the usual order; objects in slabs
-    /// of another order are found by their frames.
+    /// Page class to record for a slab of the given order. Lookups assume that slabs have the usual order; an object
+    /// in a slab of another order is found by its page's frame.
     fn class_to_record(&self, order: Order) -> Option<Known> {
         let class = self.config.page_class.filter(|_| order == self.geometry().order())?;
         let [_, frees, _] = self.fast_paths();
         Some(Known::new(class, frees.stack()))
     }
 
-    /// Records the owner of a slab's pages for boxes of typed caches, which construct their objects.
+    /// Records the owner of a slab's pages, so that boxes of typed caches find their cache.
     pub(super) fn record_owner(&self, slab: Pfn, order: Order) -> bool {
         if !self.has_hooks() {
             return true;
@@ -465,7 +467,7 @@ impl Cache {
             && page_owners::set(first, pages, self.owner().cast(), self.core.backend)
     }
 
-    /// Ends a slab that no other thread knows. The caller undoes the slab's charge.
+    /// Frees the pages of a slab that no other thread knows. The caller uncharges the slab.
     fn end_slab(&self, op: &Operation, slab: Pfn) -> Option<Order> {
         tell!(op: Step::SlabReleased { slab: slab.get() });
         let memory = &self.core.memory;
@@ -481,7 +483,7 @@ impl Cache {
             self.uncover_slab(slab, order);
         }
         if !self.show(slab, order) {
-            // The pages stay inaccessible, so they are not freed.
+            // The pages stay inaccessible, so they cannot be freed.
             return None;
         }
         // SAFETY: `pages` allocated the slab with this order. All objects of the slab are free, and the slab is on no list.

@@ -18,27 +18,31 @@
 //! }
 //! ```
 //!
-//! In a model, the API of the caches is the usual API. Sizes are small, so that a few operations reach every path
-//! ([`Config::for_models`](crate::Config::for_models)). Each execution has a separate global subsystem. Threads run on
-//! one of two simulated CPUs: [`on_cpu`] selects a CPU, and a [`Script`] moves a thread between two steps.
+//! In a model, the caches have their usual API. Objects and magazines are small, so that a few operations reach every
+//! path ([`Config::for_models`](crate::Config::for_models)). Each execution has a separate global subsystem. Threads
+//! run on one of two simulated CPUs: [`on_cpu`] selects the CPU, and a [`Script`] moves a thread to the other CPU
+//! between two steps.
 //!
 //! In addition to your own assertions, a model detects invalid frees, double frees, and all errors that loom detects in
-//! your atomics, locks and cells. A model also finds code that hands an object from thread to thread with too weak an
-//! ordering: a free must happen before the object's next allocation, and an allocation before the free. For your
-//! atomics, locks and cells use [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a
-//! model; loom's own atomics skip interleavings. `planted!` marks bugs that [`caught`] must find. `scenarios!` lists
-//! models and their planted bugs in one table. `uslab/examples/check_your_code.rs` shows all of the kit's tools, and
+//! your atomics, locks and cells. A model also finds code that passes an object between threads with too weak a memory
+//! ordering: a free must happen before the object's next allocation, and an allocation before the free. Take atomics,
+//! locks and cells from [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a model;
+//! loom's own atomics skip interleavings. `planted!` marks bugs that [`caught`] must find. `scenarios!` lists models
+//! and their planted bugs in one table. `uslab/examples/check_your_code.rs` shows all of the kit's tools, and
 //! `sessions.rs` shows the tools for [handles](crate::handle).
 //!
-//! A failing model prints the trace of the execution, a step per line, and a command that repeats only that execution.
-//! `STORY_JSON=file` also writes the trace to a file, from which `uslab story file --html page.html` makes a page. `tell!` adds
-//! your own steps to the trace, and does nothing outside loom. `STORY=1` prints the traces of planted bugs.
+//! A failing model prints the trace of the execution, one step per line, and a command that repeats only that
+//! execution. `STORY_JSON=file` also writes the trace to a file, from which `uslab story file --html page.html` makes a
+//! page. `tell!` adds your own steps to the trace, and does nothing outside loom. `STORY=1` prints the traces of
+//! planted bugs.
 //!
-//! A model does not detect errors in an object's bytes (loom checks only its cells), nor errors beyond the bound. Models have
-//! no size classes (`Kmalloc`), grace periods or reapers. In a failed execution no destructor of a cache or an object runs.
-//! `loom::model` works too, with `LOOM_MAX_BRANCHES=10000 LOOM_MAX_PREEMPTIONS=2`, but its executions are not counted.
+//! A model detects neither errors in an object's bytes (loom checks only its cells) nor errors beyond the bound. Models
+//! have no size classes (`Kmalloc`), grace periods or reapers. If an execution fails, the destructors of its caches and
+//! objects do not run. `loom::model` works too, with `LOOM_MAX_BRANCHES=10000 LOOM_MAX_PREEMPTIONS=2`, but does not
+//! count its executions.
 
-/// Minimum number of bytes from one object to the next: the checker's record of object owners has one cell per `SPACING` bytes.
+/// Minimum number of bytes from one object to the next; the model checker's record of object owners has one cell per
+/// `SPACING` bytes.
 pub const SPACING: usize = crate::geometry::SPACING;
 
 #[cfg(loom)]

@@ -1,6 +1,7 @@
 //! Invalid frees and overwritten memory, and the one handler that receives the reports.
 //!
-//! Errors that are always detected, or only with checked frees and other options:
+//! This table lists errors that are always detected, and errors that only checked frees or other
+//! options detect:
 //!
 //! | what | noticed, with checked frees | noticed, without | test |
 //! |---|---|---|---|
@@ -27,25 +28,27 @@
 //!
 //! After the handler has returned, overwritten debug bytes are repaired, and the allocation or free continues. With the
 //! flag `U`, reports name the last allocation and free of the object. If a free is refused, the report describes the
-//! object that contains the address, whatever its cache is. [`Corruption::report`] has everything known about the
-//! object; `{:#}` shows the report.
+//! object that contains the address, whichever cache that object belongs to. [`Corruption::report`] has everything
+//! known about the object; `{:#}` shows the report.
 //!
-//! The [handler](Handler) decides the consequence: the [default](abort) prints the report to standard error and aborts the
-//! process.
+//! The [handler](Handler) decides what happens next: the [default](abort) prints the report to standard error and
+//! aborts the process.
 //!
 //! *Checked frees* are enabled by [`Config::check_frees`](crate::Config::check_frees),
-//! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees) or `USLAB_OPTIONS=check=1`: one byte per object
-//! records that the object is out. In builds without debug assertions the option is off by default. Without checked frees, a
-//! double free is detected only when the object reaches its slab, whose bit is already clear. Before the object reaches its
-//! slab, which may take long, **it may be allocated twice**. If the object was handed out again in between, the double free is
-//! missed, or attributed to a later free. A request for the size of a free object is not detected either.
+//! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees) or `USLAB_OPTIONS=check=1`: one byte per
+//! object records that the object is in use. Checked frees are off by default in builds without debug assertions.
+//! Without checked frees, a double free is detected only when the object reaches its slab, whose bit for the object is
+//! already clear. It may take long until the object reaches its slab, and until then **it may be allocated twice**. If
+//! the object was allocated again between its two frees, the double free is missed, or a later free is reported
+//! instead. Without checked frees, a request for the size of a free object is not detected either.
 //!
 //! A free that does not name its cache (`Kmalloc`, `Malloc`) reads the page's frame and the cache that the frame names.
-//! The frame and the cache are enough to decide if an object begins at the address. A free with a layout
-//! ([`Malloc::free_sized`](crate::Malloc), and therefore `dealloc` of a `#[global_allocator]`) reads no frame, unless
+//! The frame and the cache suffice to decide if an object begins at the address. A free with a layout
+//! ([`Malloc::free_sized`](crate::Malloc), and therefore `dealloc` of a `#[global_allocator]`) reads no frame unless
 //! frees are checked.
 //!
-//! A refused free changes nothing, even if an object is at the address. The handler runs with no lock held.
+//! A refused free changes nothing, even if the address is in an object. The handler is called with no lock
+//! held.
 
 use super::lines::Lines;
 use super::report::ObjectReport;
@@ -73,7 +76,7 @@ pub enum CorruptionKind {
     WrongCache,
     /// The caller requested the size of an address that belongs to no object of any cache.
     NotAnObject,
-    /// The bytes before or behind an object were overwritten.
+    /// The bytes before or after an object were overwritten.
     RedZone,
     /// A free object was overwritten.
     Poison,
@@ -81,7 +84,7 @@ pub enum CorruptionKind {
     Padding,
     /// The free passed a size that is not the object's size.
     WrongSize,
-    /// The bytes behind the requested size were overwritten.
+    /// The bytes after the requested size were overwritten.
     Overflow,
     /// The object was written to while it was free.
     WriteAfterFree,
@@ -130,20 +133,21 @@ impl fmt::Display for CorruptionKind {
 pub struct Corruption<'a> {
     /// Kind of the error.
     pub kind: CorruptionKind,
-    /// Address that was freed, or the address of the damaged object.
+    /// Address that the caller freed, or address of the damaged object.
     pub address: usize,
     /// Name of the cache to which the object was freed; `kmalloc` for any size class.
     pub cache: &'a str,
-    /// Name of the cache that owns the address, if it is another cache.
+    /// Name of the cache that owns the address, if it differs from the cache to which the object
+    /// was freed.
     pub owner: Option<&'a str>,
     /// Index of the object in its slab; `None` if no object is at the address.
     pub index: Option<usize>,
-    /// Record of the object, if its cache is [debugged](crate::debug::flags) with more than `F`.
+    /// Record of the object, if its cache has [debug flags](crate::debug::flags) besides `F`.
     pub report: Option<&'a ObjectReport<'a>>,
 }
 
 impl fmt::Display for Corruption<'_> {
-    /// Writes one line; with `{:#}` also the report, if available.
+    /// Writes one line, followed by the report if the format is `{:#}` and a report exists.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(report) = self.report
             && f.alternate()
@@ -161,14 +165,13 @@ impl fmt::Display for Corruption<'_> {
     }
 }
 
-/// Handler that is called for every refused free and every damage, with no lock held. A handler may end the process. A panic
-/// ends only the handler's call: see [panics](crate::error#panics).
+/// Handler that is called for every refused free and every damage, with no lock held. A handler may end the process. A
+/// panic ends only the handler's call (see [panics](crate::error#panics)).
 pub type Handler = dyn Fn(&Corruption<'_>) + Send + Sync;
 
-/// The default handler: prints the report to standard error and aborts, because the program may have further, undetected
-/// errors.
+/// Prints the report to standard error and aborts, because the program may have further, undetected errors.
 pub fn abort(corruption: &Corruption<'_>) {
-    // `eprintln!` is not used, because it panics if standard error is closed.
+    // This code does not use `eprintln!`, which panics if standard error is closed.
     let mut lines = Lines::new();
     let _ = writeln!(lines, "uslab: corruption: {corruption}");
     if corruption.report.is_some() {

@@ -1,7 +1,7 @@
 //! Fault injection in a whole subsystem, at the fault points of pages and of object caches.
 //!
-//! [`uslab_buddy::faults`] has the mechanism and the syntax of rules. Faults are part of the pages' configuration, so that they
-//! also affect the first reservation:
+//! [`uslab_buddy::faults`] implements the injection, and describes the syntax of rules. Faults are part of the pages'
+//! configuration, so that they also affect the first reservation of addresses:
 //!
 //! ```
 //! use uslab::faults::{self, Faults};
@@ -26,20 +26,21 @@
 pub use uslab_buddy::faults::{BadRule, Faults, Point, Rule, Tally};
 pub use uslab_buddy::faults::{COMMIT, Call, DECOMMIT, MAGAZINE, PAGE, RESERVE};
 
-/// Fault point of a slab's bitmap: see [`Point::what`].
+/// Fault point of a slab's bitmap (see [`Point::what`]).
 pub const BITMAP: Point =
     Point { name: "bitmap", what: "no memory for the bitmap of a slab of many objects" };
-/// Fault point of a cache's slabs: see [`Point::what`]. Allocations that magazines serve do not reach the fault point `slab`.
+/// Fault point of a cache's slabs (see [`Point::what`]). Allocations that magazines serve do not reach this fault
+/// point.
 pub const SLAB: Point = Point { name: "slab", what: "a cache's slabs give no object" };
-/// Fault point of an object's constructor: see [`Point::what`].
+/// Fault point of an object's constructor (see [`Point::what`]).
 pub const CONSTRUCTOR: Point = Point { name: "constructor", what: "an object's constructor panics" };
-/// Fault point of a cache's limit: see [`Point::what`].
+/// Fault point of a cache's limit (see [`Point::what`]).
 pub const LIMIT: Point = Point { name: "limit", what: "a cache is at its limit of slabs" };
 
 /// All fault points, from the lowest level up.
 pub const POINTS: [Point; 9] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE, BITMAP, SLAB, CONSTRUCTOR, LIMIT];
 
-/// Payload of an injected constructor panic, a `&'static str`. An injected panic bypasses the panic hook.
+/// Payload of an injected constructor panic: a `&'static str`. An injected panic bypasses the panic hook.
 pub const CONSTRUCTOR_PANIC: &str = "the constructor was refused by fault injection";
 
 /// Parses rules for all [`POINTS`].

@@ -12,9 +12,10 @@
 //! Each flag implies `F`. Damage is [reported](crate::corruption), and repaired if the process continues.
 //! [`validate`](crate::KmemCache::validate) checks all objects of a cache in one call.
 //!
-//! Rules select caches by name, in Linux's syntax. `FZPU` applies to all caches. `FZ,dentry,inode_*;U,kmalloc-64` sets
-//! `FZ` for two names and `U` for one. `-` means no flag, and no letters mean `FZPU`. In `USLAB_OPTIONS` a comma ends
-//! an option, so `:` precedes the names: `USLAB_OPTIONS='slab_debug=FZPU:malloc-64;U'`.
+//! Rules select caches by name, in Linux's syntax. `FZPU` applies to all caches. For example,
+//! `FZ,dentry,inode_*;U,kmalloc-64` sets `FZ` for the caches of two patterns, and `U` for one cache. The text `-`
+//! means no flag, and an empty list of letters means `FZPU`. In `USLAB_OPTIONS` a comma ends an option, so `:`
+//! precedes the names: `USLAB_OPTIONS='slab_debug=FZPU:malloc-64;U'`.
 
 use core::fmt;
 use core::str::FromStr;
@@ -33,27 +34,27 @@ bitflags::bitflags! {
     pub struct SlabDebug: u8 {
         /// `F`: frees are checked, as with [`check_frees`](crate::KmemCacheBuilder::check_frees).
         const CHECKS = 1;
-        /// `Z`: the bytes before and behind each object are checked; in kmalloc and malloc, all bytes behind the requested
-        /// size.
+        /// `Z`: the bytes before and after each object are checked; in kmalloc and malloc, all bytes after the
+        /// requested size are checked.
         const RED_ZONE = 2;
-        /// `P`: free objects are filled with a pattern, which is checked at the next allocation. Objects that stay constructed
+        /// `P`: a free fills the object with a pattern, which the next allocation checks. Objects that stay constructed
         /// or belong to type-stable caches are not filled.
         const POISON = 4;
         /// `U`: the last allocation and free of each object are recorded.
         const USERS = 8;
         /// `T`: each allocation and free is printed to standard error.
         const TRACE = 16;
-        /// `A`: each allocation passes the fault point `slab`; without `A`, only allocations that magazines do not serve pass
-        /// it.
+        /// `A`: each allocation reaches the fault point `slab`; without `A`, only allocations that magazines do not
+        /// serve reach it.
         const FAULTS = 32;
     }
 }
 
-/// The flags' letters, in the order of their bits.
+/// Letters of the flags, in the order of the flags' bits.
 const LETTERS: [u8; 6] = *b"FZPUTA";
 
 impl SlabDebug {
-    /// `FZPU`: all checks.
+    /// `FZPU`, the four flags that check objects and record their users.
     pub const FULL: Self = Self::CHECKS.union(Self::RED_ZONE).union(Self::POISON).union(Self::USERS);
 
     /// Parses letters; an empty string means [`FULL`](Self::FULL), and `-` means no flag.
@@ -67,7 +68,8 @@ impl SlabDebug {
             }),
         }
     }
-    /// Adds the flags that each flag implies. Models only have checked frees, and do not check objects' bytes.
+    /// Adds the flags that the set flags imply. In models, only checked frees remain, and the bytes of objects
+    /// are not checked.
     pub(crate) fn complete(self) -> Self {
         let flags = if cfg!(any(loom, shuttle)) { self & Self::CHECKS } else { self };
         if flags.is_empty() { flags } else { flags | Self::CHECKS }
@@ -112,9 +114,10 @@ impl fmt::Display for BadDebugRules {
 }
 impl std::error::Error for BadDebugRules {}
 
-/// Rules that select debug flags by cache name: Linux's `slab_debug=`. See the [module](self).
+/// Rules that select debug flags by cache name, like Linux's `slab_debug=`. See the [module](self).
 ///
-/// The first block that names a cache applies to the cache; if no block names it, the last block without names applies.
+/// The first block of rules that names a cache applies to it; if no block names the cache, the last block without names
+/// applies.
 ///
 /// ```
 /// use uslab::debug::flags::{DebugRules, SlabDebug};
@@ -142,7 +145,7 @@ impl DebugRules {
             named && SlabDebug::of_letters(letters).is_some()
         })
     }
-    /// Parses the rules of a static text, without allocating.
+    /// Parses rules from a static text, without allocating.
     pub(crate) fn of_static(text: &'static str) -> Option<Self> {
         Self::is_good(text).then_some(Self(Some(Cow::Borrowed(text))))
     }

@@ -4,8 +4,9 @@
 //! section `.uslab`: magic, version, layouts, subsystems[64] ──> SubsystemSeen ──> the list of caches ──> CacheSeen of each
 //! ```
 //!
-//! The debugger needs no debug information and no symbol, because a section's name survives `strip`. A program with two copies
-//! of this library has two descriptions in the section. The program itself never reads the section.
+//! The debugger finds the description by its section's name, which survives `strip`, so it needs no debug information
+//! and no symbol. If a program contains two copies of this library, the section has two descriptions. The program
+//! itself never reads the section.
 //!
 //! The description begins with the version of its format; the script reports a version that it does not know.
 
@@ -19,7 +20,7 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::unseen::AtomicPtr;
 use uslab_magazine::view;
 
-/// Maximum number of listed subsystems; a process's further subsystems are not shown.
+/// Maximum number of listed subsystems; the description omits further subsystems of the process.
 const SUBSYSTEMS: usize = 64;
 
 /// Contents of the section that a debugger reads.
@@ -60,11 +61,11 @@ pub(crate) struct SubsystemSeen {
     pub(crate) pages: usize,
     pub(crate) len: usize,
     pub(crate) frames: usize,
-    /// Address of the long bitmaps, with 64 bytes per page.
+    /// Address of the bitmaps of slabs with many objects, with 64 bytes per page.
     pub(crate) side: usize,
     /// Owner word of large blocks, which are not slabs.
     pub(crate) large: usize,
-    /// Address and layout of the list of caches, and the offset of a [`CacheSeen`] in a cache.
+    /// Address and layout of the list of caches, and the offset of the [`CacheSeen`] in each cache.
     pub(crate) caches: usize,
     pub(crate) list: [usize; 4],
     pub(crate) cache: usize,
@@ -80,12 +81,12 @@ impl DebuggerEntry {
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
-    /// Lists the subsystem in the description; call this once.
+    /// Lists the subsystem in the description; must be called only once.
     pub(crate) fn list(&self, seen: SubsystemSeen) {
         let seen = Box::into_raw(Box::new(seen));
         // Relaxed: the program reads the pointer only in the drop, which has the subsystem exclusively.
         self.0.store(seen, Relaxed);
-        // Relaxed: the first thread takes the entry, and reads nothing else.
+        // Relaxed: the first thread gets the entry, and reads no other data.
         let take = |place: &&AtomicPtr<_>| place.compare_exchange(null_mut(), seen, Relaxed, Relaxed).is_ok();
         _ = DESCRIPTION.subsystems.iter().find(take);
     }
@@ -99,7 +100,7 @@ impl Drop for DebuggerEntry {
         let leave = |place: &AtomicPtr<_>| _ = place.compare_exchange(seen, null_mut(), Relaxed, Relaxed);
         if !seen.is_null() {
             DESCRIPTION.subsystems.iter().for_each(leave);
-            // SAFETY: `list` made the box, and otherwise only a debugger reads it.
+            // SAFETY: `list` made the box, and besides this value only a debugger reads the box.
             drop(unsafe { Box::from_raw(seen) });
         }
     }
@@ -115,7 +116,7 @@ pub(crate) struct CacheSeen {
     /// Offset of the first object in its slab, and the stride of objects.
     lead: usize,
     stride: usize,
-    /// 1 if free objects stay constructed and may own other memory; otherwise 0.
+    /// 1 if free objects stay constructed and may own other memory, otherwise 0.
     constructed: usize,
     nodes: Nodes,
     stacks: Stacks,

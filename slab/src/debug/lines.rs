@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-/// Writer to standard error, a line at a time and without the heap. A line that cannot be written is lost.
+/// Writer to standard error, which writes one line at a time and does not use the heap. A line that cannot
+/// be written is lost.
 pub(crate) struct Lines {
     line: [u8; 512],
     len: usize,
@@ -14,11 +15,11 @@ impl Lines {
     }
     fn flush(&mut self) {
         let line = &self.line[..self.len];
-        // Without `std`'s lock, which another thread may have held at a fork.
+        // The write does not use `std`'s lock, which another thread may have held at a fork.
         #[cfg(unix)]
-        // SAFETY: pointer and length belong to the line.
+        // SAFETY: pointer and length describe the line.
         let _ = unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
-        // `eprintln!` is not used, because it panics if standard error is closed.
+        // This code does not use `eprintln!`, which panics if standard error is closed.
         #[cfg(not(unix))]
         let _ = std::io::Write::write_all(&mut std::io::stderr(), line);
         self.len = 0;

@@ -7,12 +7,12 @@ use super::watch::Damage;
 use core::fmt::{self, Write as _};
 use core::ptr::NonNull;
 
-/// Number of bytes of an object that are copied for the report. Looking up symbols allocates, and the allocation may
-/// get the object that the report describes.
+/// Number of bytes of an object that are copied for the report. The bytes are copied because looking up symbols
+/// allocates memory, which may reuse the object that the report describes.
 const COPIED_BYTES: usize = 256;
 const COPIED_ZONE_BYTES: usize = 64;
 
-/// Copied bytes of an object and its red zones, at the time of the detection.
+/// Bytes of an object and its red zones, copied when the damage was detected.
 #[derive(Debug)]
 pub(crate) struct Bytes {
     left: ([u8; COPIED_ZONE_BYTES], usize),
@@ -28,7 +28,7 @@ impl Bytes {
     };
 
     /// # Safety
-    /// The object has `size` bytes, with `left` bytes before it and `right` bytes behind it.
+    /// The object has `size` bytes, with `left` bytes before it and `right` bytes after it.
     pub(crate) unsafe fn of(object: NonNull<u8>, left: usize, size: usize, right: usize) -> Self {
         let mut bytes = Self::NONE;
         let (left, kept, right) =
@@ -82,11 +82,11 @@ pub struct ObjectReport<'a> {
     pub object: usize,
     /// Size of the object in bytes.
     pub size: usize,
-    /// End of the object's left red zone.
+    /// The last bytes of the object's left red zone.
     pub left: &'a [u8],
     /// Start of the object's bytes.
     pub bytes: &'a [u8],
-    /// Start of the object's right red zone.
+    /// The first bytes of the object's right red zone.
     pub right: &'a [u8],
     /// Last allocation of the object.
     pub allocated: Option<Track>,
@@ -167,7 +167,8 @@ mod tests {
         }
     }
 
-    /// Regression test: the dump of an object that was freed twice contained bytes that the symbol lookup had written.
+    /// Regression test: after a double free, the dump of the object contained bytes that the symbol lookup had
+    /// written.
     #[test]
     fn corruption_report_copies_the_damaged_bytes() {
         let mut memory = [7_u8; 400];

@@ -1,12 +1,13 @@
-//! Interned call stacks, by which reports name allocations and frees.
+//! Interned call stacks, which reports print for allocations and frees.
 //!
-//! A saved stack is a number of 32 bits ([`CallStack`]). Equal stacks share one record, which is found by a hash and never
-//! freed. The table of records has separate memory, mapped a mebibyte at a time, up to 64 MiB. The table is used within a
-//! malloc, so it neither allocates nor takes a lock. If the table is full, or the thread is already taking a stack, the result
-//! is [`CallStack::NONE`].
+//! A saved call stack is identified by a number of 32 bits ([`CallStack`]). Equal call stacks share one record, which
+//! is found by a hash and never freed. The table of records has separate memory, mapped a mebibyte at a time, up to 64
+//! MiB. A malloc uses the table, so the table's code neither allocates nor takes a lock. If the table is full, or if
+//! the thread is already saving a stack, the result is [`CallStack::NONE`].
 //!
-//! With the cargo feature `stacks`, the crate `backtrace` unwinds the frames; without the feature every stack is empty. Symbols
-//! are looked up only when a stack is shown, because the lookup reads the program's debug information, and allocates.
+//! With the cargo feature `stacks`, the crate `backtrace` unwinds the frames; without the feature every stack is empty.
+//! Symbols are looked up only when a call stack is printed, because the lookup reads the program's debug information,
+//! and allocates.
 
 use core::fmt;
 use core::hash::Hasher;
@@ -21,7 +22,7 @@ use uslab_magazine::sync::unseen::{AtomicPtr, AtomicU32};
 
 /// Maximum number of frames of a stack; the outermost frames are cut.
 const MAX_FRAMES: usize = 40;
-/// Maximum number of frames shown, not counting the allocator's innermost frames, which vary.
+/// Maximum number of printed frames, not counting the allocator's innermost frames, which vary.
 #[cfg(feature = "stacks")]
 const OUTER: usize = 24;
 /// Number of hash buckets, each of which is a list of records.
@@ -43,7 +44,6 @@ const HEAD: u32 = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallStack(u32);
 
-/// The table of a process's call stacks.
 #[derive(Debug)]
 pub(crate) struct Depot {
     lists: [AtomicU32; LISTS],
@@ -59,12 +59,12 @@ pub(super) static DEPOT: Depot = Depot {
 };
 
 std::thread_local! {
-    /// True while the thread takes a stack or looks up symbols. Allocations during a look-up have no stack, and reports have no
-    /// symbols.
+    /// True while the thread saves a call stack or looks up symbols. An allocation during a symbol lookup saves no call
+    /// stack, and a report during a save has no symbols.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`; returns `None` if the thread already runs such a function.
+/// Runs `f`, unless the thread is already running such a function; then returns `None`.
 fn run_once<R>(f: impl FnOnce() -> R) -> Option<R> {
     struct WalkGuard;
     impl Drop for WalkGuard {
@@ -72,7 +72,7 @@ fn run_once<R>(f: impl FnOnce() -> R) -> Option<R> {
             BUSY.set(false);
         }
     }
-    // An exiting thread no longer has this thread-local.
+    // A thread that is exiting may have destroyed this thread-local.
     if BUSY.try_with(|busy| busy.replace(true)).unwrap_or(true) {
         return None;
     }
@@ -84,14 +84,14 @@ impl Depot {
     /// For debuggers: offset of the pieces' addresses, words of a piece, and words before a record's frames.
     pub(super) const LAYOUT: [usize; 3] = [offset_of!(Self, pieces), PIECE as usize, HEAD as usize];
 
-    /// Address of record `at`, which came from [`take`](Self::take).
+    /// Address of record `at`, a number that [`take`](Self::take) returned.
     fn record(&self, at: u32) -> *mut u64 {
         // Acquire: pairs with the Release of `map`, so that the memory is mapped.
         self.pieces[(at / PIECE) as usize].load(Acquire).wrapping_add((at % PIECE) as usize)
     }
-    /// Reserves `words` unused words in one piece of memory.
+    /// Reserves `words` unused words within one piece of memory.
     fn take(&self, words: u32) -> Option<u32> {
-        // Relaxed: this word alone decides which thread gets the reserved words.
+        // Relaxed: this counter alone decides which thread gets the reserved words.
         let mut used = self.used.load(Relaxed);
         let at = loop {
             let left = PIECE - used % PIECE;
@@ -116,8 +116,8 @@ impl Depot {
         let Some(region) = Region::committed(bytes, PAGE_SIZE, Backend::default(), &Faults::default()) else {
             return false;
         };
-        // Release: pairs with the Acquire of `record`. After a failure another thread has mapped the piece, and this thread
-        // reads none of it.
+        // Release: pairs with the Acquire of `record`. If the exchange fails, another thread has mapped the piece, and
+        // this thread does not read the piece here.
         if piece.compare_exchange(null_mut(), region.base().as_ptr().cast(), AcqRel, Relaxed).is_ok() {
             core::mem::forget(region);
         }
@@ -145,7 +145,7 @@ impl Depot {
         }
         None
     }
-    /// Finds the record of `frames`, or makes a record.
+    /// Finds the record of `frames`, or makes it.
     fn save(&self, frames: &[usize]) -> Option<u32> {
         let mut hasher = DefaultHasher::new();
         frames.iter().for_each(|frame| hasher.write_usize(*frame));
@@ -159,7 +159,7 @@ impl Depot {
         let at = self.take(HEAD + frames.len() as u32)?;
         let record = self.record(at);
         loop {
-            // SAFETY: only this thread has the words, until the record is on its list.
+            // SAFETY: until the record is on its list, only this thread has the words.
             unsafe {
                 record.write(hash);
                 record.add(1).write(u64::from(first) | (frames.len() as u64) << 32);
@@ -168,10 +168,12 @@ impl Depot {
                     .cast::<usize>()
                     .copy_from_nonoverlapping(frames.as_ptr(), frames.len());
             }
-            // Release: pairs with the Acquire loads of the list above and on failure.
+            // Release: pairs with the Acquire load of the list above, and with the Acquire of a
+            // failed exchange.
             match list.compare_exchange(first, at, Release, Acquire) {
                 Ok(_) => return Some(at),
-                // Another thread may have added the same stack, and the words reserved by this thread then stay unused.
+                // Another thread may have added the same stack, in which case the words that this thread reserved stay
+                // unused.
                 Err(now) => match self.find(now, first, hash, frames) {
                     Some(known) => return Some(known),
                     None => first = now,
@@ -182,10 +184,10 @@ impl Depot {
 }
 
 impl CallStack {
-    /// The empty stack.
+    /// The call stack without frames.
     pub const NONE: Self = Self(0);
 
-    /// Saves the stack of the caller, without the frame of this function.
+    /// Saves the call stack of the caller, without the frame of this function.
     ///
     /// Cost: some 100 ns for each unwound frame, and a look-up.
     #[cold]
@@ -232,9 +234,10 @@ impl CallStack {
         if self == Self::NONE { &[] } else { DEPOT.frames(self.0) }
     }
 
-    /// The stack without the allocator's innermost frames, which vary with the path of an object; unchanged without symbols.
+    /// Returns the stack without the allocator's innermost frames, which vary with the path of an object; without
+    /// symbols, returns the stack unchanged.
     ///
-    /// The call allocates.
+    /// The call allocates memory.
     pub(crate) fn outer(self) -> Self {
         #[cfg(feature = "stacks")]
         if let Some(outer) = run_once(|| outer(self.frames())) {
@@ -243,18 +246,18 @@ impl CallStack {
         self
     }
 
-    /// The stack without the leading frames for which `is_own` is true; unchanged if `is_own` is true for all frames, or the table is
-    /// full. The library `libuslab` uses this function.
+    /// Returns the stack without its leading frames for which `is_own` is true; if that would remove all frames, or if
+    /// the table is full, returns the stack unchanged. The library `libuslab` calls this function.
     pub fn skip(self, is_own: impl Fn(usize) -> bool) -> Self {
         let first = self.frames().iter().position(|&at| !is_own(at));
         first.and_then(|first| DEPOT.save(&self.frames()[first..])).map_or(self, Self)
     }
 
-    /// Calls `see` with each function on the stack, innermost first, without the allocator's functions. An inlined call is a
-    /// separate function.
+    /// Calls `see` with each function on the stack, innermost first, except the allocator's functions. An inlined call
+    /// is a separate function.
     ///
-    /// The call reads the program's debug information, which takes tens of megabytes; `uslab flame` and `pprof` do so outside
-    /// the program.
+    /// The call reads the program's debug information, which takes tens of megabytes; `uslab flame` and `pprof` read it
+    /// outside the program.
     pub fn each_function(self, mut see: impl FnMut(Function<'_>)) {
         let named = cfg!(feature = "stacks") && run_once(|| self.each_named(&mut see)).is_some();
         if !named {
@@ -304,19 +307,18 @@ fn allocator_frames(frames: impl Iterator<Item = FunctionOwner>) -> usize {
     inner.enumerate().filter(|(_, whose)| *whose == FunctionOwner::Own).last().map_or(0, |(at, _)| at + 1)
 }
 
-/// Owner of a function.
 #[cfg(feature = "stacks")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FunctionOwner {
     Own,
-    /// Rust's library: builds without inlining have its frames between the allocator's frames.
+    /// Rust's library, whose frames are between the allocator's frames in builds without inlining.
     Library,
     Others,
 }
 
 #[cfg(feature = "stacks")]
 impl FunctionOwner {
-    /// Owner of the function at address `at`, which may have other functions inlined.
+    /// Owner of the function at address `at`; other functions may be inlined there.
     fn at(at: usize) -> Self {
         let mut whose = Self::Others;
         backtrace::resolve(core::ptr::with_exposed_provenance_mut(at), |symbol| {
@@ -338,10 +340,10 @@ impl FunctionOwner {
     }
 }
 
-/// A function on a [stack](CallStack), shown by its name.
+/// A function on a [call stack](CallStack), printed by its name.
 ///
-/// If the name is unknown, the function is shown as its offset in the file, which a debugger can look up; in a static
-/// program, it is shown as its address.
+/// If the name is unknown, the offset of the code in its file is printed, which a debugger can look up; in a static
+/// program, the address is printed.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -380,7 +382,8 @@ impl fmt::Display for Function<'_> {
     }
 }
 
-/// The file that contains the code at an address, and the code's offset in the file. Does not allocate.
+/// The file that contains the code at an address, and the code's offset in the file. The call does not
+/// allocate.
 #[cfg(all(unix, not(target_family = "wasm")))]
 fn module(at: usize) -> Option<(std::borrow::Cow<'static, str>, usize)> {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
@@ -392,8 +395,8 @@ fn module(at: usize) -> Option<(std::borrow::Cow<'static, str>, usize)> {
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the loader owns the name, which lives as long as the file is loaded. The file's code is on a stack, so it is
-    // loaded.
+    // SAFETY: the loader owns the name, which lives as long as the file is loaded. The code of the file is on a call
+    // stack, so the file is loaded.
     let name = unsafe { core::ffi::CStr::from_ptr(info.dli_fname) };
     Some((name.to_string_lossy(), at.wrapping_sub(info.dli_fbase.addr())))
 }
@@ -481,7 +484,7 @@ mod tests {
             let mut told = vec![];
             CallStack::of_frames(frames)
                 .each_function(|function| told.push((function.at, function.name.is_some())));
-            // With inlined functions, one address may be several functions.
+            // If functions are inlined, several functions share one address.
             told.dedup();
             told
         };
@@ -496,13 +499,13 @@ mod tests {
         #[inline(never)]
         fn deep(levels: usize) -> CallStack {
             let stack = if levels > 0 { deep(levels - 1) } else { CallStack::save() };
-            // A tail call would remove the frame of a level.
+            // With a tail call, the frame of one level would be missing.
             core::hint::black_box(stack)
         }
         assert_eq!(deep(core::hint::black_box(2 * MAX_FRAMES)).frames().len(), MAX_FRAMES);
     }
 
-    /// Regression test: if stacks were deep, and the allocator had more frames in one of them, a single call site was
+    /// Regression test: if call stacks were deep, and one of them had more frames of the allocator, one call site was
     /// reported as two.
     #[cfg(feature = "stacks")]
     #[test]
@@ -551,7 +554,6 @@ mod tests {
         assert_eq!(numbers.len(), frames.len());
     }
 
-    /// Makes an empty table with `used` words in use.
     fn empty(used: u32) -> Depot {
         Depot {
             lists: [const { AtomicU32::new(0) }; LISTS],
@@ -594,7 +596,7 @@ mod tests {
         fn callee_saves_the_call_stack() -> CallStack {
             core::hint::black_box(CallStack::save())
         }
-        // All stacks come from one call site, which no unrolling duplicates.
+        // All call stacks come from one call site, because `black_box` prevents loop unrolling.
         let stacks: Vec<_> = (0..core::hint::black_box(3)).map(|_| callee_saves_the_call_stack()).collect();
         assert!(stacks.iter().all(|stack| *stack == stacks[0] && *stack != CallStack::NONE), "{stacks:?}");
         assert_ne!(core::hint::black_box(CallStack::save()), stacks[0]);
@@ -604,7 +606,8 @@ mod tests {
             "{text}"
         );
         assert_eq!(CallStack::of_number(stacks[0].number()), stacks[0]);
-        // A malloc may have called this code, so neither a stack nor symbols are taken.
+        // A malloc may have called this code, so neither a call stack nor symbols are available
+        // here.
         let (inner, places) = run_once(|| (CallStack::save(), stacks[0].to_string())).unwrap();
         assert_eq!(inner, CallStack::NONE);
         // A static program has no loader that knows the code's offset.

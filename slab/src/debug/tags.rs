@@ -1,14 +1,15 @@
-//! Tags of objects that are out: the basis of *checked* frees.
+//! Tags of objects in use, on which *checked* frees are based.
 //!
-//! The table has one byte for every eight bytes of the pages. At the start of an object in use of a checked cache, the byte is
-//! the cache's tag; all other bytes are 0. An object has at least eight bytes, so no two objects begin at the same tag. A valid
-//! free finds the tag and clears it; for an invalid free, the object's frame gives the error. Tags are uncommitted until a
-//! checked cache makes a slab, and then take an eighth of the slab's size.
+//! The table has one byte for every eight bytes of the pages. The byte at the start of an object is the cache's tag if
+//! the object is in use and its cache is checked; all other bytes are 0. An object has at least eight bytes, so no two
+//! objects share a tag. A valid free finds the tag and clears it; after an invalid free, the frame of the object's page
+//! shows the kind of error. Tags are uncommitted until a checked cache makes a slab, whose tags take an eighth of the
+//! slab's size.
 //!
-//! The slabs' bitmaps cannot replace tags, because an object in a magazine also counts as out in a bitmap.
+//! The slabs' bitmaps cannot replace tags, because the bit of an object in a magazine is also set.
 //!
-//! A free takes the tag with an exchange: if two threads free one object at the same time, only one of them finds the
-//! tag.
+//! A free takes the tag by an atomic exchange: if two threads free one object at the same time, only one of them
+//! finds the tag.
 
 #[cfg_attr(any(loom, shuttle), path = "tags/cells.rs")]
 mod bytes;
@@ -24,7 +25,7 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed};
 
-/// Number of bytes of the pages per tag: the size of the smallest object.
+/// Number of bytes of pages that one tag covers: the size of the smallest object.
 const BYTES_PER_TAG: usize = crate::geometry::WORD;
 
 #[derive(Debug)]
@@ -40,8 +41,8 @@ pub(crate) struct Tags {
 }
 
 impl Tags {
-    /// Makes tags for `pages` pages at address `range`; `None` if the address space is refused. With `apart`, most of the table
-    /// has no address space until the tags [grow](Self::grow).
+    /// Makes tags for `pages` pages at address `range`; returns `None` if the system refuses address space. With
+    /// `apart`, most of the table has no address space until the tags [grow](Self::grow).
     pub(crate) fn new(
         range: NonNull<u8>,
         pages: usize,
@@ -82,7 +83,7 @@ impl Tags {
         let mut bytes = 0;
         of.each_decommitted(|pages| {
             let tags = pages.start * (PAGE_SIZE / BYTES_PER_TAG)..pages.end * (PAGE_SIZE / BYTES_PER_TAG);
-            // SAFETY: these tags are all 0, and no slab is made at these pages while the zone is locked.
+            // SAFETY: these tags are all 0, and no slab is made at their pages while the zone is locked.
             if tags.end <= self.memory.committed() && unsafe { self.memory.discard(tags.clone()) } {
                 bytes += tags.len();
             }
@@ -92,7 +93,7 @@ impl Tags {
     /// Unmaps the tags of all pages from `pages` on.
     ///
     /// # Safety
-    /// No slab is at these pages, and none is made there before the tags [grow](Self::grow).
+    /// No slab is at these pages, and no slab is made there before the tags [grow](Self::grow).
     pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped tags.
         unsafe {
@@ -112,7 +113,7 @@ impl Tags {
         unsafe { self.bytes.at(&self.memory, offset) }
     }
 
-    /// Sets the tag of `object`, which was allocated from the cache with that tag.
+    /// Sets the tag of `object`, which was just allocated from the cache that has this tag.
     ///
     /// # Safety
     /// The object's slab is [covered](Self::cover).
@@ -121,11 +122,13 @@ impl Tags {
         let offset = object.addr().get() - self.range;
         // SAFETY: by contract, the object's slab is covered.
         let Some(byte) = (unsafe { self.bytes.at(&self.memory, offset) }) else { return };
-        // Relaxed: the freeing thread got the object from this thread, and the next user gets the object after that free.
+        // Relaxed: the freeing thread got the object from this thread, and the object's next user gets it after that
+        // free.
         byte.store(tag, Relaxed);
     }
 
-    /// Clears the tag of a freed object; returns `false` if the object is not out, or belongs to another cache.
+    /// Clears the tag of a freed object; returns `false` if the object is not in use, or belongs to another
+    /// cache.
     #[inline(always)]
     #[must_use]
     pub(crate) fn clear(&self, object: NonNull<u8>, tag: u8) -> bool {
@@ -133,7 +136,7 @@ impl Tags {
         // Relaxed: the exchange only decides which free is valid. The next user gets the object from this thread.
         byte.compare_exchange(tag, 0, Relaxed, Relaxed).is_ok()
     }
-    /// Returns `true` if the object is out of the cache with the given tag.
+    /// Returns `true` if the object is in use and belongs to the cache with the given tag.
     pub(crate) fn is_out(&self, object: NonNull<u8>, tag: u8) -> bool {
         // Relaxed: no other thread uses the cache, or the result is a guess.
         self.at(object).is_some_and(|byte| byte.load(Relaxed) == tag)

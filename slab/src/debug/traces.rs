@@ -1,5 +1,5 @@
-//! Traces: objects in use by the call stack of their allocation, or of their preceding free, like `alloc_traces` and
-//! `free_traces` of Linux's debugfs.
+//! Traces, which group objects in use by the call stack of their allocation or of their preceding free, like
+//! `alloc_traces` and `free_traces` of Linux's debugfs.
 
 use super::stacks::CallStack;
 use super::tracks::Track;
@@ -39,7 +39,7 @@ pub struct Trace {
     pub stack: CallStack,
 }
 
-/// Traces of a cache, most objects first.
+/// Traces of a cache, in descending order of their numbers of objects.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, SlabDebug};

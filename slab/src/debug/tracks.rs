@@ -4,9 +4,9 @@
 //! page of the slab ── table: a word per page ──> its records, a separate mapping as long as the slab lives
 //! ```
 //!
-//! The records are outside of the slab, so an overflow of an object does not reach them. The thread that allocates or
-//! frees an object writes the object's record, and reports may read the record at any time. Each word of a record is
-//! read as a whole, but two words may come from different events.
+//! The records are outside the slab, so an overflow of an object does not reach them. The thread that allocates or
+//! frees an object writes the object's record, and reports may read the record at any time. A report reads each word
+//! of a record atomically, but two words may come from different events.
 
 use super::stacks::CallStack;
 use crate::debug::faults::{BITMAP, Faults};
@@ -50,7 +50,6 @@ impl fmt::Display for Track {
     }
 }
 
-/// Kind of event that a track records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TrackEvent {
     Alloc = 0,
@@ -59,14 +58,14 @@ pub(crate) enum TrackEvent {
 
 #[derive(Debug)]
 struct Words {
-    /// Time of the event in milliseconds of [`now`]; 0 means never.
+    /// Time of the event in milliseconds of [`now`], or 0 if the event never happened.
     when: AtomicU64,
     stack: AtomicU32,
     thread: AtomicU32,
     cpu: AtomicU32,
 }
 
-/// Record of an object. All zeros means empty.
+/// Record of an object's last events. A record of all zeros is empty.
 #[derive(Debug)]
 pub(crate) struct Record {
     deeds: [Words; 2],
@@ -90,7 +89,8 @@ impl Record {
         ]
     };
 
-    // Relaxed, here and below: only the thread that has the object writes its record, and a report accepts any value.
+    // Relaxed, here and below: only the thread that has the object writes the object's record, and a report accepts
+    // any value.
     pub(crate) fn size(&self) -> usize {
         self.size.load(Relaxed) as usize
     }
@@ -137,7 +137,7 @@ fn now() -> u64 {
 
 /// Head of a slab's records, which follow in the same memory.
 struct Block {
-    /// The mapped memory of the block itself.
+    /// The mapped memory that contains this block.
     memory: Region,
 }
 
@@ -150,7 +150,7 @@ pub(crate) struct Tracks {
 }
 
 impl Tracks {
-    /// Makes a table for `pages` pages; `None` if the table's address space is refused.
+    /// Makes a table for `pages` pages; returns `None` if the system refuses address space.
     pub(crate) fn new(pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
         let table = Reserved::new(pages.checked_mul(size_of::<usize>())?, backend, faults, BITMAP)?;
         Some(Self { table })
@@ -158,19 +158,19 @@ impl Tracks {
     /// Unmaps the table's words for pages that [cannot exist](PageAllocator::most_pages).
     ///
     /// # Safety
-    /// No slab is or will be at these pages.
+    /// No slab is at these pages, now or later.
     pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped words.
         unsafe { of.cut_table(&self.table, of.most_pages() * size_of::<usize>()) };
     }
-    /// For debuggers: address of the table.
     pub(crate) fn place(&self) -> usize {
         self.table.base().addr().get()
     }
     /// # Safety
     /// The table is committed up to the slab's word.
     unsafe fn word(&self, slab: Pfn) -> &AtomicPtr<Block> {
-        // SAFETY: by contract, the word is committed. An atomic pointer is a word, and zero is null.
+        // SAFETY: by contract, the word is committed. An atomic pointer has the layout of a word,
+        // and zero means null.
         unsafe { self.table.base().cast::<AtomicPtr<Block>>().add(slab.get() as usize).as_ref() }
     }
 
@@ -180,12 +180,12 @@ impl Tracks {
         if !self.table.commit(op, (slab.get() as usize + 1) * size_of::<usize>()) {
             return false;
         }
-        // Records are always real memory, whatever the pages' backend is.
+        // Records always use mapped memory, whatever the backend of the pages is.
         let memory = Region::committed(bytes, PAGE_SIZE, Backend::default(), faults);
         let Some(memory) = memory else { return false };
         let block = memory.base().cast::<Block>();
-        // SAFETY: the memory was just mapped, is aligned to a page and larger than a block. The table is committed up to the
-        // slab's word. Release: pairs with the Acquire of `record`, so that the records are found mapped.
+        // SAFETY: the memory was just mapped, is aligned to a page and larger than a block. The table is committed up
+        // to the slab's word. Release: pairs with the Acquire of `record`, so that the reader finds the records mapped.
         unsafe {
             block.write(Block { memory });
             self.word(slab).store(block.as_ptr(), Release);
@@ -206,7 +206,8 @@ impl Tracks {
     /// The record of an object.
     ///
     /// # Safety
-    /// The slab is [covered](Self::cover), has more than `index` objects, and stays as long as the record is used.
+    /// The slab is [covered](Self::cover), has more than `index` objects, and exists as long as the record is
+    /// used.
     pub(crate) unsafe fn record(&self, slab: Pfn, index: usize) -> &Record {
         // SAFETY: by contract, the slab is covered; records of zeros are empty. Acquire: pairs with the Release of `cover`.
         unsafe {
@@ -245,7 +246,7 @@ mod tests {
         }
     }
 
-    /// The committed memory may be larger than the words in use.
+    /// More memory may be committed than the words in use need.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn truncated_record_table_still_covers_the_remaining_pages() {
@@ -273,7 +274,7 @@ mod tests {
         };
         let slabs: BTreeSet<_> = objects.iter().map(head).collect();
         let tags = subsystem.core().tags.lock().0.clone().unwrap();
-        // SAFETY: these pages are or were slabs.
+        // SAFETY: these pages are slabs, or were slabs.
         let with =
             || slabs.iter().filter(|slab| unsafe { !tags.tracks.word(**slab).load(Acquire).is_null() });
         assert_eq!(with().count(), slabs.len());

@@ -6,14 +6,13 @@
 //!            left zone  object                          right zone
 //! ```
 //!
-//! The byte values are Linux's, so that dumps look alike. With poison, a fresh object and the padding of a slab are filled with
-//! 5a. If a user requested fewer bytes than the object has, the remaining bytes belong to the right zone while the object is in
-//! use.
+//! The byte values are Linux's, so that dumps look alike. If poison is on, new objects and the padding of slabs are
+//! filled with 5a. If a user requested fewer bytes than the object has, the remaining bytes belong to the right zone
+//! while the object is in use.
 
 use core::ops::Range;
 use core::ptr::NonNull;
 
-/// Poison byte of a free object.
 const FREE: u8 = 0x6b;
 const END: u8 = 0xa5;
 /// Poison byte of an object that was never used, and of padding.
@@ -34,7 +33,7 @@ const ALERT: u8 = 0xcc;
 pub enum Part {
     /// The red zone before the object.
     LeftRedZone,
-    /// The red zone behind the object.
+    /// The red zone after the object.
     RightRedZone,
     /// A free object.
     Poison,
@@ -43,7 +42,7 @@ pub enum Part {
 }
 
 impl core::fmt::Display for Part {
-    /// SLUB's name of the part.
+    /// Writes the name that SLUB uses for the part.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::LeftRedZone => "Left Redzone",
@@ -68,25 +67,25 @@ impl core::fmt::Display for Part {
 pub struct Damage {
     /// Part that was overwritten.
     pub part: Part,
-    /// Address of the first wrong byte.
+    /// Address of the first overwritten byte.
     pub at: usize,
-    /// Number of bytes from the first to the last wrong byte.
+    /// Number of bytes from the first to the last overwritten byte.
     pub bytes: usize,
-    /// Expected value of the first wrong byte.
+    /// Value that the first overwritten byte should have.
     pub expected: u8,
     /// Value of the first wrong byte.
     pub found: u8,
 }
 
-/// How an object is used; the expected bytes depend on it.
+/// State of an object, which determines the expected bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Free,
-    /// The object is in use, with the number of bytes that its user requested.
+    /// The object is in use; the number is the size that its user requested.
     InUse(usize),
 }
 
-/// Configuration of a cache's watched bytes, around and in its objects. Zones of 0 bytes are not checked.
+/// Configuration of the watched bytes in and around a cache's objects. Zones of 0 bytes are not checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch {
     pub(crate) size: usize,
@@ -100,7 +99,7 @@ impl Watch {
     pub(crate) fn is_on(&self) -> bool {
         self.poison || self.right > 0
     }
-    /// Each watched part of an object at `at` in `state`, with its expected byte.
+    /// The watched parts of an object at address `at` in `state`, each with its expected byte.
     fn parts(&self, at: usize, state: State) -> [(Part, Range<usize>, u8); 3] {
         let (byte, used, poison) = match state {
             State::Free => (QUIET, self.size, if self.poison { at..at + self.size } else { at..at }),
@@ -113,11 +112,12 @@ impl Watch {
         ]
     }
 
-    /// Checks an object that should be in `state`. Passes each damaged part to `see`, and then repairs it. Returns the number
-    /// of damaged parts.
+    /// Checks the watched bytes of an object that should be in `state`. Passes each damaged part to `see`, and then
+    /// repairs it. Returns the number of damaged parts.
     ///
     /// # Safety
-    /// The object belongs to a slab of the cache. Only its user writes to the object; a free object has no user.
+    /// The object belongs to a slab of the cache. Only the object's user writes to the object; a free object has
+    /// no user.
     pub(crate) unsafe fn inspect(
         &self,
         object: NonNull<u8>,
@@ -126,14 +126,15 @@ impl Watch {
     ) -> u64 {
         let mut found = 0;
         for (part, range, byte) in self.parts(object.addr().get(), state) {
-            // SAFETY: the parts belong to the object. By contract, only its user writes to the object.
+            // SAFETY: the parts belong to the object. By contract, only the object's user writes to
+            // the object.
             found += u64::from(unsafe { inspect(object, part, range, byte, &mut see) });
         }
         found
     }
 
-    /// Fills the watched parts of an object that changes to `state`. The user's bytes stay, except that poison fills a fresh
-    /// object.
+    /// Fills the watched parts of an object whose state changes to `state`. The user's bytes stay, except that poison
+    /// fills a fresh object.
     ///
     /// # Safety
     /// The conditions of [`inspect`](Self::inspect) hold, and the object has no user.
@@ -150,13 +151,13 @@ impl Watch {
         }
     }
 
-    /// Changes the requested size of an object in use from `old` to `size`. Added bytes are zeroed if `zero`; otherwise they
-    /// keep the zone's byte.
+    /// Changes the requested size of an object in use from `old` to `size`. Added bytes are zeroed if `zero` is true,
+    /// and otherwise keep the byte of the red zone.
     ///
     /// # Safety
     /// The conditions of [`inspect`](Self::inspect) hold. The caller owns the object, which has at least `size` bytes.
     pub(crate) unsafe fn resize(&self, object: NonNull<u8>, old: usize, size: usize, zero: bool) {
-        // SAFETY: the bytes belong to the object, which by contract the caller owns.
+        // SAFETY: the bytes belong to the object, which the caller owns by contract.
         unsafe {
             if zero && size > old {
                 object.add(old).write_bytes(0, size - old);
@@ -167,20 +168,20 @@ impl Watch {
     }
 }
 
-/// Padding of a slab of `bytes` bytes before and after `objects`, the range of its objects and their zones.
+/// Padding of a slab of `bytes` bytes, before and after the range `objects` of its objects and their red
+/// zones.
 fn padding_ranges(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Range<usize>; 2] {
     let base = base.addr().get();
     [base..base + objects.start, base + objects.end..base + bytes]
 }
 
-/// If a user requested fewer bytes than the object has, the other bytes belong to the right zone while the object is in
-/// use.
+/// Fills the padding of a slab.
 ///
 /// # Safety
 /// The slab has `bytes` bytes, and its padding is not written concurrently.
 pub(crate) unsafe fn fill_padding(base: NonNull<u8>, objects: Range<usize>, bytes: usize) {
     for range in padding_ranges(base, objects, bytes) {
-        // SAFETY: the padding is inside the slab. By contract, the padding is not written concurrently.
+        // SAFETY: the padding is inside the slab. By contract, no other thread writes the padding.
         unsafe { fill(base, Part::Padding, range, FRESH) };
     }
 }
@@ -195,14 +196,14 @@ pub(crate) unsafe fn inspect_padding(
     mut see: impl FnMut(Damage),
 ) -> u64 {
     let look = |range| {
-        // SAFETY: the padding is inside the slab. By contract, the padding is not written concurrently.
+        // SAFETY: the padding is inside the slab. By contract, no other thread writes the padding.
         u64::from(unsafe { inspect(base, Part::Padding, range, FRESH, &mut see) })
     };
     padding_ranges(base, objects, bytes).map(look).iter().sum()
 }
 
 /// # Safety
-/// The range is in the slab that has `within`, and only the caller accesses the range.
+/// The range is in the slab that contains `within`, and only the caller accesses the range.
 unsafe fn fill(within: NonNull<u8>, part: Part, range: Range<usize>, byte: u8) {
     if range.is_empty() {
         return;
@@ -217,7 +218,8 @@ unsafe fn fill(within: NonNull<u8>, part: Part, range: Range<usize>, byte: u8) {
     }
 }
 
-/// Checks and repairs a watched range. Returns `true` if the range was damaged, after `see` got the damage.
+/// Checks and repairs a watched range. If the range was damaged, passes the damage to `see` and returns
+/// `true`.
 ///
 /// # Safety
 /// The conditions of [`fill`] hold.
@@ -257,7 +259,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A changed byte counts as damage exactly where writes are invalid; damage is reported and repaired.
+        /// A changed byte must count as damage exactly if writes to it are invalid, and damage must be
+        /// reported and repaired.
         #[test]
         fn a_changed_byte_is_damage_where_writes_are_invalid(
             size in 1_usize..80, left in 0_usize..32, right in 0_usize..32, poison: bool, used in 0_usize..80, free: bool,
@@ -270,8 +273,8 @@ mod tests {
             // SAFETY: the address is inside the array.
             let object = unsafe { NonNull::from(&mut memory).cast::<u8>().add(40) };
             let state = if free { State::Free } else { State::InUse(used) };
-            // SAFETY: the test owns the array, which is large enough; no reference to the array is used while pointers to it
-            // are used.
+            // SAFETY: the test owns the array, which is large enough, and uses no reference to the array while it uses
+            // pointers to it.
             unsafe {
                 watch.fill(object, state);
                 let mut seen = vec![];
@@ -308,9 +311,9 @@ mod tests {
     fn damage_range_ends_at_the_last_wrong_byte() {
         let mut memory = [0x11_u8; 192];
         let mut seen = vec![];
-        // SAFETY: the test owns the array, with the slab in its middle.
+        // SAFETY: the test owns the array, whose middle is the slab.
         let base = unsafe { NonNull::from(&mut memory).cast::<u8>().add(64) };
-        // SAFETY: the test owns the array, with the slab in its middle.
+        // SAFETY: the test owns the array, whose middle is the slab.
         unsafe {
             fill_padding(base, 8..32, 64);
             let all = core::slice::from_raw_parts(base.as_ptr().sub(64), 192);
@@ -329,7 +332,7 @@ mod tests {
     fn red_zone_moves_when_objects_are_resized_in_place() {
         let watch = Watch { size: 64, left: 8, right: 8, poison: true };
         let mut memory = [0x33_u8; 256];
-        // SAFETY: the test owns the array, with the object inside.
+        // SAFETY: the test owns the array, which contains the object.
         unsafe {
             let object = NonNull::from(&mut memory).cast::<u8>().add(16);
             watch.fill(object, State::InUse(48));

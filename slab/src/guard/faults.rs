@@ -1,8 +1,9 @@
-//! Reports of faults in the pool of the [sampled guard](super): a handler of `SIGSEGV` that finds the page's object.
+//! Reports of faults in the pool of the [sampled guard](super), by a handler of `SIGSEGV` that finds the object of
+//! the faulting page.
 //!
-//! The handler is installed when the first allocation is sampled, or earlier by a library's constructor. The handler forwards
-//! faults outside the pool, unchanged, to the handler that the program had installed before. If a program installs its handler
-//! later, faults of samples are not reported.
+//! The first sampled allocation installs the handler, unless a library's constructor has installed it before. The
+//! handler forwards faults outside the pool, unchanged, to the handler that the program had installed before. If a
+//! program installs its own handler later, faults in samples are not reported.
 
 use super::Pool;
 use core::fmt::{self, Write};
@@ -17,7 +18,7 @@ pub(crate) struct Stderr;
 impl Write for Stderr {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         #[cfg(unix)]
-        // SAFETY: pointer and length belong to the text. An error cannot be reported.
+        // SAFETY: pointer and length describe the text. An error of the write cannot be reported.
         unsafe {
             libc::write(2, text.as_ptr().cast(), text.len());
         }
@@ -27,7 +28,7 @@ impl Write for Stderr {
     }
 }
 
-/// Reports faults in `pool` from now on; a fault ends the process.
+/// Adds `pool` to the pools whose faults are reported; a reported fault ends the process.
 pub(super) fn tell(pool: &Pool) {
     let pool = core::ptr::from_ref(pool).cast_mut();
     for place in &POOLS {
@@ -48,7 +49,7 @@ pub(super) fn tell(pool: &Pool) {
 pub(super) fn reports_faults(pool: *const Pool) -> bool {
     POOLS.iter().any(|place| core::ptr::eq(place.get(), pool))
 }
-/// Removes a pool that is being dropped from the list.
+/// Removes a pool that is about to be dropped from the list.
 pub(super) fn forget(pool: &Pool) {
     for place in POOLS.iter().filter(|place| core::ptr::eq(place.get(), pool)) {
         place.set(core::ptr::null_mut());
@@ -66,7 +67,6 @@ pub(crate) mod handler {
     use uslab_magazine::sync::Ordering::Relaxed;
     use uslab_magazine::sync::unseen::AtomicBool;
 
-    /// The handler that was installed before this one.
     static BEFORE: Kept<sigaction> = Kept::new();
 
     pub(crate) fn install() {
@@ -92,7 +92,7 @@ pub(crate) mod handler {
         }
     }
 
-    /// The pool that has an address, if the pool's faults are reported.
+    /// Returns the pool that contains an address, if the handler reports faults in this pool.
     fn pool_of(address: usize) -> Option<&'static Pool> {
         // SAFETY: a listed pool is alive.
         let pools = POOLS.iter().filter_map(|place| unsafe { place.get().as_ref() });
@@ -104,8 +104,8 @@ pub(crate) mod handler {
         }
         std::process::abort();
     }
-    /// Makes the thread continue in [`report_fault`] when the handler returns, on the thread's normal stack. Symbol lookup needs more
-    /// stack than an alternate signal stack may have.
+    /// Makes the thread continue in [`report_fault`], on its normal stack, when the signal handler returns. Symbol
+    /// lookup needs more stack than an alternate signal stack may have.
     ///
     /// # Safety
     /// `context` belongs to this thread, whose stack has not overflowed.
@@ -123,7 +123,8 @@ pub(crate) mod handler {
             registers[libc::REG_RIP as usize] = entry as usize as i64;
         }
         #[cfg(target_arch = "aarch64")]
-        // SAFETY: by contract, the context is valid. The stack pointer is aligned, unless the fault is the stack's own.
+        // SAFETY: by contract, the context is valid. The stack pointer is aligned, unless the stack itself caused the
+        // fault.
         unsafe {
             let registers = &mut (*context).uc_mcontext;
             registers.regs[0] = address as u64;
@@ -134,16 +135,18 @@ pub(crate) mod handler {
     }
 
     extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-        // SAFETY: the kernel passed `info`; a code above 0 is a fault, which has an address.
+        // SAFETY: the kernel passed `info`; if its code is above 0, the signal is a fault, which
+        // has an address.
         let fault = unsafe { ((*info).si_code > 0).then(|| (*info).si_addr().addr()) };
         if let Some(address) = fault.filter(|address| pool_of(*address).is_some()) {
-            // SAFETY: the context is the kernel's context of this thread, which resumes with it.
+            // SAFETY: the kernel passed the context of this thread, which resumes with it.
             return unsafe { go_to(context.cast(), address) };
         }
         // SAFETY: the action was stored before this handler was installed, and is never removed.
         let Some(before) = (unsafe { BEFORE.get() }) else { return };
         match before.sa_sigaction {
-            // With the default action, the access or signal is repeated without this handler.
+            // With the default action, the access is repeated without this handler, or the signal
+            // is sent again.
             SIG_DFL => {
                 // SAFETY: `before` is the previous action, which the system returned.
                 unsafe {
@@ -155,7 +158,8 @@ pub(crate) mod handler {
             }
             SIG_IGN if fault.is_none() => {}
             SIG_IGN => {
-                // SAFETY: an ignored fault ends the process.
+                // SAFETY: the call only restores the default action, so that a fault which the
+                // program ignores ends the process.
                 unsafe { libc::signal(signal, SIG_DFL) };
             }
             handler if before.sa_flags & SA_SIGINFO != 0 => {

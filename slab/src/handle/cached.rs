@@ -1,7 +1,8 @@
 //! Handles for objects of a cache, for many threads.
 //!
-//! The difficulty: a thread finds a handle valid, but another thread may free the object before the first thread has used it. A
-//! third thread may then allocate the object. A lookup can prevent the use of a reallocated object in three ways:
+//! The difficulty is that one thread finds a handle valid, but another thread frees the object before the first thread
+//! has used it. A third thread may then allocate the object. A lookup can prevent the use of a reallocated object in
+//! three ways:
 //!
 //! | method | cost of a reader | result | |
 //! |---|---|---|---|
@@ -10,15 +11,17 @@
 //! | **a count of holders next to the generation** | two locked instructions | `&T` without a time limit | **used here** |
 //!
 //! Counting holders is sound for every `T`, frees an object as soon as its last user drops it, relies on no rules that
-//! users could break, and runs in models. A lookup with a stale handle loads the handle's entry, and writes nothing.
+//! users could break, and works in models. A lookup with a stale handle reads the handle's entry, and writes nothing.
 //! `free` makes all copies of a handle stale immediately; the last holder frees the object to its cache. (sharded-slab
 //! counts references in the same way. Weissflog, "Handles are the better pointers", 2018, gives reasons to use
 //! handles.)
 //!
-//! If several threads hold *one* object, they write to one cache line in turn. Four neighbouring entries share a line.
+//! If several threads hold *one* object, they alternately write to one cache line. Four neighbouring entries share a
+//! line.
 //!
-//! The objects belong to an [`ObjectCache`]: they never move, stay constructed, and keep their index in the magazines of CPUs.
-//! An allocation or free therefore takes no lock. See [`numbers`](super::numbers) for the word that threads share.
+//! The objects belong to an [`ObjectCache`]: they never move, stay constructed, and keep their index in the magazines
+//! of CPUs. An allocation or free therefore takes no lock. The module [`numbers`](super::numbers) describes the word
+//! that threads share.
 
 use super::numbers::{Entry, LastReference, NumberTable};
 use crate::cache::core::Core;
@@ -33,10 +36,10 @@ use std::sync::Arc;
 use uslab_handle::{Generations, Handle, HandleError, Word};
 use uslab_magazine::sync::{MODEL, abandoned};
 
-/// An object, with the number that it keeps while it is constructed.
+/// An object, with the number that it keeps as long as it is constructed.
 struct NumberedObject<T> {
     value: T,
-    /// Number of the object, set at its first allocation.
+    /// Number of the object, which its first allocation sets.
     number: Option<u32>,
     numbers: Arc<NumberTable>,
 }
@@ -49,7 +52,7 @@ impl<T> Drop for NumberedObject<T> {
     }
 }
 
-/// A cache whose objects are named by handles, for many threads.
+/// A cache whose objects are identified by handles, for many threads.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -67,12 +70,13 @@ impl<T> Drop for NumberedObject<T> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Users get only `&T`, except in [`alloc_with`](Self::alloc_with), so mutable parts are atomics, locks or cells. An object
-/// takes 16 bytes more than its value, and its index takes an entry of 16 bytes. Dropping the cache frees the objects in use.
+/// Users get only `&T`, except in [`alloc_with`](Self::alloc_with), so mutable parts are atomics, locks or cells. An
+/// object takes 16 bytes in addition to its value, and its index takes an entry of 16 bytes. Dropping the cache frees
+/// the objects in use.
 ///
-/// A [fork](crate::Fork) of the subsystem does not take the lock of the handle numbers. If another thread held the lock at the
-/// fork, the lock stays locked in the child for ever. In the child, use only handle caches that no other thread was using at
-/// the fork.
+/// A [fork](crate::Fork) of the subsystem does not take the lock that protects the numbers of objects. If another
+/// thread held that lock at the fork, the lock stays locked in the child for ever. In the child, use only handle caches
+/// that no other thread was using at the fork.
 pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     objects: ObjectCache<NumberedObject<T>>,
     numbers: Arc<NumberTable>,
@@ -80,16 +84,18 @@ pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
 }
 
 impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> {
-    /// Allocates an object, which is as its last user left it, and returns a handle of the object.
+    /// Allocates an object in the state in which its last user left it, and returns a handle of the
+    /// object.
     ///
-    /// Cost: one [`ObjectCache::alloc`], plus a store. An object's first allocation takes a lock to number the object.
+    /// Cost: one [`ObjectCache::alloc`], plus one store. An object's first allocation takes a lock to number the
+    /// object.
     ///
     /// # Errors
     /// Fails if no object is available, or if the available object has no index yet and all indexes are in use. Free objects
     /// with an index may be on another CPU: a cache that must hand out its very last index needs more bits.
     ///
     /// # Panics
-    /// Panics if the constructor panics; no object is lost.
+    /// Panics if the constructor panics; the cache loses no object.
     #[doc(alias("insert", "spawn"))]
     pub fn alloc(&self) -> Result<Handle<W, GENERATION_BITS>, HandleError<AllocError>> {
         self.alloc_with(|_| ())
@@ -107,7 +113,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
         prepare(&mut object.value);
         let (Some(entry), Some(handle)) = (self.numbers.entry(number), Handle::new(number, generation))
         else {
-            // Unreachable, because numbers and generations fit into a handle.
+            // This line is unreachable, because numbers and generations fit into a handle.
             return Err(HandleError::Memory);
         };
         entry.begin(object.into_raw().as_ptr().cast(), generation);
@@ -132,10 +138,10 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
         self.numbers.entry(handle.index())
     }
 
-    /// Returns `true` if the handle's object is in use. Another thread may free the object right afterwards, so call
-    /// [`get`](Self::get) before using the object.
+    /// Returns `true` if the handle's object is in use. Another thread may free the object immediately afterwards,
+    /// so call [`get`](Self::get) before using the object.
     ///
-    /// Cost: two loads, one of which is of a word that rarely changes; no writes.
+    /// Cost: two loads, one of them from a word that rarely changes, and no writes.
     #[doc(alias("contains_key", "is_alive"))]
     #[inline]
     pub fn is_valid(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
@@ -145,15 +151,18 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     /// Holds the handle's object, so that it is not reallocated until the [`Held`] is dropped; returns `None` for a stale
     /// handle.
     ///
-    /// Cost: one [`is_valid`](Self::is_valid), plus a locked instruction to hold the object and another one to release it.
+    /// Cost: one [`is_valid`](Self::is_valid), plus a locked instruction to hold the object and another one to release
+    /// it.
     ///
     /// # Panics
-    /// Panics if the object has 2,147,483,647 holders, which only leaked holders can reach.
+    /// Panics if the object is held 2,147,483,647 times, which can happen only if `Held`s are
+    /// leaked.
     #[doc(alias("find", "at", "upgrade"))]
     #[inline]
     pub fn get(&self, handle: Handle<W, GENERATION_BITS>) -> Option<Held<'_, T, W, GENERATION_BITS>> {
         let entry = self.entry(handle)?;
-        // A `Held` is made only after a successful hold, because dropping it would release a hold.
+        // A `Held` is made only after the object was held successfully, because dropping a `Held`
+        // releases the object.
         entry.hold(handle.generation()).then(|| Held { cache: self, entry })
     }
 
@@ -175,19 +184,19 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     #[inline]
     fn give_back(&self, entry: &Entry, _: LastReference) {
         if let Some(object) = NonNull::new(entry.object().cast()) {
-            // SAFETY: the object came from `into_raw` of a box of this cache. Each life of an object has one `LastReference`,
-            // and no holder remains.
+            // SAFETY: the object came from `into_raw` of a box of this cache. Each life of an object has one
+            // `LastReference`, and no thread holds the object any more.
             drop(unsafe { CacheBox::from_raw(&self.objects, object) });
         }
     }
 
-    /// Number of retired indexes.
+    /// Number of indexes that are retired because their generations are used up.
     pub fn retired(&self) -> u64 {
         self.numbers.retired()
     }
-    /// A generation that no handle has used, as in
-    /// [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation). An allocation that happens during the
-    /// call counts as earlier or later than the call.
+    /// Returns a generation that no handle has used, as
+    /// [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation) does. An allocation that happens
+    /// during the call counts either as earlier or as later than the call.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.numbers.fresh_generation()
     }
@@ -215,8 +224,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> Drop for HandleCache<T, W, GENERATI
             return;
         }
         for object in self.numbers.out().filter_map(|object| NonNull::new(object.cast())) {
-            // SAFETY: the object came from `into_raw` of a box of this cache. The object is in use, or held by a leaked `Held`,
-            // because every other `Held` borrows this cache.
+            // SAFETY: the object came from `into_raw` of a box of this cache. The object is in use, or a leaked `Held`
+            // holds it, because every other `Held` borrows this cache.
             drop(unsafe { CacheBox::from_raw(&self.objects, object) });
         }
     }
@@ -228,7 +237,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> fmt::Debug for HandleCache<T, W, GE
     }
 }
 
-/// A held object of a [`HandleCache`], which is not reallocated while held, even if another thread frees it.
+/// A held object of a [`HandleCache`], which cannot be reallocated while it is held, even if another thread
+/// frees it.
 ///
 /// ```
 /// use uslab::ObjectCache;
@@ -278,10 +288,10 @@ impl<T: fmt::Debug, W: Word, const GENERATION_BITS: u32> fmt::Debug for Held<'_,
     }
 }
 
-/// Methods that build a handle cache. Threads share the objects, hence `T: Sync`;
+/// Methods that build a handle cache. Threads share the objects, so `T` must be `Sync`;
 /// [`alloc_with`](HandleCache::alloc_with) replaces a reset.
 impl<T: Send + Sync + 'static, C: Fn() -> T + Send + Sync + 'static> ObjectCacheBuilder<T, C> {
-    /// Builds a cache of objects named by handles in the global subsystem: see [`HandleCache`].
+    /// Builds a [`HandleCache`] in the global subsystem.
     ///
     /// # Errors
     /// Fails as [`build`](Self::build) does.
@@ -328,7 +338,7 @@ const _: () = {
     shared::<Held<'_, u8>>();
 };
 
-/// Checks the sizes that the table of costs of [`handle`](super) states.
+/// The assertions check the sizes that the table of costs of [`handle`](super) states.
 const _: () = {
     assert!(MODEL || size_of::<NumberedObject<u64>>() == 8 + 16 && size_of::<Entry>() == 16);
 };
@@ -360,7 +370,7 @@ mod tests {
     use uslab_buddy::PageConfig;
     use uslab_magazine::{Cpus, on_cpu};
 
-    /// Another thread must not take the last number during the allocation either.
+    /// During the allocation, another thread must not take the last number.
     #[test]
     fn object_with_a_number_gets_handles_without_locking() {
         on_cpu(0);

@@ -1,4 +1,4 @@
-//! Tests of handles of cached objects, on one thread and on many.
+//! Tests of handles of cached objects, on one thread and on many threads.
 
 use super::{Generations, Handle, HandleCache, HandleError, Word, WrapPolicy};
 use crate::{Config, Magazines, ObjectCache, Subsystem};
@@ -12,7 +12,7 @@ fn subsystem(magazines: Magazines) -> Subsystem {
     Subsystem::new(Config { magazines, ..Config::new(PageConfig::default_for(cpus).limit(4 << 20)) }).unwrap()
 }
 
-/// Makes a cache of numbered objects, and a count of constructions.
+/// Makes a cache of numbered objects, and a counter of constructor runs.
 fn cache<W: Word, const G: u32>(
     subsystem: &Subsystem,
     generations: impl Into<Generations>,
@@ -26,7 +26,8 @@ fn cache<W: Word, const G: u32>(
     (builder.build_handles_in(subsystem, generations).unwrap(), made)
 }
 
-/// Magazines return the same object again: a pointer finds the new object, but the handle is stale.
+/// Magazines return the same object again, so a pointer would find the new object, but the handle
+/// is stale.
 #[test]
 fn stale_handle_is_detected_after_the_object_is_reused() {
     let subsystem = subsystem(Magazines::BySize);
@@ -73,7 +74,7 @@ fn object_keeps_its_handle_index_until_destruction() {
     let handle = cache.alloc().unwrap();
     assert!(made.get() > constructed, "the objects are new");
     assert_eq!((handle.index(), handle.generation(), cache.is_valid(stale)), (0, 101, false));
-    // The next generation of a free number was once not counted.
+    // Regression test: the next generation of a free number was not counted.
     let other = self::cache::<u64, 32>(&subsystem, WrapPolicy::Retire).0;
     let freed = other.alloc().unwrap();
     assert!(other.free(freed));
@@ -88,7 +89,7 @@ fn object_keeps_its_handle_index_until_destruction() {
 #[test]
 fn exhausted_handle_indexes_are_an_error() {
     let subsystem = subsystem(Magazines::BySize);
-    // The cache has four indexes.
+    // This cache has four indexes.
     let (cache, _) = cache::<u32, 30>(&subsystem, WrapPolicy::Retire);
     let handles = [(); 4].map(|()| cache.alloc().unwrap());
     let mut prepared = false;
@@ -114,7 +115,7 @@ fn handle_allocation_at_the_cache_limit_is_an_error() {
 #[test]
 fn handle_index_retires_after_its_last_generation() {
     let subsystem = subsystem(Magazines::BySize);
-    // An object has three lives.
+    // Each object of this cache has three lives.
     let (cache, _) = cache::<u32, 2>(&subsystem, WrapPolicy::Retire);
     let mut stale = vec![];
     for life in 0..9 {
@@ -133,7 +134,7 @@ fn handle_index_retires_after_its_last_generation() {
 #[test]
 fn handle_index_without_replacement_retires_once() {
     let subsystem = subsystem(Magazines::BySize);
-    // The cache has four indexes of one life each.
+    // This cache has four indexes, each with one life.
     let first = Handle::<u32, 30>::LAST_GENERATION;
     let (cache, _) = cache::<u32, 30>(&subsystem, Generations { first, ..Generations::default() });
     let handles = [(); 4].map(|()| cache.alloc().unwrap());
@@ -191,7 +192,8 @@ fn dropped_handle_cache_frees_each_object_once() {
     assert_eq!((census.objects, census.slabs, Arc::strong_count(&count)), (0, 0, 1));
 }
 
-/// Threads share handles, each published with the number in its object. An object found by a handle must have that number.
+/// Threads share handles, each published with the number in its object. An object that a thread finds by a handle must
+/// have the published number.
 #[test]
 fn object_with_a_holder_is_not_reused() {
     const THREADS: u64 = 4;
@@ -220,7 +222,8 @@ fn object_with_a_holder_is_not_reused() {
                             }
                         }
                         (Some((handle, number)), 2) => {
-                            // The object is held while this thread or another one frees it.
+                            // This thread holds the object while it, or another thread, frees the
+                            // object.
                             let held = cache.get(handle);
                             freed.add(u64::from(cache.free(handle)));
                             assert!(held.is_none_or(|held| *held == number));

@@ -1,7 +1,8 @@
-//! Handles: small values that name an object, and can be checked for staleness.
+//! Handles, which are small values that identify an object and can be checked for staleness.
 //!
-//! The crate [`uslab_handle`] has tables and maps for one owner, and describes handles and the end of their generations. This
-//! module adds [`HandleCache`], handles of cached objects for many threads.
+//! The crate [`uslab_handle`] has tables and maps for one owner; its documentation describes handles, and what happens
+//! when their generations are used up. This module adds [`HandleCache`], which gives objects of a cache handles that
+//! many threads can use.
 //!
 //! | type | place of the values | moved by a free | iterates over | use |
 //! |---|---|---|---|---|
@@ -15,8 +16,8 @@
 //! | save and load data that refers to objects by handles | [`remap`] |
 //! | check your own code with handles under loom | `slab/examples/sessions.rs`, `check` |
 //!
-//! Articles on pools recommend tools for external references and thread-local pools of a job system. Handles and per-CPU
-//! magazines are uslab's tools of this kind.
+//! Articles on pools recommend tools for external references and thread-local pools of a job system. Handles and
+//! per-CPU magazines are the corresponding tools in uslab.
 //!
 //! # Cost in bytes
 //!

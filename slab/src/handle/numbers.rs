@@ -7,12 +7,12 @@
 //! ```
 //!
 //! An object keeps its number from its first allocation until it is destructed or its generations are used up. Objects
-//! therefore keep their numbers in the cache's magazines, and only a new number takes the lock. Entries are never freed, so
-//! even the oldest stale handle finds a word that may be read.
+//! therefore keep their numbers in the cache's magazines, and only a new number takes the lock. Entries are never
+//! freed, so even the oldest stale handle leads to a word that may be read.
 //!
 //! Invariants:
-//! * An object is reallocated only if its word is "not in use, no holders".
-//! * Unless the word is "not in use, no holders", `entry.object` and the generation do not change.
+//! * An object is reallocated only if its entry's word is "not in use, no holders".
+//! * `entry.object` and the generation change only while the word is "not in use, no holders".
 //! * The one thread that changes a word to "not in use, no holders" frees the object.
 
 use crate::error::AllocError;
@@ -20,10 +20,11 @@ use core::ptr::{null_mut, slice_from_raw_parts_mut, without_provenance_mut};
 use uslab_handle::{Generations, HandleError};
 use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, Rank, abandoned, tell};
 
-/// Number of entries in the first segment; each following segment has twice as many.
+/// Number of entries in the first segment; each later segment has twice as many entries as the one
+/// before.
 const FIRST: u64 = if cfg!(loom) { 1 } else { 64 };
-/// Number of segments, enough for 32 bits of number. A model soon uses two segments, and each further segment enlarges
-/// the search.
+/// Number of segments, which suffices for 32-bit numbers. A model soon uses two segments, and each further segment
+/// enlarges the search.
 const SEGMENTS: usize = if cfg!(loom) { 3 } else { 27 };
 
 /// Flag of an entry's word: the object is in use.
@@ -31,15 +32,17 @@ const IN_USE: u64 = 1 << 31;
 /// Mask of the holder count in an entry's word.
 const HOLDERS: u64 = IN_USE - 1;
 
-/// State of the object that has a certain number.
+/// State of the object that has a given number.
 #[derive(Debug)]
 pub(super) struct Entry {
     word: AtomicU64,
-    /// Address of the object, from one allocation to the next. In a free number's entry, the next free number.
+    /// Address of the object, which stays until the object's next allocation. If the number is free, this
+    /// field holds the next free number instead.
     object: AtomicPtr<u8>,
 }
 
-/// Proof that an object has no user or holder left, and must be freed to its cache.
+/// Proof that an object has no user or holder left, so that the owner of the proof must free it to
+/// its cache.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LastReference;
@@ -51,15 +54,17 @@ impl Entry {
     /// Address of the entry's object. The object belongs to its number until it is freed.
     #[inline(always)]
     pub(super) fn object(&self) -> *mut u8 {
-        // Relaxed: the address was written before the word became "in use", which the reader has read.
+        // Relaxed: the address was written before the word became "in use", and the caller has read
+        // that word.
         self.object.load(Relaxed)
     }
-    /// Current or last life of the object; 0 before its first life.
+    /// Number of the object's current or last life; 0 before its first life.
     fn generation(word: u64) -> u32 {
         (word >> 32) as u32
     }
 
-    /// Begins life `generation` of the object. Only the thread that owns the object may call this.
+    /// Begins life `generation` of the object. Only the thread that owns the object may call this
+    /// function.
     pub(super) fn begin(&self, object: *mut u8, generation: u32) {
         self.object.store(object, Relaxed);
         // Release: pairs with the Acquire in `hold` and `end`, so that a holder or freer finds the object prepared.
@@ -67,7 +72,7 @@ impl Entry {
         tell!("begins generation {generation} of the object at {object:?}");
     }
 
-    /// Current word of the entry, as a hint.
+    /// Current word of the entry, which may be outdated when the call returns.
     #[inline(always)]
     fn now(&self) -> u64 {
         self.word.load(Relaxed)
@@ -79,10 +84,11 @@ impl Entry {
         Self::generation(word) == generation && word & IN_USE != 0
     }
 
-    /// Holds the object if life `generation` has not ended. The object is not reallocated until [`let_go`](Self::let_go).
+    /// Holds the object if its life `generation` has not ended, and returns `true` on success. The object is not
+    /// reallocated until [`let_go`](Self::let_go).
     ///
     /// # Panics
-    /// Panics if the object has 2,147,483,647 holders.
+    /// Panics if the object is already held 2,147,483,647 times.
     #[inline]
     pub(super) fn hold(&self, generation: u32) -> bool {
         let mut word = self.word.load(Relaxed);
@@ -104,7 +110,8 @@ impl Entry {
         }
     }
 
-    /// Releases a hold. If the object's life has ended, the last holder gets the object, and must free it.
+    /// Releases an object that the caller held. If the object's life has ended, the last thread to release
+    /// it gets the object, and must free it.
     #[inline]
     pub(super) fn let_go(&self) -> Option<LastReference> {
         // Release: the holder's accesses come before the object's next life. Acquire: all accesses of other holders, and of the
@@ -115,8 +122,8 @@ impl Entry {
         (before & (IN_USE | HOLDERS) == 1).then_some(LastReference)
     }
 
-    /// Ends life `generation`; returns `None` if that life had ended before. After the end no new hold succeeds;
-    /// without holders, the caller gets the object.
+    /// Ends life `generation`; returns `None` if that life had ended before. Afterwards no thread can hold the
+    /// object anew; if no thread holds it, the caller gets the object.
     pub(super) fn end(&self, generation: u32) -> Option<Option<LastReference>> {
         let mut word = self.word.load(Relaxed);
         loop {
@@ -149,7 +156,7 @@ impl Entry {
 struct Free {
     /// The first free number plus one; 0 if no number is free.
     head: u64,
-    /// Number of numbers that were ever used.
+    /// Count of numbers that were ever used.
     used: u64,
     retired: u64,
 }
@@ -159,7 +166,8 @@ pub(super) struct NumberTable {
     /// Entries of each segment, never freed; null before the segment is made.
     segments: [AtomicPtr<Entry>; SEGMENTS],
     free: Mutex<Free>,
-    /// Number of objects that a handle can distinguish; `last` is the last generation of an object.
+    /// `limit` is the number of objects that a handle can distinguish, and `last` is the last
+    /// generation of an object.
     limit: u64,
     last: u32,
     generations: Generations,
@@ -202,7 +210,8 @@ impl NumberTable {
         entries.try_reserve_exact((FIRST << segment) as usize).map_err(|_| HandleError::Memory)?;
         entries.extend((0..FIRST << segment).map(|_| Entry::new()));
         let entries = Box::into_raw(entries.into_boxed_slice()).cast();
-        // Release: pairs with the Acquire in `entry`, by which the losing thread finds the segment.
+        // Release: pairs with the Acquire in `entry`, by which a thread whose exchange fails finds
+        // the segment.
         if self.segments[segment].compare_exchange(null_mut(), entries, Release, Relaxed).is_err() {
             // SAFETY: this call made the segment, and did not publish it.
             drop(unsafe { Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST << segment) as usize)) });
@@ -236,8 +245,8 @@ impl NumberTable {
         }
     }
 
-    /// Returns the next generation of an object's number; the caller owns the number. `None` if the generations are
-    /// used up.
+    /// Returns the next generation of an object's number; the caller owns the number. Returns `None` if the
+    /// generations of the number are used up.
     pub(super) fn next(&self, number: u32) -> Option<u32> {
         // Relaxed: the caller got the object from the thread that last changed the word.
         match Entry::generation(self.entry(number)?.word.load(Relaxed)) {
@@ -246,7 +255,8 @@ impl NumberTable {
         }
     }
 
-    /// Frees the number of a destructed object, or retires it if its generations are used up.
+    /// Frees the number of a destructed object, or retires the number if its generations are used
+    /// up.
     pub(super) fn give(&self, number: u32) {
         let next = self.next(number);
         let mut free = self.free.lock();
@@ -259,7 +269,8 @@ impl NumberTable {
         }
     }
 
-    /// Objects that are in use or held. No other thread may use the numbers.
+    /// Iterates the objects that are in use or held. No other thread may use the numbers during the
+    /// iteration.
     pub(super) fn out(&self) -> impl Iterator<Item = *mut u8> {
         let used = self.free.lock().used;
         (0..used)
@@ -267,11 +278,12 @@ impl NumberTable {
             .filter(|entry| entry.is_out())
             .map(Entry::object)
     }
-    /// A generation that no number has used, as in [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation).
+    /// Returns a generation that no number has used, as
+    /// [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation) does.
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.free.lock().used;
         let entries = (0..used).filter_map(|number| self.entry(number as u32));
-        // The next life of a free number has the next generation.
+        // When a free number is used again, it gets the next generation.
         let used = entries.map(|entry| match Entry::generation(entry.now()) {
             next if next > 0 && !entry.is_in(next) => {
                 self.generations.next_generation(next, self.last).unwrap_or(next)
@@ -293,7 +305,8 @@ impl Drop for NumberTable {
         for (segment, entries) in self.segments.iter().enumerate() {
             let entries = entries.load(Relaxed);
             if !entries.is_null() {
-                // SAFETY: `extend` made the segment with that many entries, and no other user is left.
+                // SAFETY: `extend` made the segment with this number of entries, and no other user is
+                // left.
                 drop(unsafe {
                     Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST << segment) as usize))
                 });
@@ -358,7 +371,8 @@ mod tests {
         assert!(entry.is_in(3) && !entry.is_in(2) && !entry.hold(2) && entry.end(4).is_none());
         assert!(entry.hold(3) && entry.hold(3));
         assert_eq!((entry.let_go(), entry.end(3), entry.end(3)), (None, Some(None), None));
-        // The life has ended: new holds fail, and the remaining holder is the last.
+        // After the life has ended, no thread can hold the object anew, and the remaining holder is
+        // the last.
         assert!(!entry.is_in(3) && !entry.hold(3) && entry.is_out());
         assert_eq!((entry.let_go(), entry.is_out()), (Some(LastReference), false));
         entry.begin(null_mut(), 4);

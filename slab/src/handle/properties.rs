@@ -1,4 +1,5 @@
-//! Properties: random operations on all handle containers, compared with shadow models.
+//! Property tests of random operations on all handle containers, which are compared with shadow
+//! models.
 
 use crate::shadow::handles::{self, Setup, Step};
 use proptest::prelude::*;
@@ -28,7 +29,7 @@ fn setup() -> impl Strategy<Value = Setup> {
 
 proptest! {
     #[test]
-    fn handles_against_a_shadow(setup in setup(), steps in prop::collection::vec(step(), 1..80)) {
+    fn handles_agree_with_their_shadow(setup in setup(), steps in prop::collection::vec(step(), 1..80)) {
         handles::run_with(setup, &steps);
     }
 }

@@ -1,18 +1,18 @@
-//! Quarantine: freed objects that are reused late.
+//! Quarantine, which delays the reuse of freed objects.
 //!
 //! ```text
 //! a free ──> a random place ──> its previous object: the next place of a ring ──> its previous object: free
 //! ```
 //!
-//! The ring delays an object by a number of frees, which is the ring's number of places. The random places delay an
-//! object by an unpredictable number of frees. Each step is one exchange, without a lock. A fork therefore finds every
-//! object in one place, or in transit in one thread.
+//! The ring delays each object until as many later frees have happened as the ring has places. The random places delay
+//! an object by an unpredictable number of frees. Each step of a push is one atomic exchange, without a lock. A fork
+//! therefore finds every object either in one place, or in transit in one thread.
 //!
 //! # Closing
 //!
-//! No object may stay in quarantine when its cache loses its owner, or has a waiter. A close first sets the flag and
-//! then exchanges each place; a free first exchanges a place and then reads the flag. If a close and a free exchange
-//! one place, the later exchange reads what the earlier exchange wrote. Therefore either the close finds the object, or
+//! No object may stay in quarantine when its cache loses its owner or gets a waiter. A close first sets the flag, and
+//! then exchanges each place; a free first exchanges a place, and then reads the flag. If a close and a free exchange
+//! the same place, the later exchange reads what the earlier one wrote. Therefore either the close finds the object, or
 //! the free sees the flag and takes the object out again.
 
 use super::mix;
@@ -22,21 +22,20 @@ use uslab_magazine::sync::{AtomicBool, AtomicPtr, AtomicUsize, Counter};
 
 #[derive(Debug)]
 pub(crate) struct Quarantine {
-    /// The random places, followed by the places of the ring.
+    /// The random places, followed by the ring's places.
     places: Box<[AtomicPtr<u8>]>,
     drawn: usize,
     /// Number of objects pushed.
     came: AtomicUsize,
     closed: AtomicBool,
-    /// Value of `came` at the last reap.
     reaped: Counter,
-    /// Number of objects that a reap or close took.
+    /// Number of objects that a reap or a close has taken.
     taken: Counter,
     key: u64,
 }
 
 impl Quarantine {
-    /// Makes a quarantine of `objects` objects, at least one.
+    /// Makes a quarantine for `objects` objects, but at least one.
     pub(crate) fn new(objects: usize, key: u64) -> Self {
         Self {
             places: (0..objects).map(|_| AtomicPtr::new(null_mut())).collect(),
@@ -53,16 +52,17 @@ impl Quarantine {
         [self.places.as_ptr().addr(), self.places.len()]
     }
     fn exchange(&self, place: usize, object: *mut u8) -> Option<NonNull<u8>> {
-        // AcqRel: pairs with other exchanges of the place. The taker of an object sees its last user's writes; if a close
-        // exchanged the place earlier, it also sees `closed`.
+        // AcqRel: pairs with other exchanges of the place. The thread that takes an object sees the writes of the
+        // object's last user; if a close exchanged the place earlier, the thread also sees `closed`.
         NonNull::new(self.places[place].swap(object, AcqRel))
     }
     fn is_closed(&self) -> bool {
-        // Relaxed: the exchanges order the flag.
+        // Relaxed: the exchanges of the places order this flag.
         self.closed.load(Relaxed)
     }
 
-    /// Takes a freed object, and passes reusable objects to `out`. A closed quarantine also passes the freed object itself.
+    /// Takes a freed object, and passes reusable objects to `out`. If the quarantine is closed, `out` also gets the
+    /// freed object itself.
     pub(crate) fn push(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
         // Relaxed: the counter only spreads the pushes over the ring.
         let turn = self.came.fetch_add(1, Relaxed);
@@ -94,16 +94,17 @@ impl Quarantine {
         self.reaped.set(came);
         idle.then(|| self.take()).into_iter().flatten()
     }
-    /// Opens or closes the quarantine; a closed quarantine keeps no objects. After a close, a [`take`](Self::take) must follow.
+    /// Opens or closes the quarantine; a closed quarantine keeps no objects. The caller must call [`take`](Self::take)
+    /// after a close.
     pub(crate) fn close(&self, closed: bool) {
         // Relaxed: the exchanges order the flag, see `is_closed`.
         self.closed.store(closed, Relaxed);
     }
-    /// Number of frees that ended in quarantine: objects kept, and objects [taken](Self::take).
+    /// Number of freed objects that are in quarantine, or that a reap or a close [took](Self::take)
+    /// out of it.
     pub(crate) fn frees(&self) -> u64 {
         self.len() + self.taken.get()
     }
-    /// Number of objects in quarantine.
     pub(crate) fn len(&self) -> u64 {
         self.places.iter().filter(|place| !place.load(Relaxed).is_null()).count() as u64
     }

@@ -1,53 +1,55 @@
 //! Memory above the largest block of pages, where each allocation is a separate mapping.
 //!
-//! A block of pages has at most 4 MiB, and at most that alignment. A larger request gets its own mapping, called a *piece*. A
-//! piece grows by `mremap`, which moves pages instead of copying bytes. The kernel's `kmalloc` ends at 4 MiB and leaves larger
-//! requests to `vmalloc`; jemalloc and dlmalloc also map such requests individually.
+//! A block of pages has at most 4 MiB, and an alignment of at most 4 MiB. A larger request gets its own mapping, called
+//! a *piece*. A piece grows by `mremap`, which moves pages instead of copying bytes. The kernel's `kmalloc` ends at 4
+//! MiB and leaves larger requests to `vmalloc`; jemalloc and dlmalloc also map each large request separately.
 //!
-//! A sorted table finds pieces by address, so a free of a foreign address, or of an address inside a piece, is detected.
+//! A sorted table finds pieces by address, so it detects a free of a foreign address, or of an address inside a piece.
 //!
 //! # Freed mappings
 //!
-//! Unmapping a piece is cheap, but touching a new piece is not, because the system clears each page. A program that replaces
-//! buffers of 5 to 25 MiB spends nine tenths of its time on page clearing. Freed pieces are therefore kept for a while, with
-//! their contents. The smallest kept piece that fits serves a request. If the piece exceeds the request by more than an eighth,
-//! the surplus is cut off and kept. A smaller surplus is handed out with the piece, to avoid fragments. Adjacent freed pieces
-//! are merged.
+//! Unmapping a piece is cheap, but accessing a new piece is expensive, because the system clears each page. A program
+//! that replaces buffers of 5 to 25 MiB spends nine tenths of its time on clearing pages. Freed pieces are therefore
+//! kept for a while, together with their contents. A request gets the smallest kept piece that is large enough. If that
+//! piece exceeds the request by more than an eighth, the surplus is cut off and kept. A smaller surplus is handed out
+//! with the piece, to avoid fragments. Adjacent freed pieces are merged.
 //!
-//! The kept bytes may equal the bytes in use. They may always reach a quarter of
-//! [`Config::huge_cache`](crate::Config::huge_cache), and never exceed `huge_cache` (default [`HUGE_CACHE`]). The least
-//! recently used pieces are unmapped first. If addresses are limited (`RLIMIT_AS`), at most a quarter of the remaining
-//! addresses is kept. All kept pieces are unmapped
+//! The kept pieces may have as many bytes as the pieces in use. Whatever is in use, a quarter of
+//! [`Config::huge_cache`](crate::Config::huge_cache) may be kept, and never more than `huge_cache` (default
+//! [`HUGE_CACHE`]). The least recently used pieces are unmapped first. If addresses are limited (`RLIMIT_AS`), at most
+//! a quarter of the remaining addresses is kept. All kept pieces are unmapped in these cases:
 //!
-//! * after two reaping intervals without use, also when the user calls [`reap`](crate::Subsystem::reap);
-//! * when memory is short, or the system refuses a mapping or a page;
+//! * after two reaping intervals in which no request used them, also if the user calls
+//!   [`reap`](crate::Subsystem::reap);
+//! * if memory is short, or the system refuses a mapping or a page;
 //! * by [`shrink`](crate::Subsystem::shrink) and [`Uslab::release`](crate::Uslab::release).
 //!
 //! Other allocators differ. glibc keeps freed pieces of up to 32 MiB in its heap from the second piece on (its `mmap` threshold
 //! follows the freed sizes), and trims the top of the heap above twice that size. gperftools keeps all freed pieces, mimalloc
 //! keeps them for 10 ms and more, and jemalloc keeps none above 8 MiB (`oversize_threshold`).
 //!
-//! To zero a piece, pages are cleared if most of them were touched; otherwise they are decommitted ([`Region::clear`]). A page
-//! fault costs several times as much as clearing a resident page. Clearing a sparsely used piece would make all of the piece
-//! resident.
+//! To zero a piece, its pages are cleared if most of them were accessed, and otherwise decommitted ([`Region::clear`]).
+//! A page fault costs several times as much as clearing a resident page. Clearing a sparsely used piece would make the
+//! whole piece resident.
 //!
-//! Memory of [`Backend::Heap`] is never kept.
+//! Mappings of [`Backend::Heap`] are never kept.
 //!
 //! # Limits
 //!
-//! If the pages [are limited](uslab_buddy::PageConfig::limit), each mapping, also a kept one, is
-//! [charged](uslab_buddy::PageAllocator::charge) to them from before it is made until it is unmapped. Pages and mappings
-//! together therefore stay within the limit. A mapping that does not fit is refused after freed mappings were unmapped. If the
-//! request [may reclaim](uslab_buddy::Gfp::may_reclaim), all unused memory is freed first, and shrinkers run, too.
+//! If the pages [are limited](uslab_buddy::PageConfig::limit), each mapping, including a kept one, is
+//! [charged](uslab_buddy::PageAllocator::charge) to the limit from before it is made until it is unmapped. Pages and
+//! mappings together therefore stay within this limit. If a new mapping does not fit within the limit, freed mappings
+//! are unmapped first, before the request is refused. If the request [may reclaim](uslab_buddy::Gfp::may_reclaim), all
+//! unused memory is freed first, and shrinkers run.
 //!
 //! # Invariants
 //!
-//! * A piece is in the table from before its address is handed out until after its free, and is mapped throughout. A freed
-//!   piece is in the list of kept pieces, or about to be unmapped. Table and list change under one lock.
+//! * A piece is in the table from before its address is handed out until after its free, and is mapped all that time. A
+//!   freed piece is in the list of kept pieces, or about to be unmapped. Table and list change under one lock.
 //! * The table has separate memory, and the list of freed pieces is made with the subsystem. Operations on pieces therefore
 //!   never call the global heap.
-//! * Pieces are mapped and unmapped without the lock. A resize holds the lock, because no other thread may find the piece
-//!   during it.
+//! * Pieces are mapped and unmapped without the lock. A resize holds the lock, because no other thread may find the
+//!   piece during the resize.
 
 mod freed;
 
@@ -65,10 +67,11 @@ use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{AtomicBool, Counter, Rank};
 use uslab_magazine::{Operation, Paths};
 
-/// Maximum number of pieces: about as many mappings as Linux grants a process (`vm.max_map_count`).
+/// Maximum number of pieces, about the number of mappings that Linux allows a process
+/// (`vm.max_map_count`).
 const MAX_PIECES: usize = if cfg!(loom) { 1 } else { 1 << 16 };
 
-/// Number of bytes of freed mappings that are kept by default.
+/// Maximum bytes of freed mappings that are kept by default.
 ///
 /// Measured with twenty live buffers of 5 to 25 MiB (300 MiB in all): 2,000 times, one buffer is replaced and each of
 /// its pages is touched. Times, with the peak in MiB: 16.2 s without kept mappings (385), 6.0 s with 64 MiB (458), 2.3
@@ -79,15 +82,15 @@ pub const HUGE_CACHE: usize = 256 << 20;
 /// One part in `MIN_KEPT_DIVISOR` of the limit is kept however few bytes are in use.
 const MIN_KEPT_DIVISOR: usize = 4;
 
-/// Upper bound of a process's address space in bytes, which saves a query of the system.
+/// Upper bound of a process's address space in bytes, which is used instead of asking the system.
 pub(crate) const ADDRESSES: usize = (1_u64 << if usize::BITS == 64 { 47 } else { 30 }) as usize;
 
-/// Returns `true` if memory for `layout` is above the largest block.
+/// Returns `true` if `layout` needs more than the largest block.
 pub(crate) const fn is_huge(layout: Layout) -> bool {
     layout.size() > Order::MAX.bytes() || layout.align() > Order::MAX.bytes()
 }
 
-/// Numbers of the memory above the largest block.
+/// Numbers of the allocations above the largest block.
 ///
 /// ```
 /// use std::alloc::Layout;
@@ -117,8 +120,8 @@ pub struct HugeInfo {
     pub reused: u64,
     /// Number of mappings, or parts of mappings, that were unmapped.
     pub unmapped: u64,
-    /// Numbers of allocations and frees by where they were served: `pages` if a freed mapping was taken or kept, `commit` if
-    /// the system was called.
+    /// Numbers of allocations and frees by the level that served them: `pages` if a freed mapping was taken or kept,
+    /// `commit` if the system was called.
     pub paths: Paths,
 }
 
@@ -126,26 +129,25 @@ pub struct HugeInfo {
 pub(crate) struct Huge {
     backend: Backend,
     huge_pages: HugePages,
-    /// Bytes of the guard at the end of a piece; `guards` is the maximum number of pieces with a guard.
+    /// `guard` is the size in bytes of the guard at the end of a piece, and `guards` the maximum number
+    /// of pieces with a guard.
     guard: usize,
     guards: usize,
     faults: Faults,
     /// Maximum number of bytes of freed mappings that are kept.
     max_kept_bytes: usize,
-    /// True if addresses were limited (`RLIMIT_AS`) at the last check. Frees do not check the limit, because a sandbox may kill
-    /// the program for the system call.
+    /// True if addresses were limited (`RLIMIT_AS`) at the last check. Frees do not read the limit, because a sandbox
+    /// may kill the program for this system call.
     limited: AtomicBool,
     pieces: ForkMutex<HugeState>,
-    /// Number of operations that called the system.
     system_calls: Counter,
 }
 
-/// Pieces and counts, under the lock.
+/// The pieces and their counts, protected by the lock.
 #[derive(Debug)]
 pub(crate) struct HugeState {
     used: Table,
     freed: Freed,
-    /// Number of pages of the pieces in use.
     pages: u64,
     allocs: u64,
     frees: u64,
@@ -159,7 +161,7 @@ fn pages_of(piece: &Region) -> u64 {
 }
 
 impl HugeState {
-    /// Makes room for one more piece in use; returns `false` if memory is short.
+    /// Makes room in the table for one more piece; returns `false` if memory is short.
     fn reserve(&self) -> bool {
         self.used.reserve()
     }
@@ -177,10 +179,12 @@ impl HugeState {
     }
 }
 
-/// Freed pieces whose addresses rest: for a while they are not reused, and an access to them faults.
+/// Freed pieces in quarantine: for a while their addresses are not reused, and an access to these
+/// addresses faults.
 #[derive(Debug)]
 struct QuarantinedRanges {
-    /// The resting pieces; empty unless addresses rest. Boxed to stay off the stack.
+    /// The pieces in quarantine, or an empty box if there is no quarantine. The pieces are boxed to
+    /// keep them off the stack.
     regions: Box<[Option<Region>]>,
     next: usize,
 }
@@ -212,7 +216,8 @@ pub(crate) struct Table {
 impl Deref for Table {
     type Target = [Region];
     fn deref(&self) -> &[Region] {
-        // SAFETY: by the invariant, the first `len` places hold regions. The memory is aligned to 128 bytes, and stays mapped.
+        // SAFETY: by the invariant, the first `len` places hold regions. The memory is aligned to 128 bytes, and stays
+        // mapped.
         unsafe { core::slice::from_raw_parts(self.memory.base().cast().as_ptr(), self.len) }
     }
 }
@@ -258,7 +263,7 @@ impl Table {
     fn remove(&mut self, at: usize) -> Region {
         assert!(at < self.len);
         self.len -= 1;
-        // SAFETY: `at` has a region, which later regions replace by moving down by one.
+        // SAFETY: place `at` has a region, and the regions after it move down by one place.
         unsafe {
             let place = self.memory.base().cast::<Region>().add(at);
             let piece = place.read();
@@ -277,11 +282,12 @@ impl Drop for Table {
 }
 
 impl Huge {
-    /// Number of bytes of address space of a table.
+    /// Bytes of address space that a table reserves.
     pub(crate) const TABLE_BYTES: usize = (MAX_PIECES * size_of::<Region>()).next_multiple_of(PAGE_SIZE);
 
-    /// Makes the allocator, which keeps up to `max_kept_bytes` bytes of freed mappings; `None` if address space for the table is refused.
-    /// With `guards`, up to that number of pieces are followed by an inaccessible page, and freed addresses rest for a while.
+    /// Makes the allocator, which keeps up to `max_kept_bytes` bytes of freed mappings; returns `None` if the system
+    /// refuses address space for the table. If `guards` is given, up to that number of pieces are followed by an
+    /// inaccessible page, and the addresses of freed pieces are not reused for a while.
     pub(crate) fn new(
         addresses: &mut Reservation,
         huge_pages: HugePages,
@@ -323,7 +329,8 @@ impl Huge {
         let HugeState { allocs, frees, pages, reused, unmapped, .. } = *pieces;
         let cached_pages = (pieces.freed.bytes() / PAGE_SIZE) as u64;
         drop(pieces);
-        // A system call after the lock was released may be counted beyond the operations.
+        // A system call that happened after the lock was released may be counted before its
+        // operation.
         let commit = self.system_calls.get().min(allocs + frees);
         let paths = Paths { pages: allocs + frees - commit, commit, ..Paths::default() };
         HugeInfo { allocs, frees, pages, cached_pages, reused, unmapped, paths }
@@ -334,7 +341,8 @@ impl Huge {
         let pieces = self.pieces.lock();
         pieces.pages as usize * PAGE_SIZE + pieces.freed.bytes()
     }
-    /// Number of frees and unmaps so far. If the number is unchanged, a reap finds nothing new.
+    /// Number of frees and unmaps so far. If this number has not changed, a reap finds no more
+    /// memory than before.
     pub(crate) fn changes(&self) -> u64 {
         let pieces = self.pieces.lock();
         pieces.frees + pieces.unmapped
@@ -361,13 +369,13 @@ impl Huge {
         &self.pieces
     }
 
-    /// Allocates from a freed mapping, with bytes zeroed or unspecified. If the piece could not be listed again, it was
-    /// unmapped, and the error is its number of bytes.
+    /// Allocates from a freed mapping; the bytes are zero if `zero` is true, and otherwise unspecified. If the piece
+    /// could not be listed, it was unmapped, and the error is the number of unmapped bytes.
     pub(crate) fn reuse(&self, layout: Layout, zero: bool) -> Option<Result<NonNull<u8>, usize>> {
-        // With guards, only pieces that could not be unmapped are kept.
+        // If guards are on, only pieces that could not be unmapped are kept.
         let mut piece = if self.guard == 0 { self.pieces.lock().freed.take(layout)? } else { return None };
         if zero {
-            // The whole piece is cleared, because its user may grow the allocation in place.
+            // The call clears the whole piece, because its user may grow the allocation in place.
             let bytes = piece.bytes();
             piece.clear(bytes);
         }
@@ -375,7 +383,7 @@ impl Huge {
         Some(self.hand_out(piece, true).ok_or(bytes))
     }
 
-    /// Makes later frees check the remaining address space.
+    /// Makes later frees check how many addresses the limit leaves.
     pub(crate) fn apply_limit(&self) {
         // Relaxed: the flag is a hint.
         self.limited.store(true, Relaxed);
@@ -389,7 +397,7 @@ impl Huge {
     pub(crate) fn may_guard(&self) -> bool {
         self.pieces.lock().used.len() < self.guards
     }
-    /// Maps a new zeroed piece, with a guard while `mappings` admits more guards.
+    /// Maps a new zeroed piece, which has a guard if `mappings` allows one more guard.
     pub(crate) fn map(&self, layout: Layout, mappings: &Mappings) -> Option<NonNull<u8>> {
         let bytes = layout.size().checked_add(self.guard)?;
         let piece = Region::committed(bytes, layout.align(), self.backend, &self.faults)?;
@@ -426,7 +434,7 @@ impl Huge {
         pieces.used.find(memory.addr().get()).map(|at| pieces.used[at].bytes() - self.guard)
     }
 
-    /// Frees a piece. Returns the number of bytes that were unmapped.
+    /// Frees a piece. Returns the number of unmapped bytes.
     pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         // Relaxed: the flag is a hint.
         let limit = self.limited.load(Relaxed).then(address_limit).flatten();
@@ -437,11 +445,11 @@ impl Huge {
         if self.guard > 0 && limit.is_none() {
             drop(pieces);
             // SAFETY: the piece is no longer used. If the system refuses to make the range inaccessible, the range is
-            // decommitted nevertheless.
+            // still decommitted.
             unsafe { piece.decommit(0..piece.bytes()) };
             let bytes = piece.bytes();
             pieces = self.pieces.lock();
-            // The piece is unmapped later, without the lock.
+            // The piece is unmapped after the lock is released.
             let expired = pieces.resting.put(piece);
             pieces.unmapped += u64::from(expired.is_some());
             drop(pieces);
@@ -452,7 +460,7 @@ impl Huge {
         let max_kept_bytes = self
             .max_kept_bytes
             .min((pieces.pages as usize * PAGE_SIZE).max(self.max_kept_bytes / MIN_KEPT_DIVISOR));
-        // Address space that would be left if no freed mapping were kept.
+        // Number of address bytes that would be left if no freed mapping were kept.
         let remaining_bytes = |(limit, available): (usize, usize)| {
             limit.saturating_sub(available).saturating_add(pieces.freed.bytes() + piece.bytes())
         };
@@ -478,8 +486,8 @@ impl Huge {
     /// Unmaps a freed piece. Returns the piece's number of bytes.
     ///
     /// # Errors
-    /// Fails if the system refuses to unmap. A piece that could not be unmapped is kept, and a later call retries. Another kept
-    /// piece may have been unmapped instead; the error is the number of bytes unmapped.
+    /// Fails if the system refuses to unmap. A piece that could not be unmapped is kept, and a later call tries again.
+    /// Another kept piece may have been unmapped instead; the error is the number of unmapped bytes.
     fn unmap(&self, piece: Region) -> Result<usize, usize> {
         let bytes = piece.bytes();
         match piece.unmap() {
@@ -493,8 +501,8 @@ impl Huge {
             _ => Ok(bytes),
         }
     }
-    /// Unmaps the freed mappings that `pop` returns, each without the lock, until the system refuses. Returns the number of
-    /// bytes that are no longer charged.
+    /// Unmaps the freed mappings that `pop` returns, each without holding the lock, until the system refuses. Returns
+    /// the number of bytes that are no longer charged.
     fn unmap_each(&self, mut pop: impl FnMut(&mut Freed) -> Option<Region>) -> usize {
         let mut next = || {
             let mut pieces = self.pieces.lock();
@@ -516,7 +524,7 @@ impl Huge {
         if self.guard > 0 { 0 } else { bytes }
     }
 
-    /// Unmaps all freed mappings, including mappings whose addresses rest. Returns the number of bytes that are no longer
+    /// Unmaps all freed mappings, including mappings in quarantine. Returns the number of bytes that are no longer
     /// charged.
     pub(crate) fn release(&self) -> usize {
         let resting = || {

@@ -4,7 +4,7 @@ use uslab_buddy::Order;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::{Operation, PathCounts, Paths};
 
-/// The target of large blocks' owner words; it is not a cache.
+/// The owner word of each large block points to this static, which is not a cache.
 static LARGE: u8 = 0;
 
 pub(crate) fn large() -> *mut u8 {
@@ -31,7 +31,8 @@ pub struct LargeInfo {
     pub frees: u64,
     /// Number of pages of the blocks in use.
     pub pages: u64,
-    /// Numbers of allocations and frees by where they were served; the CPU's own pages count as `cpu`.
+    /// Numbers of allocations and frees by the level that served them; the CPU's own pages count as
+    /// `cpu`.
     pub paths: Paths,
 }
 
@@ -54,7 +55,7 @@ impl LargeBlocks {
         self.frees.add(1);
         self.pages.sub(u64::from(order.pages()));
     }
-    /// Counts the path of a finished free.
+    /// Counts the level that served a finished free.
     pub(crate) fn returned(&self, op: &Operation) {
         self.paths.count(op);
     }

@@ -1,7 +1,8 @@
 //! Size class of each page, and offset of the class's stack: four bytes per page, in a separate array.
 //!
-//! A free without a size reads this array instead of the frame. Each CPU that allocates from or frees to a slab writes the
-//! frame's cache line, but this array is only written when a slab is made or freed. A cache line of the array covers 16 pages.
+//! A free without a size reads this array instead of the frame. Each CPU that allocates from or frees to a slab writes
+//! the frame's cache line, but this array is only written when a slab is made or freed. One cache line of the array
+//! covers 16 pages.
 
 use crate::debug::faults::BITMAP;
 use core::ptr::NonNull;
@@ -10,7 +11,8 @@ use uslab_buddy::region::{Reservation, Reserved, Uncommitted};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::UnsafeCell;
 
-/// Class and stack offset of a page. The default means no class.
+/// Size class of a page, and the offset of the class's stack. The default value means that the page
+/// has no class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Known(u32);
@@ -24,7 +26,7 @@ impl Known {
         debug_assert!(u32::from(class) + 1 < 1 << Self::CLASS && stack < 1 << (32 - Self::CLASS));
         Self((u32::from(class) + 1) | stack << Self::CLASS)
     }
-    /// Class plus one; 0 for no class.
+    /// Number of the class plus one, or 0 for no class.
     #[inline(always)]
     pub(crate) fn class(self) -> usize {
         (self.0 & ((1 << Self::CLASS) - 1)) as usize
@@ -45,10 +47,11 @@ impl PageClass {
     /// Reads the word.
     ///
     /// # Safety
-    /// The caller owns the page, or memory in it.
+    /// The caller owns the page, or owns memory in it.
     #[inline(always)]
     pub(crate) unsafe fn get(&self) -> Known {
-        // SAFETY: the word is written before any memory of the page is handed out, and again after all of the page was freed.
+        // SAFETY: the word is written before any memory of the page is handed out, and again after all memory of the
+        // page was freed.
         self.0.with(|known| unsafe { *known })
     }
 }
@@ -60,7 +63,7 @@ pub(crate) struct PageClasses {
 }
 
 impl PageClasses {
-    /// Makes the array for `pages` pages; `None` if the address space is refused.
+    /// Makes the array for `pages` pages; returns `None` if the system refuses address space.
     pub(crate) fn new(pages: usize, addresses: &mut Reservation) -> Option<Self> {
         let bytes = pages * size_of::<PageClass>();
         Some(Self { memory: Reserved::cut_from(addresses, bytes, Uncommitted::ReadsZero, BITMAP)? })
@@ -68,9 +71,9 @@ impl PageClasses {
     /// Unmaps the words of pages that [cannot exist](PageAllocator::most_pages).
     ///
     /// # Safety
-    /// The class of a page that cannot exist is never read, now or later.
+    /// No thread reads the class of a page that cannot exist, now or later.
     pub(crate) unsafe fn trim(&self, allocator: &PageAllocator) {
-        // SAFETY: the region has no other user. By contract, the unmapped words are never read.
+        // SAFETY: the region has no other user. By contract, no thread reads the unmapped words.
         unsafe { allocator.cut_table(&self.memory, allocator.most_pages() * size_of::<PageClass>()) };
     }
     /// Address of page 0's word.
@@ -94,7 +97,7 @@ impl PageClasses {
     /// Resets the class of pages that are no longer a slab.
     ///
     /// # Safety
-    /// The conditions of [`set`](Self::set), which was called for the pages, hold.
+    /// [`set`](Self::set) was called for the pages, and its conditions hold.
     pub(crate) unsafe fn clear(&self, first: usize, pages: usize) {
         // SAFETY: by contract, the caller owns the pages.
         unsafe { self.set_range(first, pages, Known::default()) };

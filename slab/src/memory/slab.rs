@@ -1,12 +1,13 @@
 //! A slab: a block of pages that is divided into equal objects, with metadata outside of the pages.
 //!
-//! The type [`Slab`] is a *view* of the frame of the slab's first page. The frame's owner words hold a head (objects out,
-//! objects in all) and a bitmap. **A set bit is an object that is out**, with a user or in a magazine; a clear bit is an object
-//! that is free in the slab. Four words of bitmap fit into the frame. A slab of more than 256 objects has its bitmap in the
-//! side table. The side table's 64 bytes per page suffice, because no object is smaller than a word.
+//! The type [`Slab`] is a *view* of the frame of the slab's first page. The owner words of that frame contain a head
+//! (number of objects taken, number of all objects) and a bitmap. **A set bit means that the object is taken from the
+//! slab**, by a user or by a magazine; a clear bit means that the object is free in the slab. The frame has room for
+//! four words of the bitmap. If a slab has more than 256 objects, its bitmap is in the side table. The side table's 64
+//! bytes per page suffice, because no object is smaller than a word.
 //!
-//! A slab whose objects are constructed one by one has a second bitmap. **A bit set in the second bitmap is an object that is
-//! constructed**, or that its holder is constructing.
+//! If objects are constructed one by one, the slab has a second bitmap. **A set bit of the second bitmap means that the
+//! object is constructed**, or that the thread that took it is constructing it.
 //!
 //! ```text
 //! frame.data  [ head ][ bits 0..64 ][ 64..128 ][ 128..192 ][ 192..256 ]
@@ -14,20 +15,21 @@
 //! side table  [ 512 bits of page 0 ][ 512 bits of page 1 ] ...           more than 256 bits
 //! ```
 //!
-//! A partial slab may have pages that no object in use touches. [`Slab::discard_unused`] returns the memory of unused pages to
-//! the system. A `discarded` bit marks a sixteenth of the slab, at least one page, as returned; the first allocation from the
-//! slab clears all bits.
+//! A partial slab may have pages on which no object is in use. [`Slab::discard_unused`] returns the memory of unused
+//! pages to the system. A `discarded` bit marks a sixteenth of the slab, at least one page, as returned; the first
+//! allocation from the slab clears all bits.
 //!
 //! # Invariants
 //!
-//! * `inuse` is the number of set bits below `objects`. Bits from `objects` to the end of the last word are always set, so that
-//!   no search finds an object that does not exist.
+//! * `inuse` is the number of set bits below `objects`. Bits from `objects` to the end of the last word are always set,
+//!   so that a search never finds an object that does not exist.
 //! * Each bit that is set in the first bitmap is also set in a second bitmap.
-//! * A slab's operations never read or write objects. A write to a free object therefore cannot damage a slab's state, and
-//!   filling a magazine with cold objects touches one or two cache lines.
+//! * A slab's operations never read or write objects. A write to a free object therefore cannot damage the state of a
+//!   slab, and filling a magazine with objects that are not in the CPU's cache touches only one or two cache lines.
 //! * The node's lock protects the slab's state. An unlisted slab belongs to the thread that made or unlisted it.
 //!
-//! If a freed object's bit is already clear, the free is a double free; finding it costs nothing.
+//! If the bit of a freed object is already clear, the free is a double free, whose detection costs
+//! nothing.
 
 use crate::debug::faults::BITMAP;
 use crate::geometry::Geometry;
@@ -40,11 +42,11 @@ use uslab_magazine::Operation;
 
 /// Number of bits of a bitmap that fit into a frame.
 pub(crate) const FRAME_BITS: usize = 256;
-/// Maximum number of objects in a slab that are constructed one by one. The side table has room for two bitmaps of that many
-/// objects in a page.
+/// Maximum number of objects in a slab whose objects are constructed one by one. For each page, the side table has room
+/// for two bitmaps of this many objects.
 pub(crate) const ONE_BY_ONE: usize = SIDE_BYTES * 8 / 2;
 const FRAME_WORDS: usize = FRAME_BITS / 64;
-/// Number of bytes of the side table per page: a bit for each of the smallest objects in a page.
+/// Number of bytes of the side table per page: one bit for each of the smallest objects in a page.
 pub(crate) const SIDE_BYTES: usize = uslab_buddy::PAGE_SIZE / crate::geometry::WORD / 8;
 
 /// Time at which the objects of a slab are constructed.
@@ -52,12 +54,12 @@ pub(crate) const SIDE_BYTES: usize = uslab_buddy::PAGE_SIZE / crate::geometry::W
 pub(crate) enum Constructed {
     /// All objects are constructed when the slab is made, or never.
     Together,
-    /// Each object is constructed when it leaves the slab for the first time. A slab has at most [`ONE_BY_ONE`] objects that
-    /// are constructed one by one.
+    /// Each object is constructed when it leaves the slab for the first time. A slab of this kind has at most
+    /// [`ONE_BY_ONE`] objects.
     OneByOne,
 }
 
-/// Number of a slab's objects that are out, and number of all its objects.
+/// Number of objects that are taken from a slab, and number of all its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fill {
     pub(crate) inuse: u16,
@@ -69,7 +71,7 @@ pub(crate) struct Fill {
 struct Head {
     fill: Fill,
     constructed: Constructed,
-    /// Parts of the slab whose memory was returned to the system: see [`part`].
+    /// Parts of the slab whose memory was returned to the system (see [`part`]).
     discarded: u16,
 }
 
@@ -107,7 +109,7 @@ fn words(objects: usize) -> usize {
     objects.div_ceil(64)
 }
 
-/// Marks all objects free, and sets the bits behind the last object.
+/// Marks all objects as free, and sets the bits after the last object's bit.
 fn clear(bits: &mut [u64], objects: usize) {
     bits.fill(0);
     if !objects.is_multiple_of(64) {
@@ -148,7 +150,7 @@ fn draw_bits(
 ) -> usize {
     for taken_count in 0..max {
         let start = draws.below(bits.len() * 64);
-        // The first word is visited again at the end, as a whole.
+        // The search returns to the first word at the end, and then inspects the whole word.
         let words = (0..=bits.len()).map(|word| (start / 64 + word) % bits.len());
         let before = (1 << (start % 64)) - 1;
         let mut masks = core::iter::once(before).chain(core::iter::repeat(0));
@@ -181,8 +183,8 @@ pub(crate) struct BitmapTable {
 }
 
 impl BitmapTable {
-    /// Makes a table for `pages` pages, of uncommitted address space. With `spacing`, most of the address space is missing until
-    /// the table [grows](Reserved::grow).
+    /// Makes a table of uncommitted address space, for `pages` pages. With `spacing`, most of the address space is
+    /// missing until the table [grows](Reserved::grow).
     pub(crate) fn new(pages: usize, spacing: Option<usize>, addresses: &mut Reservation) -> Option<Self> {
         let bytes = pages.checked_mul(SIDE_BYTES)?;
         Some(Self { memory: Reserved::growing(bytes, spacing, addresses, BITMAP)? })
@@ -191,14 +193,15 @@ impl BitmapTable {
     pub(crate) fn grow(&self, allocator: &PageAllocator, pages: usize) -> bool {
         allocator.grow_table(&self.memory, pages * SIDE_BYTES)
     }
-    /// Commits `words` words of the bitmaps of a slab at `pfn`; returns `false` if memory is short.
+    /// Commits `words` words for the bitmaps of the slab at `pfn`; returns `false` if memory is
+    /// short.
     fn commit_words(&self, op: &Operation, pfn: Pfn, words: usize) -> bool {
         self.memory.commit(op, pfn.get() as usize * SIDE_BYTES + words * 8)
     }
     /// Unmaps the bitmaps of all pages from `pages` on.
     ///
     /// # Safety
-    /// No slab is at these pages, and none is made there before the table [grows](Self::grow).
+    /// No slab is at these pages, and no slab is made there before the table [grows](Self::grow).
     pub(crate) unsafe fn trim(&self, allocator: &PageAllocator, pages: usize) {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped bitmaps.
         unsafe { allocator.cut_table(&self.memory, pages * SIDE_BYTES) };
@@ -208,7 +211,7 @@ impl BitmapTable {
     }
 }
 
-/// Iterator over the runs of unused pages of a slab: the first page and the number of pages of each run.
+/// Iterator over the runs of unused pages in a slab, each with its first page and its number of pages.
 #[derive(Debug)]
 pub(crate) struct UnusedPageRuns {
     slab: Pfn,
@@ -217,7 +220,6 @@ pub(crate) struct UnusedPageRuns {
 }
 
 impl UnusedPageRuns {
-    /// Number of pages of all remaining runs.
     pub(crate) fn pages(&self) -> u32 {
         self.found.count_ones() * self.part
     }
@@ -241,13 +243,12 @@ pub(crate) struct Slab<'a> {
 }
 
 impl<'a> Slab<'a> {
-    /// The slab whose first page is `pfn`.
     pub(crate) fn at(frames: &'a FrameTable, table: &'a BitmapTable, pfn: Pfn) -> Self {
         Self { pfn, frame: frames.frame(pfn), table }
     }
 
-    /// Calls `f` with the slab's fill, and with the bitmaps of objects that are out and of constructed objects. The last bitmap
-    /// is empty for a slab without a second bitmap.
+    /// Calls `f` with the slab's fill, the bitmap of taken objects, and the bitmap of constructed objects. If the slab
+    /// has no second bitmap, the last argument is empty.
     ///
     /// # Safety
     /// The caller holds the lock of the slab's node, or is the only thread that has the slab; the slab was set up.
@@ -262,8 +263,8 @@ impl<'a> Slab<'a> {
             let bits = if bitmap_words <= FRAME_WORDS {
                 &mut slot_bits[..bitmap_words]
             } else {
-                // SAFETY: `set_up` committed `bitmap_words` words at this slab's place in the table, which no other slab has. By
-                // contract, no other thread accesses them now.
+                // SAFETY: `set_up` committed `bitmap_words` words at this slab's place in the table, which belongs to
+                // no other slab. By contract, no other thread accesses these words now.
                 unsafe { core::slice::from_raw_parts_mut(self.table.bits(self.pfn), bitmap_words) }
             };
             let (allocated_bits, constructed) = bits.split_at_mut(words(objects));
@@ -273,11 +274,12 @@ impl<'a> Slab<'a> {
         })
     }
 
-    /// Makes the block a slab of `objects` objects, all free and none constructed. Returns `false` if memory for the bitmaps is
-    /// short.
+    /// Turns the block into a slab of `objects` objects, which are all free and not constructed. Returns `false` if
+    /// memory for the bitmaps is short.
     ///
     /// # Safety
-    /// Only the caller has the block. If the objects are constructed one by one, there are at most [`ONE_BY_ONE`].
+    /// Only the caller has the block. If objects are constructed one by one, the slab has at most [`ONE_BY_ONE`]
+    /// objects.
     pub(crate) unsafe fn set_up(&self, op: &Operation, objects: usize, constructed: Constructed) -> bool {
         let words = constructed.words(objects);
         if words > FRAME_WORDS && !self.table.commit_words(op, self.pfn, words) {
@@ -298,7 +300,7 @@ impl<'a> Slab<'a> {
         true
     }
 
-    /// Number of objects that are out, and of all objects.
+    /// Number of objects taken from the slab, and number of all its objects.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold.
@@ -307,10 +309,10 @@ impl<'a> Slab<'a> {
         unsafe { self.with_fields(|fill, _, _| *fill) }
     }
 
-    /// Takes up to `max` free objects, lowest first or in the order of `draws`, and reports the index of each object. If
-    /// objects are constructed one by one, only constructed objects are taken. If none is left and `new` allows it, one
-    /// unconstructed object is taken and `true` is returned: the caller must construct it. Cost: one pass over the bitmap; with
-    /// `draws` one pass per object.
+    /// Takes up to `max` free objects, lowest first or in the order of `draws`, and reports the index of each object.
+    /// If objects are constructed one by one, the call takes only constructed objects. If no constructed object is left
+    /// and `new` allows it, the call takes one unconstructed object and returns `true`; the caller must then construct
+    /// this object. Cost: one pass over the bitmap; with `draws` one pass per object.
     ///
     /// # Safety
     /// The caller holds the lock of the slab's node, or is the only thread that has the slab; the slab was set up.
@@ -361,8 +363,8 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Frees objects, and returns their number. Objects that were already free are skipped and passed to `on_refused`. If `stays_listed`,
-    /// freed objects remain constructed.
+    /// Frees objects, and returns their number. Objects that were already free are skipped, and passed to `on_refused`.
+    /// If `stays_listed`, freed objects remain constructed.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold, and each index is below the slab's objects.
@@ -400,8 +402,8 @@ impl<'a> Slab<'a> {
         let head = self.frame.data().with(|data| Head::unpack(unsafe { (*data)[0] }));
         head.discarded.count_ones() * part(self.frame.state().order().pages())
     }
-    /// Prepares an allocation from the slab, after which all its pages count as used. Returns the number of pages that were
-    /// discarded.
+    /// Prepares an allocation from the slab, after which all pages of the slab count as used. Returns the number of
+    /// pages that were marked as discarded.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold.
@@ -414,8 +416,8 @@ impl<'a> Slab<'a> {
         }
         pages
     }
-    /// Finds pages that no object in use touches and that are not yet discarded, and marks them as discarded. Cost: one pass
-    /// over the bitmap.
+    /// Finds pages on which no object is in use and that are not yet discarded, and marks them as discarded. Cost: one
+    /// pass over the bitmap.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold, and `geometry` belongs to the slab. The caller discards the pages before an
@@ -448,10 +450,11 @@ impl<'a> Slab<'a> {
         UnusedPageRuns { slab: self.pfn, part, found }
     }
 
-    /// Indices of the free objects that are constructed; of all free objects if the slab has no second bitmap.
+    /// Indices of the free objects that are constructed; if the slab has no second bitmap, indices of all free
+    /// objects.
     ///
     /// # Safety
-    /// The conditions of [`Slab::alloc_bits`] hold, and only the caller has the slab as long as the result is used.
+    /// The conditions of [`Slab::alloc_bits`] hold, and only the caller has the slab while it uses the result.
     pub(crate) unsafe fn constructed(self) -> impl Iterator<Item = usize> + 'a {
         // SAFETY: by contract, only the caller has the slab.
         let objects = usize::from(unsafe { self.fill() }.objects);
@@ -467,7 +470,8 @@ impl<'a> Slab<'a> {
         })
     }
 
-    /// Passes the words of the first bitmap to `visit`: the bits of objects that are out, and zeros behind the last object.
+    /// Passes the words of the first bitmap to `visit`, with the bits of taken objects, and with zeros after the last
+    /// object.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold.
@@ -482,7 +486,7 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Returns `true` if the head agrees with the bitmap, and all objects that are out are constructed.
+    /// Returns `true` if the head agrees with the bitmap, and if all taken objects are constructed.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold.
@@ -509,9 +513,9 @@ mod tests {
     use uslab_buddy::{Backend, Faults};
 
     proptest! {
-        /// Compares the bitmap with an array of flags, from one object to many words.
+        /// Compares bitmaps of one object up to many words with an array of flags.
         #[test]
-        fn bitmap_agrees_with_flags(
+        fn slab_bitmap_agrees_with_an_array_of_flags(
             objects in 1_usize..700,
             steps in prop::collection::vec((any::<bool>(), 0_usize..700), 1..200),
             seed in any::<Option<u64>>(),
@@ -557,7 +561,7 @@ mod tests {
         assert!(!side().commit_words(&Operation::new(), Pfn::new(63), 9), "a word past the end was written");
     }
 
-    /// A commit may run ahead by more than the bitmaps in use.
+    /// A commit may commit more than the bitmaps in use.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn truncated_side_table_still_covers_the_remaining_pages() {
@@ -577,7 +581,7 @@ mod tests {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
         let side = side();
-        // A page behind the pages that the side table covers.
+        // This page is after the pages that the side table covers.
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
         // SAFETY: the slab is a page of the block, which only this test has.
         unsafe {
@@ -588,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn side_table_row_has_a_bit_per_page_word() {
+    fn side_table_has_a_bit_for_each_word_of_a_page() {
         assert_eq!(SIDE_BYTES * 8 * crate::geometry::WORD, uslab_buddy::PAGE_SIZE);
     }
 

@@ -1,8 +1,9 @@
-//! Memory that the slabs of all caches share: pages, their frames, and the side table of long bitmaps.
+//! Memory that the slabs of all caches share: pages, the frames of pages, and the side table of
+//! bitmaps that do not fit into frames.
 //!
-//! Under a model checker this module also watches object ownership: allocating and freeing an object write to a cell of the
-//! object. A model fails on two simultaneous owners, on a double free, and on a free that does not happen before the object's
-//! next allocation. In shipping builds the hooks are empty.
+//! Under a model checker this module also watches object ownership: allocating and freeing an object write to a cell of
+//! the object. A model fails if an object has two owners, if it is freed twice, or if its free does not happen before
+//! its next allocation. In shipping builds the functions that watch ownership are empty.
 
 #[cfg_attr(any(loom, shuttle), path = "slab_memory/watched.rs")]
 mod owners;
@@ -28,10 +29,10 @@ pub(crate) struct SlabMemory {
 }
 
 impl SlabMemory {
-    /// Number of bytes of address space of the tables, per page.
+    /// Bytes of address space that the tables take per page.
     pub(crate) const PAGE_BYTES: usize = SIDE_BYTES + size_of::<u32>();
 
-    /// Makes the metadata tables; `None` if address space for them is refused.
+    /// Makes the metadata tables; returns `None` if the system refuses address space.
     pub(crate) fn new(pages: PageAllocator, addresses: &mut Reservation) -> Option<Self> {
         let (max_pages, spacing) = (pages.most_pages(), pages.required_spacing());
         Some(Self {
@@ -43,11 +44,11 @@ impl SlabMemory {
         })
     }
 
-    /// Unmaps the metadata of pages from `pages` on. Metadata is mapped again with its pages, except for pages that [cannot
-    /// exist](PageAllocator::most_pages).
+    /// Unmaps the metadata of pages from `pages` on. The metadata is mapped again together with its pages, except for
+    /// pages that [cannot exist](PageAllocator::most_pages).
     ///
     /// # Safety
-    /// The pages' frames were [released](PageAllocator::give_up_frames), and no other thread unmaps metadata concurrently.
+    /// [`PageAllocator::give_up_frames`] released the pages' frames, and no other thread unmaps metadata concurrently.
     pub(crate) unsafe fn unmap_metadata(&self, pages: usize) {
         // SAFETY: no slab can begin at these pages.
         unsafe {
@@ -64,7 +65,6 @@ impl SlabMemory {
     pub(crate) fn frames(&self) -> &FrameTable {
         self.pages.frames()
     }
-    /// For debuggers: address of the side table.
     pub(crate) fn side(&self) -> *const u8 {
         self.side.bits(Pfn::new(0)).cast()
     }
@@ -74,8 +74,8 @@ impl SlabMemory {
     }
 
     /// Allocates pages of `node` for an operation on objects. The allocation counts as a separate operation on pages,
-    /// with its own level: if a page comes from the CPU's magazine, the page operation is served by `cpu`, but the
-    /// object's allocation by `pages`.
+    /// with its own level: if a page comes from the CPU's magazine, `cpu` served the page operation, but `pages`
+    /// served the object's allocation.
     pub(crate) fn alloc_pages(
         &self,
         op: &Operation,
@@ -99,7 +99,7 @@ impl SlabMemory {
     /// Returns the memory of pages inside a slab to the system. The block stays allocated, and the pages read as zeros.
     ///
     /// # Safety
-    /// Each object that touches the pages is free in its slab, is not constructed, and cannot be allocated during the call.
+    /// Each object on the pages is free in its slab, is not constructed, and cannot be allocated during the call.
     pub(crate) unsafe fn discard(&self, first: Pfn, pages: u32) {
         self.owners.discard(first, pages);
         // SAFETY: by contract, no object on the pages is used or constructed.
@@ -112,18 +112,18 @@ impl SlabMemory {
     /// The caller owns the block. `owner` is null, or a cache that lives until the owner is reset to null.
     pub(crate) unsafe fn set_owner(&self, first: Pfn, order: Order, owner: *mut u8) {
         for page in 0..order.pages() {
-            // SAFETY: by contract, the caller owns the block. Apart from caches only `large` is an owner, which
-            // `Core::cache_of` distinguishes.
+            // SAFETY: by contract, the caller owns the block. Besides caches, only `large` is an owner, and
+            // `Core::cache_of` distinguishes it.
             unsafe { self.frames().frame(Pfn::new(first.get() + page)).set_owner(owner) };
         }
     }
 
-    /// Reports to the checker that an object is allocated.
+    /// Reports to the model checker that an object is allocated.
     #[inline(always)]
     pub(crate) fn obj_out(&self, object: NonNull<u8>) {
         self.owners.hand_out(self, object);
     }
-    /// Reports to the checker that an object is freed.
+    /// Reports to the model checker that an object is freed.
     #[inline(always)]
     pub(crate) fn obj_in(&self, object: NonNull<u8>) {
         self.owners.take_back(self, object);

@@ -1,4 +1,4 @@
-//! Hives, containers of values that never move: see [`Hive`].
+//! Hives, which are containers of values that never move (see [`Hive`]).
 
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::cache::live::{Live, Run};
@@ -16,10 +16,10 @@ const MAX_RETRIES: u32 = 1 << 20;
 
 /// A container of values that never move, stored in slabs. Iterations skip free places.
 ///
-/// C++26 calls such a container `std::hive` (Bentley, P0447): values keep their addresses, freed places are reused, and
-/// iteration skips holes. In a [`Hive`], the blocks are slabs of an object cache, and the skip fields are the slabs' bitmaps:
-/// an iteration reads one word for 64 places. A key names a value; removing the value consumes the key, so keys are never
-/// stale.
+/// C++26 calls this kind of container `std::hive` (Bentley, P0447): values keep their addresses, freed places are
+/// reused, and iteration skips holes. In a [`Hive`], the blocks are slabs of an object cache, and the skip fields are
+/// the slabs' bitmaps: an iteration reads one word for 64 places. A key identifies a value; removing the value consumes
+/// the key, so keys are never stale.
 ///
 /// | operation | cost |
 /// |---|---|
@@ -30,9 +30,9 @@ const MAX_RETRIES: u32 = 1 << 20;
 ///
 /// Like a `Vec`, a hive has one owner at a time. To share objects between threads, use the cache directly.
 ///
-/// In the child of a [fork](crate::Fork), a hive is usable unless another thread was reaping the hive's cache at the fork. In
-/// the child, free places that the reaping thread had taken look like values for ever. An iteration of such a hive panics after
-/// some seconds.
+/// In the child of a [fork](crate::Fork), a hive is usable unless another thread was reaping the hive's cache at the
+/// fork. If another thread was reaping, free places that this thread had taken look like values in the child, for ever.
+/// An iteration of a hive with such places panics after some seconds.
 ///
 /// ```
 /// use uslab::Hive;
@@ -48,7 +48,6 @@ const MAX_RETRIES: u32 = 1 << 20;
 /// ```
 pub struct Hive<T> {
     cache: KmemCache,
-    /// Unique number of the hive.
     number: u64,
     len: usize,
     /// Snapshot of the values' places; outdated while `is_outdated` is set.
@@ -57,8 +56,8 @@ pub struct Hive<T> {
     values: PhantomData<Slot<T>>,
 }
 
-/// A value in its slab. Without padding between objects, the slot's size is the slab's stride, so neighbouring values
-/// form a slice.
+/// A value in its slab. Unless objects have padding between them, the slot's size is the slab's stride, so
+/// neighbouring values form a slice.
 #[repr(C, align(8))]
 struct Slot<T>(T);
 
@@ -76,7 +75,6 @@ struct Slot<T>(T);
 /// ```
 pub struct Key<T> {
     value: NonNull<T>,
-    /// Number of the hive that has the value.
     hive: u64,
 }
 
@@ -109,7 +107,8 @@ impl<T> Hive<T> {
         Ok(Self::on(Self::builder(name).magazines(magazines).build_in(subsystem)?))
     }
     pub(crate) fn builder(name: impl Into<String>) -> KmemCacheBuilder {
-        // Values without bytes get an object each, because the hive counts and iterates objects.
+        // Values of size zero also get an object each, because the hive counts and iterates
+        // objects.
         KmemCache::builder(name, size_of::<Slot<T>>().max(1)).align(align_of::<Slot<T>>()).unsampled()
     }
     pub(crate) fn on(cache: KmemCache) -> Self {
@@ -126,7 +125,7 @@ impl<T> Hive<T> {
     /// Inserts a value into the hive.
     ///
     /// # Errors
-    /// Fails if memory is short; the error returns the value.
+    /// Fails if memory is short; the error contains the value.
     pub fn insert(&mut self, value: T) -> Result<Key<T>, Refused<T>> {
         match self.cache.alloc(Gfp::KERNEL) {
             Ok(object) => {
@@ -149,30 +148,33 @@ impl<T> Hive<T> {
         // SAFETY: the place was allocated from this cache, its value was moved out, and the key is consumed.
         let free = || unsafe { self.cache.free(key.value.cast()) };
         self.cache.touch(key.value.cast());
-        // SAFETY: the key belongs to this hive, so its place holds a value. The value is moved out and the key consumed.
+        // SAFETY: the key belongs to this hive, so its place contains a value. The value is moved out and the key
+        // consumed.
         let value = unsafe { key.value.read() };
         free();
         self.len -= 1;
         self.is_outdated = true;
         value
     }
-    /// The value of the given key.
+    /// Returns the value that the key identifies.
     ///
     /// # Panics
     /// Panics if the key belongs to another hive.
     pub fn get(&self, key: &Key<T>) -> &T {
         self.check_owner(key);
-        // SAFETY: the key belongs to this hive, so its place holds a value, which stays while the hive is borrowed.
+        // SAFETY: the key belongs to this hive, so its place contains a value, which stays while the hive is
+        // borrowed.
         unsafe { key.value.as_ref() }
     }
-    /// The value of the given key, mutably.
+    /// Returns the value that the key identifies, as a mutable reference.
     ///
     /// # Panics
     /// Panics if the key belongs to another hive.
     pub fn get_mut(&mut self, key: &Key<T>) -> &mut T {
         self.check_owner(key);
         let mut value = key.value;
-        // SAFETY: the key belongs to this hive, so its place holds a value, and the hive is borrowed exclusively.
+        // SAFETY: the key belongs to this hive, so its place contains a value, and the hive is borrowed
+        // exclusively.
         unsafe { value.as_mut() }
     }
 
@@ -192,20 +194,22 @@ impl<T> Hive<T> {
     pub fn iter(&mut self) -> impl Iterator<Item = &T> {
         self.iter_mut().map(|value| &*value)
     }
-    /// Iterates the values mutably. [`for_each`](Iterator::for_each) is faster than a loop.
+    /// Iterates the values as mutable references. [`for_each`](Iterator::for_each) is faster than a
+    /// loop.
     ///
     /// # Panics
     /// Panics if magazines could not be drained for some seconds, because the system now refuses `membarrier`.
     #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let stride = self.cache.geometry().stride();
-        // With padding between objects, such as red zones or canaries, each object is a separate run.
+        // If objects have padding between them, such as red zones or canaries, each object is a
+        // separate run.
         let side_by_side = stride == size_of::<Slot<T>>();
         let values = move |(first, count): Run| {
             let (slices, len) = if side_by_side { (1, count) } else { (count, 1) };
             (0..slices).flat_map(move |i| {
-                // SAFETY: the objects of a run hold values, which stay while the hive is exclusively borrowed, and
-                // belong to no other run. Runs of several objects have the stride of `Slot<T>`.
+                // SAFETY: the objects of a run contain values, which stay while the hive is exclusively borrowed,
+                // and belong to no other run. If a run has several objects, their stride is the size of `Slot<T>`.
                 let places = unsafe {
                     NonNull::slice_from_raw_parts(first.add(i * stride).cast::<Slot<T>>(), len).as_mut()
                 };
@@ -220,12 +224,13 @@ impl<T> Hive<T> {
         self.cache.info()
     }
 
-    /// Refreshes `live_entries` until it has exactly the places of values; returns `false` if that fails.
+    /// Refreshes `live_entries` until it contains exactly the places of values; returns `false` if that
+    /// fails.
     ///
-    /// The bit of a value's place is always set. Free places may have their bits set, too: a reap, or a thread short of memory,
-    /// takes free objects out of magazines before flushing them to slabs. No other thread allocates from the cache, so free
-    /// places with set bits only become fewer. Once the number of set bits equals the number of values, each set bit is a
-    /// value.
+    /// The bit of a value's place is always set. The bits of free places may also be set, because a reap, or a thread
+    /// short of memory, takes free objects out of magazines before it flushes them to slabs. No other thread allocates
+    /// from the cache, so free places with set bits only become fewer. When the number of set bits equals the number of
+    /// values, each set bit therefore belongs to a value.
     fn look(&mut self) -> bool {
         for _ in 0..MAX_RETRIES {
             if !self.is_outdated {
@@ -256,7 +261,8 @@ impl<T> Drop for Hive<T> {
         }
         let mut panics = FirstPanic::default();
         for object in self.live_entries.iter() {
-            // SAFETY: the place holds a value of this cache, and nothing refers to it any more.
+            // SAFETY: the place contains a value of this cache, and nothing refers to the value any
+            // more.
             unsafe {
                 panics.catch(|| object.cast::<T>().drop_in_place());
                 self.cache.free(object);
@@ -327,7 +333,6 @@ mod tests {
     }
 
     proptest! {
-        /// Compares a hive with a vector of the same values, and iterates occasionally.
         #[test]
         fn hive_agrees_with_a_vector(steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 1..400)) {
             let mut hive = Hive::new("hive").unwrap();
@@ -358,7 +363,8 @@ mod tests {
         }
     }
 
-    /// An iteration once visited free objects that a reaper had taken, and the hive's drop dropped them.
+    /// Regression test: an iteration visited free objects that a reaper had taken, and the hive's drop
+    /// dropped these objects.
     #[test]
     fn hive_iteration_during_reaps_visits_only_values() {
         let subsystem = subsystem();
@@ -407,8 +413,8 @@ mod tests {
         assert_eq!(Hive::<()>::new("unit").unwrap().iter().count(), 0);
     }
 
-    /// An iteration once took padding between objects for values. An iteration also never ended if some allocations
-    /// were samples, because samples are in no slab.
+    /// Regression test: an iteration mistook padding between objects for values. Regression test: an iteration
+    /// never ended if some allocations were guard samples, because samples are in no slab.
     #[test]
     fn hive_iteration_skips_red_zones_and_canaries() {
         let changes: [fn(&mut Config); 3] = [
@@ -435,7 +441,7 @@ mod tests {
         }
     }
 
-    /// A panicking `Drop` once leaked all later values and the cache.
+    /// Regression test: a panicking `Drop` leaked all later values and the cache.
     #[test]
     fn panic_dropping_a_hive_value_drops_the_remaining_values() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);

@@ -1,4 +1,4 @@
-//! Objects of one type.
+//! Caches whose objects have one type.
 //!
 //! | file | |
 //! |---|---|

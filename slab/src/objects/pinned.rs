@@ -1,8 +1,8 @@
-//! Pinned caches: caches whose objects never move.
+//! Pinned caches, whose objects never move.
 //!
 //! An object of any cache keeps its address while in use; only `&mut T` could move its *value*. A `CacheBox` lends a
-//! `&mut T`, and the next user of the object gets another `&mut T`. One user alone therefore cannot pin an object: no
-//! user may have a `&mut T` from its construction to its destruction. A pinned cache hands out pinned boxes only.
+//! `&mut T`, and so does the box of the object's next user. A user alone therefore cannot pin an object: no user may
+//! have a `&mut T` between the object's construction and its destruction. A pinned cache hands out only pinned boxes.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::{AllocError, CacheError};
@@ -10,8 +10,8 @@ use crate::objects::typed::{CacheBox, Construct, NoReset, ObjectCache, ObjectCac
 use crate::subsystem::Subsystem;
 use core::pin::Pin;
 
-/// A cache whose objects stay pinned from construction until they are dropped in place with their slab, across frees
-/// and allocations.
+/// A cache whose objects stay pinned across frees and allocations, from their construction until they are dropped in
+/// place with their slab.
 ///
 /// ```
 /// use std::marker::PhantomPinned;
@@ -25,7 +25,7 @@ use core::pin::Pin;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A pinned cache takes no reset function, because a reset would get `&mut T`:
+/// A pinned cache accepts no reset function, because a reset would get `&mut T`:
 ///
 /// ```compile_fail,E0277
 /// uslab::ObjectCache::builder("reset").ctor(|| 1).reset(|n| *n = 0).build_pinned().unwrap();
@@ -34,7 +34,8 @@ use core::pin::Pin;
 pub struct PinnedCache<T>(ObjectCache<T>);
 
 impl<T> PinnedCache<T> {
-    /// Allocates a pinned object, as its last user left it. Cost and panics: see [`ObjectCache::alloc`].
+    /// Allocates a pinned object in the state in which its last user left it. See [`ObjectCache::alloc`]
+    /// for cost and panics.
     ///
     /// # Errors
     /// Fails as [`ObjectCache::alloc`] does.
@@ -45,7 +46,8 @@ impl<T> PinnedCache<T> {
         self.0.alloc().map(|object| unsafe { Pin::new_unchecked(object) })
     }
 
-    /// Allocates a pinned object; at the cache's limit, waits until an object is free. See [`ObjectCache::acquire`].
+    /// Allocates a pinned object; if the cache is at its limit, waits until an object is free.
+    /// [`ObjectCache::acquire`] describes the wait.
     ///
     /// # Errors
     /// Fails as [`ObjectCache::acquire`] does.
@@ -61,7 +63,7 @@ impl<T> PinnedCache<T> {
 managed!(PinnedCache);
 
 impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R> {
-    /// Builds a cache whose objects never move in the global subsystem: see [`PinnedCache`].
+    /// Builds a [`PinnedCache`] in the global subsystem.
     ///
     /// # Errors
     /// Fails as [`build`](Self::build) does.

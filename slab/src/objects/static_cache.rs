@@ -13,10 +13,11 @@ use std::panic::resume_unwind;
 #[cfg(not(any(loom, shuttle)))]
 use uslab_magazine::sync::{catch_panic, thread_local};
 
-/// An [`ObjectCache`] for a `static`, made by the first call of [`get`](Self::get). The macro
-/// [`object_cache!`](crate::object_cache) declares a static cache, also under loom, with a separate cache in each execution.
+/// An [`ObjectCache`] for a `static`, which the first call of [`get`](Self::get) makes. The macro
+/// [`object_cache!`](crate::object_cache) declares a static cache; under loom, each execution has a separate cache.
 ///
-/// Threads never wait for each other: each of several first callers makes a cache, and all but one cache are dropped.
+/// Threads never wait for each other: if several threads call `get` first, each makes a cache, and all caches but one
+/// are dropped.
 ///
 /// ```
 /// use uslab::{CacheBox, ObjectCache, StaticCache, object_cache};
@@ -36,22 +37,22 @@ pub struct StaticCache<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> StaticCache<T> {
-    /// Declares a static cache, which the function `make` will make.
+    /// Declares a static cache, which `make` makes on first use.
     #[cfg(not(any(loom, shuttle)))]
     pub const fn new(make: fn() -> Result<ObjectCache<T>, CacheError>) -> Self {
         Self { cache: Published::new(), make }
     }
-    /// Declares a static cache, which the function `make` will make.
+    /// Declares a static cache, which `make` makes on first use.
     #[cfg(any(loom, shuttle))]
     pub fn new(make: fn() -> Result<ObjectCache<T>, CacheError>) -> Self {
         Self { cache: Published::new(), make }
     }
 
-    /// The static's cache, which the first call makes. Cost of later calls: one load.
+    /// Returns the cache, which the first call makes. Cost of later calls: one load.
     ///
     /// # Errors
-    /// Fails as [`build`](crate::ObjectCacheBuilder::build) does; the next call tries again. [`StartError::Starting`]
-    /// if `make` calls `get` on the same thread.
+    /// Fails as [`build`](crate::ObjectCacheBuilder::build) does; the next call tries again. Fails with
+    /// [`StartError::Starting`] if `make` calls `get` on the same thread.
     #[inline]
     pub fn get(&self) -> Result<&'static ObjectCache<T>, CacheError> {
         self.cache.get().map_or_else(|| self.initialise(), Ok)
@@ -75,8 +76,8 @@ impl<T: Send + 'static> fmt::Debug for StaticCache<T> {
     }
 }
 
-/// Marks a static cache, by its address, as being made by this thread. The list of marks is on the stack, because the
-/// cache may serve the thread's allocator.
+/// Marks a static cache, identified by its address, as being made by this thread. The marks form a list on the stack,
+/// because the cache may serve the thread's allocator.
 #[cfg(not(any(loom, shuttle)))]
 struct Starting {
     address: usize,
@@ -86,13 +87,13 @@ struct Starting {
 
 #[cfg(not(any(loom, shuttle)))]
 thread_local! {
-    /// Mark of the innermost cache that this thread is making.
+    /// Mark of the innermost cache that this thread is currently making.
     static STARTING: Cell<*const Starting> = const { Cell::new(core::ptr::null()) };
 }
 
 #[cfg(not(any(loom, shuttle)))]
 impl Starting {
-    /// Runs `make` with the cache at `address` marked; fails if that cache is already marked.
+    /// Runs `make` while the cache at `address` is marked; fails if that cache is already marked.
     fn during<R>(address: usize, make: impl FnOnce() -> R) -> Result<R, StartError> {
         let current = Self { address, outer: STARTING.get() };
         // SAFETY: each pointer is null or a mark whose `during` has not returned.
@@ -167,7 +168,7 @@ mod tests {
     fn recursive_initialization_of_a_static_cache_is_an_error() {
         static CALLS: uslab_magazine::sync::Counter = uslab_magazine::sync::Counter::new(0);
         static OTHER: StaticCache<u8> = StaticCache::new(|| {
-            // The cache needs itself indirectly, through another cache.
+            // This cache needs itself indirectly, through another cache.
             AGAIN.get()?;
             ObjectCache::builder("other").ctor(|| 1).build()
         });

@@ -1,4 +1,5 @@
-//! Typed caches for lock-free readers: `SLAB_TYPESAFE_BY_RCU`. See [`rcu`](crate::rcu).
+//! Typed caches for lock-free readers: `SLAB_TYPESAFE_BY_RCU`. The module [`rcu`](crate::rcu)
+//! describes the grace periods.
 
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::error::{AllocError, CacheError};
@@ -8,12 +9,12 @@ use core::fmt;
 use core::ops::Deref;
 use core::ptr::NonNull;
 
-/// A cache whose objects may be read without a lock, even after they were freed.
+/// A cache whose objects readers may read without a lock, even after the objects were freed.
 ///
-/// The memory of an object remains a constructed `T` of its cache until a grace period has passed since the slab was
-/// freed. A reader that is [pinned](crate::rcu::pin) and found an object's [address](StableBox::as_ptr) may therefore
-/// read the object. After the lookup, the object may have been freed and reused, so the reader must check *in* the
-/// object, after reading, that it is the expected object. Owners and readers get only `&T`, so mutable parts are
+/// The memory of an object remains a constructed `T` of the cache until the object's slab was freed and a grace
+/// period has passed. A reader that is [pinned](crate::rcu::pin) and found an object's [address](StableBox::as_ptr)
+/// may therefore read the object. The object may be freed and reused after the lookup, so after reading, the reader
+/// must check *in* the object that it is the expected one. Owners and readers get only `&T`, so mutable parts are
 /// atomics, locks or cells. `slab/examples/rcu_lookup.rs` is a hash table that readers search without locks.
 ///
 /// ```
@@ -35,9 +36,10 @@ use core::ptr::NonNull;
 pub struct TypeStableCache<T>(ObjectCache<T>);
 
 impl<T> TypeStableCache<T> {
-    /// Allocates an object, as its last user left it; readers of the object's previous use may still read it.
+    /// Allocates an object in the state in which its last user left it; readers that found the object earlier
+    /// may still read it.
     ///
-    /// Cost and panics: see [`ObjectCache::alloc`].
+    /// See [`ObjectCache::alloc`] for cost and panics.
     ///
     /// # Errors
     /// Fails as [`ObjectCache::alloc`] does.
@@ -77,7 +79,7 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
     }
 }
 
-/// An object of a [`TypeStableCache`] in use. The box lends only shared references; its owner may also free the object.
+/// An object in use of a [`TypeStableCache`]. The box lends only shared references, and frees its object on drop.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -92,7 +94,7 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
 pub struct StableBox<'c, T>(CacheBox<'c, T>);
 
 impl<T> StableBox<'_, T> {
-    /// Address of the object, to publish it to readers.
+    /// Address of the object, which its owner may publish to readers.
     pub fn as_ptr(&self) -> NonNull<T> {
         NonNull::from(&*self.0)
     }

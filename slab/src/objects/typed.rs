@@ -1,9 +1,9 @@
 //! Caches of objects of one type, constructed once and used many times.
 //!
-//! The constructor runs when an object leaves its slab for the first time, not at later allocations. A later user gets
-//! the object as the last user left it, so expensive parts (locks, buffers, registrations) stay built. `T`'s destructor
-//! runs when a shrink or a reap finds the object free, or when its slab is freed (Bonwick 1994, "The Slab Allocator: An
-//! Object-Caching Kernel Memory Allocator").
+//! The constructor runs the first time that an object leaves its slab, not at later allocations. A later user gets the
+//! object as its last user left it, so expensive parts (locks, buffers, registrations) are not built again. `T`'s
+//! destructor runs when a shrink or a reap finds the object free, or when its slab is freed (Bonwick 1994, "The Slab
+//! Allocator: An Object-Caching Kernel Memory Allocator").
 //!
 //! | an object of | is | use |
 //! |---|---|---|
@@ -48,16 +48,16 @@ use uslab_magazine::sync::abandoned;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Objects move between threads, hence `T: Send`; objects outlive their users, hence `T: 'static`.
+/// Objects move between threads, so `T` must be `Send`; objects outlive their users, so `T` must be
+/// `'static`.
 #[doc(alias = "kmem_cache")]
 pub struct ObjectCache<T> {
     cache: KmemCache,
-    // `fn(T) -> T` makes the cache `Send` and `Sync`: free objects are `Send`, and only a `CacheBox` lends a `T`. `fn(T) -> T`
-    // also makes the cache invariant in `T`, because a user reads what the previous user of the object wrote.
+    // `fn(T) -> T` makes the cache `Send` and `Sync`: free objects are `Send`, and only a `CacheBox` lends a `T`. The
+    // marker also makes the cache invariant in `T`, because a user reads what the previous user of the object wrote.
     objects: PhantomData<fn(T) -> T>,
 }
 
-/// Generates the methods that all typed caches share.
 macro_rules! managed {
     ($cache:ident) => {
         impl<T> $cache<T> {
@@ -193,14 +193,14 @@ impl<F, E> fmt::Debug for Fallible<F, E> {
 }
 
 std::thread_local! {
-    /// Error of the last constructor that failed on this thread.
+    /// Error of the constructor that failed last on this thread.
     static REFUSED: Cell<Option<Cause>> = const { Cell::new(None) };
 }
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl AllocError {
     /// Takes the error of the [constructor](ObjectCacheBuilder::try_ctor) that failed this thread's last allocation.
-    /// Returns `None` when called again, and for other errors.
+    /// Returns `None` if the error was already taken, and for errors with another cause.
     pub fn take_cause(self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
         if self == Self::Constructor { REFUSED.try_with(Cell::take).ok().flatten() } else { None }
     }
@@ -257,15 +257,15 @@ impl<T> ObjectCache<T> {
         ObjectCacheBuilder { cache, construct: (), reset: (), objects: PhantomData }
     }
 
-    /// Allocates a constructed object, as its last user left it.
+    /// Allocates a constructed object in the state in which its last user left it.
     ///
-    /// The cost equals the cost of [`KmemCache::alloc`].
+    /// An allocation costs as much as [`KmemCache::alloc`].
     ///
     /// # Errors
     /// Fails as [`KmemCache::alloc`] does.
     ///
     /// # Panics
-    /// Panics if the constructor panics; no object is lost.
+    /// Panics if the constructor panics; the cache loses no object.
     #[inline(always)]
     #[doc(alias = "kmem_cache_alloc")]
     pub fn alloc(&self) -> Result<CacheBox<'_, T>, AllocError> {
@@ -283,10 +283,12 @@ impl<T> ObjectCache<T> {
         Ok(object)
     }
 
-    /// Allocates a constructed object that keeps the cache alive. The box is `'static`, and may outlive the cache's handle.
+    /// Allocates a constructed object, which keeps the cache alive. The box is `'static`, and may outlive the cache's
+    /// handle.
     ///
-    /// The cost equals the cost of [`alloc`](Self::alloc), without a reference count: an object keeps its slab, and a slab keeps
-    /// its cache. After the cache's last handle was dropped, frees bypass the magazines.
+    /// An allocation costs as much as [`alloc`](Self::alloc), and needs no reference count, because an object keeps its
+    /// slab alive, and a slab keeps its cache alive. After the cache's last handle was dropped, frees bypass the
+    /// magazines.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does.
@@ -294,7 +296,8 @@ impl<T> ObjectCache<T> {
         Ok(self.alloc()?.into_owned())
     }
 
-    /// Allocates an object; at the cache's limit, waits until an object is free. See [`KmemCache::acquire`].
+    /// Allocates an object; if the cache is at its limit, waits until an object is free.
+    /// [`KmemCache::acquire`] describes the wait.
     ///
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -318,14 +321,16 @@ impl<T> ObjectCache<T> {
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does, except that it waits at [`AllocError::CacheLimit`] and
-    /// [`AllocError::AccountLimit`]. A limit below one slab fails without waiting.
+    /// [`AllocError::AccountLimit`]. If the limit is below one slab, the call fails without
+    /// waiting.
     ///
     /// # Panics
     /// Panics as [`alloc`](Self::alloc) does.
     pub async fn acquire(&self) -> Result<CacheBox<'_, T>, AllocError> {
         self.cache.acquire(Gfp::KERNEL).await.map(|object| CacheBox::new(object.cast()))
     }
-    /// Allocates an [owned](Self::alloc_owned) object for a spawned task; at the cache's limit, waits until an object is free.
+    /// Allocates an [owned](Self::alloc_owned) object for a spawned task; if the cache is at its limit, waits until an
+    /// object is free.
     ///
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -349,10 +354,12 @@ impl<T> ObjectCache<T> {
     pub async fn acquire_owned(&self) -> Result<OwnedBox<T>, AllocError> {
         self.acquire().await.map(CacheBox::into_owned)
     }
-    /// Allocates an object; at the cache's limit, blocks the thread for at most `timeout`. See [`KmemCache::acquire_timeout`].
+    /// Allocates an object; if the cache is at its limit, blocks the thread for at most `timeout`.
+    /// [`KmemCache::acquire_timeout`] describes the wait.
     ///
     /// # Errors
-    /// Fails as [`alloc`](Self::alloc) does; with [`AllocError::CacheLimit`] or [`AllocError::AccountLimit`] after `timeout`.
+    /// Fails as [`alloc`](Self::alloc) does; if `timeout` passes, fails with [`AllocError::CacheLimit`] or
+    /// [`AllocError::AccountLimit`].
     ///
     /// # Panics
     /// Panics as [`alloc`](Self::alloc) does.
@@ -360,15 +367,15 @@ impl<T> ObjectCache<T> {
         self.cache.acquire_timeout(Gfp::KERNEL, timeout).map(|object| CacheBox::new(object.cast()))
     }
 
-    /// Allocates `n` objects, or none: see [`KmemCache::alloc_bulk`].
+    /// Allocates `n` objects, or none (see [`KmemCache::alloc_bulk`]).
     ///
     /// # Errors
-    /// Fails as [`KmemCache::alloc_blocks`] does, and then allocates nothing.
+    /// Fails as [`KmemCache::alloc_blocks`] does, and then allocates no objects.
     pub fn alloc_bulk(&self, n: usize) -> Result<Vec<CacheBox<'_, T>>, AllocError> {
         self.cache.alloc_owners(Gfp::KERNEL, n, |object| CacheBox::new(object.cast()))
     }
 
-    /// Reserves at least `n` objects for one owner: see [`KmemCache::prefill`].
+    /// Reserves at least `n` objects for one owner (see [`KmemCache::prefill`]).
     ///
     /// # Errors
     /// Fails as [`KmemCache::prefill`] does.
@@ -402,13 +409,14 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
             objects: PhantomData,
         }
     }
-    /// Sets the constructor, which may panic. The constructor runs when an object leaves its slab for the first time, in the
-    /// allocating thread, with no lock held.
+    /// Sets the constructor, which may panic. The constructor runs the first time that an object leaves its slab, in
+    /// the allocating thread, with no lock held.
     pub fn ctor<F: Fn() -> T + Send + Sync + 'static>(self, construct: F) -> ObjectCacheBuilder<T, F, R> {
         ObjectCacheBuilder { cache: self.cache, construct, reset: self.reset, objects: PhantomData }
     }
-    /// Sets a constructor that may fail. A failure makes the allocation fail with [`AllocError::Constructor`], and
-    /// [`take_cause`](AllocError::take_cause) returns the constructor's error. The next allocation calls the constructor again.
+    /// Sets a constructor that may fail. If the constructor fails, the allocation fails with
+    /// [`AllocError::Constructor`], and [`take_cause`](AllocError::take_cause) returns the constructor's error. The
+    /// next allocation calls the constructor again.
     ///
     /// ```
     /// use uslab::{AllocError, ObjectCache};
@@ -429,10 +437,10 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     }
     /// Sets a function that resets each freed object for its next user. The reset runs with no lock held.
     ///
-    /// If the reset panics, the object is freed as the reset left it, and the panic continues in the freeing thread. A
-    /// free that was deferred by a grace period contains the panic.
+    /// If the reset panics, the object is freed as the reset left it, and the panic continues in the freeing thread.
+    /// If the free was deferred by a grace period, the panic is contained instead.
     ///
-    /// Cost: with a reset, frees leave the inlined path, at some nanoseconds each.
+    /// Cost: with a reset, frees cannot use the inlined path, which costs some nanoseconds each.
     pub fn reset<F: Fn(&mut T) + Send + Sync + 'static>(self, reset: F) -> ObjectCacheBuilder<T, C, (F,)> {
         ObjectCacheBuilder {
             cache: self.cache,
@@ -445,14 +453,16 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     pub fn construct_slabs(self) -> Self {
         self.map(KmemCacheBuilder::construct_slabs)
     }
-    /// Sets the bytes that each object holds elsewhere, as [`KmemCacheBuilder::holds`] does.
+    /// Sets the number of bytes that each object owns in addition to its slot, as
+    /// [`KmemCacheBuilder::holds`] does.
     pub fn holds(self, bytes: usize) -> Self {
         self.map(|cache| cache.holds(bytes))
     }
-    /// Sets a function that measures the bytes that an object holds elsewhere, for objects of different weights.
+    /// Sets a function that measures the bytes that an object owns in addition to its slot, for objects of
+    /// different weights.
     ///
     /// The function runs on each new object, and on each object that is freed to its slab; the cache counts the mean.
-    /// The function runs with no lock held. A panic ends only the current measurement.
+    /// The function runs without any lock held. A panic ends only the current measurement.
     ///
     /// ```
     /// use uslab::ObjectCache;
@@ -470,7 +480,8 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
         let weigh = move |object: NonNull<u8>| weigh(unsafe { object.cast().as_ref() });
         self.map(|cache| cache.weigh(Hook::new(Box::new(weigh))))
     }
-    /// Sets the alignment, as [`KmemCacheBuilder::align`] does; at least `T`'s own alignment.
+    /// Sets the alignment, as [`KmemCacheBuilder::align`] does; the alignment of `T` is the
+    /// minimum.
     pub fn align(self, align: usize) -> Self {
         self.map(|cache| cache.align(align))
     }
@@ -498,7 +509,8 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     pub fn slab_debug(self, flags: SlabDebug) -> Self {
         self.map(|cache| cache.slab_debug(flags))
     }
-    /// Sets the hardening, as [`KmemCacheBuilder::harden`] does. Constructed objects are not zeroed.
+    /// Sets the hardening, as [`KmemCacheBuilder::harden`] does. A cache with a constructor does not
+    /// zero its objects.
     pub fn harden(self, harden: Harden) -> Self {
         self.map(|cache| cache.harden(harden))
     }
@@ -517,7 +529,7 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
         let subsystem = Subsystem::global()?;
         self.build_in(subsystem)
     }
-    /// Builds the cache in `subsystem`. The cache keeps the subsystem alive.
+    /// Builds the cache in `subsystem`. The cache keeps `subsystem` alive.
     ///
     /// # Errors
     /// Fails as [`KmemCacheBuilder::build_in`] does.
@@ -555,7 +567,7 @@ impl<T, C, R> fmt::Debug for ObjectCacheBuilder<T, C, R> {
 }
 
 /// A constructed object in use, freed on the CPU that drops it. A box borrows its cache, and is one word without a
-/// reference count: the object's address leads to the cache.
+/// reference count, because the object's address leads to the cache.
 ///
 /// ```
 /// use uslab::{CacheBox, ObjectCache};
@@ -579,7 +591,8 @@ const _: () = assert!(size_of::<Option<CacheBox<'_, u8>>>() == size_of::<usize>(
 const _: () = assert!(size_of::<Option<OwnedBox<u8>>>() == size_of::<usize>());
 
 impl<'c, T> CacheBox<'c, T> {
-    /// Makes the box of an object that the caller owns, of a typed cache that is borrowed for `'c`.
+    /// Makes the box of an object that the caller owns; the object belongs to a typed cache that is
+    /// borrowed for `'c`.
     #[inline(always)]
     fn new(object: NonNull<T>) -> Self {
         Self { object, cache: PhantomData, owned: PhantomData }
@@ -596,7 +609,7 @@ impl<'c, T> CacheBox<'c, T> {
         ManuallyDrop::new(self).object
     }
 
-    /// Makes a box again of an object that [`into_raw`](Self::into_raw) released.
+    /// Makes a box for an object that [`into_raw`](Self::into_raw) released.
     ///
     /// # Safety
     /// `object` came from [`into_raw`](Self::into_raw) of a box of `cache`, is constructed, and has no other user.
@@ -609,12 +622,12 @@ impl<'c, T> CacheBox<'c, T> {
         boxed
     }
 
-    /// Converts the box into an owned box: see [`ObjectCache::alloc_owned`].
+    /// Converts the box into an owned box (see [`ObjectCache::alloc_owned`]).
     pub fn into_owned(self) -> OwnedBox<T> {
         OwnedBox { object: self.into_raw(), owned: PhantomData }
     }
 
-    /// Frees the object after a grace period: see [`KmemCache::free_deferred`]. The cache's
+    /// Frees the object after a grace period (see [`KmemCache::free_deferred`]). The cache's
     /// [reset](ObjectCacheBuilder::reset) runs after the grace period, too.
     pub fn free_deferred(self) {
         let cache = self.cache();
@@ -622,9 +635,9 @@ impl<'c, T> CacheBox<'c, T> {
     }
 }
 
-// SAFETY: a box owns its object as `Box` does; objects may be freed from any thread.
+// SAFETY: a box owns its object as `Box` does, and any thread may free an object.
 unsafe impl<T: Send> Send for CacheBox<'_, T> {}
-// SAFETY: a shared box lends shared references only.
+// SAFETY: a shared box lends only shared references.
 unsafe impl<T: Sync> Sync for CacheBox<'_, T> {}
 
 impl<T> Deref for CacheBox<'_, T> {
@@ -664,7 +677,7 @@ impl<T: fmt::Display> fmt::Display for CacheBox<'_, T> {
 }
 
 /// A constructed object in use that keeps its cache alive, so the box is `'static`. Dropping the box frees the object
-/// on the current CPU. A box is one word, without a reference count.
+/// on the current CPU. A box is one word long, without a reference count.
 ///
 /// ```
 /// use uslab::{ObjectCache, OwnedBox};
@@ -681,9 +694,9 @@ pub struct OwnedBox<T> {
     owned: PhantomData<fn(T) -> T>,
 }
 
-// SAFETY: a box owns its object as `Box` does; objects may be freed from any thread.
+// SAFETY: a box owns its object as `Box` does, and any thread may free an object.
 unsafe impl<T: Send> Send for OwnedBox<T> {}
-// SAFETY: a shared box lends shared references only.
+// SAFETY: a shared box lends only shared references.
 unsafe impl<T: Sync> Sync for OwnedBox<T> {}
 
 impl<T> Deref for OwnedBox<T> {
@@ -726,7 +739,7 @@ impl<T: fmt::Display> fmt::Display for OwnedBox<T> {
     }
 }
 
-/// Constructed objects reserved for one owner: see [`Prefilled`].
+/// Constructed objects that are reserved for one owner (see [`Prefilled`]).
 ///
 /// ```
 /// use uslab::ObjectCache;
@@ -749,8 +762,9 @@ pub struct PrefilledObjects<'c, T> {
 }
 
 impl<'c, T> PrefilledObjects<'c, T> {
-    /// Takes an object from the stock; returns `None` if the stock is empty, which never happens during the promised
-    /// allocations. Dropping the box frees the object to the cache; [`free`](Self::free) returns it to the stock.
+    /// Takes an object from the stock; returns `None` if the stock is empty, which cannot happen while fewer objects
+    /// were allocated than reserved. Dropping the box frees the object to the cache, whereas [`free`](Self::free)
+    /// returns the object to the stock.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<CacheBox<'c, T>> {
         let object = self.objects.alloc()?.cast();
@@ -760,11 +774,11 @@ impl<'c, T> PrefilledObjects<'c, T> {
     #[inline(always)]
     pub fn free(&mut self, object: CacheBox<'c, T>) {
         if core::ptr::eq(object.cache(), self.cache.cache()) {
-            // SAFETY: `object` was allocated from this cache, the box owned it until now, and it is still constructed.
+            // SAFETY: `object` was allocated from this cache, is still constructed, and was owned only by the box.
             unsafe { self.objects.free(object.into_raw().cast()) };
         }
     }
-    /// Number of objects in stock: the next `len` allocations cannot fail.
+    /// Number of objects in stock: also the number of next allocations that cannot fail.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
@@ -826,7 +840,7 @@ const _: () = {
 /// drop(object);
 /// ```
 ///
-/// A cache of `&'static` values, or one of its objects, cannot be treated as having a shorter lifetime, because
+/// A cache of `&'static` values, or an object of it, cannot be used with a shorter lifetime, because
 /// short-lived values would stay in the cache:
 ///
 /// ```compile_fail
@@ -866,7 +880,7 @@ const _: () = {
 /// }
 /// ```
 ///
-/// With a single lifetime the same code compiles:
+/// If the code uses a single lifetime, it compiles:
 ///
 /// ```
 /// fn same<'a>(cache: &'a uslab::ObjectCache<&'static str>) -> &'a uslab::ObjectCache<&'static str> {

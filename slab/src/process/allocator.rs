@@ -1,8 +1,9 @@
-//! [`Allocator`] of `allocator-api2`, for containers with an allocator parameter. Each major version of `allocator-api2` has a
-//! feature, because containers use several versions (`allocator-api2-02`: hashbrown, bumpalo; `allocator-api2-04`).
+//! [`Allocator`] of `allocator-api2`, for containers with an allocator parameter. Each major version of
+//! `allocator-api2` has its own feature, because containers use different versions (`allocator-api2-02`: hashbrown,
+//! bumpalo; `allocator-api2-04`).
 //!
-//! The implementors are `&KmemCache` (for layouts that fit its objects), `&Kmalloc`, `&Malloc` and `Uslab`;
-//! [`pool`](crate::pool) has thread-local allocators.
+//! The trait is implemented by `&KmemCache` (for layouts that fit its objects), `&Kmalloc`, `&Malloc` and
+//! `Uslab`; [`pool`](crate::pool) has thread-local allocators.
 //!
 //! [`Allocator`]: https://docs.rs/allocator-api2/latest/allocator_api2/alloc/trait.Allocator.html
 
@@ -17,7 +18,8 @@ fn flags(zero: bool) -> Gfp {
 
 // SAFETY: objects have the size and alignment of their geometry.
 unsafe impl Source for &KmemCache {
-    /// Allocates an object; `None` for a cache with a constructor, because a container leaves unconstructed memory behind.
+    /// Allocates an object; returns `None` for a cache with a constructor, because a container would leave
+    /// unconstructed memory in the object.
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         let serves = |geometry: &crate::Geometry| {
             layout.size() <= geometry.object_size() && layout.align() <= geometry.align()

@@ -1,10 +1,11 @@
 //! Bootstrap memory: serves allocations while [`Uslab`](crate::Uslab) starts.
 //!
-//! Starting a subsystem allocates on the starting thread, and other threads allocate concurrently. Allocations during a start
-//! are bumped off a static range and never freed: there are few, and most live as long as the process. When the range is used
-//! up, another range is mapped.
+//! Starting a subsystem allocates on the starting thread, and other threads allocate concurrently. Allocations during a
+//! start take the next bytes of a static range and are never freed, because they are few, and most of them live as long
+//! as the process. When the range is used up, another range is mapped.
 //!
-//! The word before each piece has the piece's size, because C programs free and reallocate without a size.
+//! The word before each allocation contains the allocation's size, because C programs free and reallocate
+//! without a size.
 
 use core::alloc::Layout;
 use core::ptr::{NonNull, null};
@@ -18,15 +19,15 @@ use uslab_magazine::sync::{AtomicPtr, AtomicUsize, UnsafeCell};
 const FIRST: usize = 1 << 20;
 /// Minimum size of each further range in bytes.
 const NEXT: usize = 1 << 20;
-/// Bytes before a piece that hold the piece's size.
+/// Number of bytes before an allocation, which contain the allocation's size.
 const WORD: usize = size_of::<usize>();
 
-/// A range for bump allocation. A mapped range begins with this descriptor.
+/// A range from which allocations take the next bytes. A mapped range begins with this descriptor.
 struct Range {
     base: *mut u8,
     bytes: usize,
     used: AtomicUsize,
-    /// The range before this one, which is used up; null for the static range.
+    /// The previous range, which is used up; null for the static range.
     before: *const Range,
 }
 
@@ -34,7 +35,7 @@ struct Range {
 unsafe impl Sync for Range {}
 
 struct Bytes(UnsafeCell<[u8; FIRST]>);
-// SAFETY: the bytes are only accessed as a range, from which each thread gets different bytes.
+// SAFETY: the bytes are accessed only through a range, from which each thread gets different bytes.
 unsafe impl Sync for Bytes {}
 
 static BYTES: Bytes = Bytes(UnsafeCell::new([0; FIRST]));
@@ -49,15 +50,15 @@ static NEWEST: AtomicPtr<Range> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Range {
     fn newest() -> &'static Self {
-        // Acquire: pairs with the Release in `grow`, so that the range is initialised. SAFETY: the pointer is null or a
-        // published range, which is never unmapped.
+        // Acquire: pairs with the Release in `grow`, so that the reader finds the range initialised. SAFETY: the
+        // pointer is null or a published range, which is never unmapped.
         unsafe { NEWEST.load(Acquire).as_ref() }.unwrap_or(&STATIC)
     }
 
-    /// Takes the next bytes for `layout`, zeroed.
+    /// Takes the next bytes of the range for `layout`; the bytes are zero.
     fn alloc(&self, layout: Layout) -> Option<NonNull<u8>> {
         let align = layout.align().max(WORD);
-        // Relaxed: this word alone decides which thread gets the bytes.
+        // Relaxed: this counter alone decides which thread gets the bytes.
         let mut used = self.used.load(Relaxed);
         loop {
             let start = (self.base.addr() + used + WORD).checked_next_multiple_of(align)? - self.base.addr();
@@ -69,7 +70,7 @@ impl Range {
                 Ok(_) => {
                     // SAFETY: `start - WORD..end` is in the range, and only this thread has these bytes.
                     let piece = unsafe { NonNull::new_unchecked(self.base.add(start)) };
-                    // SAFETY: only this thread has the piece, and pieces are aligned to a word.
+                    // SAFETY: only this thread has the allocation, which is aligned to a word.
                     unsafe { piece.cast::<usize>().sub(1).write(layout.size()) };
                     return Some(piece);
                 }
@@ -78,7 +79,8 @@ impl Range {
         }
     }
 
-    /// Maps a range with room for `layout` after `newest`, unless another thread just did.
+    /// Maps a range with room for `layout`, to follow `newest`, unless another thread has just done
+    /// so.
     fn grow(newest: &'static Self, layout: Layout) -> Option<()> {
         let needed_bytes =
             layout.size().checked_add(layout.align().max(WORD) + size_of::<Self>() + 2 * WORD)?;
@@ -90,7 +92,8 @@ impl Range {
             header.write(Self { base: region.base().as_ptr(), bytes: region.bytes(), used, before: newest })
         };
         let expected = if core::ptr::eq(newest, &STATIC) { null() } else { core::ptr::from_ref(newest) };
-        // Release: pairs with the Acquire in `newest`. After a failure nothing is read.
+        // Release: pairs with the Acquire in `newest`. If the exchange fails, nothing of the other
+        // range is read.
         if NEWEST.compare_exchange(expected.cast_mut(), header.as_ptr(), AcqRel, Relaxed).is_ok() {
             core::mem::forget(region);
         }
@@ -98,7 +101,8 @@ impl Range {
     }
 }
 
-/// Allocates zeroed memory that is never freed; `None` if the system refuses to map more.
+/// Allocates zeroed memory that is never freed; returns `None` if the system refuses to map more
+/// memory.
 #[cold]
 pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
     loop {
@@ -110,13 +114,14 @@ pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
     }
 }
 
-/// Size in bytes of the piece at `memory`; `None` if `memory` is not in a range.
+/// Size in bytes of the allocation at `memory`, or `None` if `memory` is not in a bootstrap range.
 #[cold]
 pub(crate) fn size_of_piece(memory: NonNull<u8>) -> Option<usize> {
     let mut range = Range::newest();
     loop {
         if memory.addr().get().wrapping_sub(range.base.addr()) < range.bytes {
-            // SAFETY: an address in a range that a caller has is the address of a piece, whose size precedes it.
+            // SAFETY: if a caller has an address in a range, it is the address of an allocation, whose size
+            // precedes it.
             return Some(unsafe { memory.cast::<usize>().sub(1).read_unaligned() });
         }
         // SAFETY: the pointer is null or the previous range, which is never unmapped.
@@ -135,7 +140,7 @@ mod tests {
             let (size, align) = (i * 257, 1 << (i % 13));
             let piece = alloc(Layout::from_size_align(size, align).unwrap()).unwrap();
             assert!(piece.addr().get().is_multiple_of(align));
-            // SAFETY: the piece has `size` bytes.
+            // SAFETY: the allocation has `size` bytes.
             let bytes = unsafe { core::slice::from_raw_parts_mut(piece.as_ptr(), size) };
             assert!(bytes.iter().all(|byte| *byte == 0));
             bytes.fill(i as u8);
@@ -144,7 +149,7 @@ mod tests {
         let large_block = alloc(Layout::from_size_align(3 * NEXT, 1 << 16).unwrap()).unwrap();
         assert_eq!(size_of_piece(large_block), Some(3 * NEXT));
         for (i, (piece, size)) in blocks.into_iter().enumerate() {
-            // SAFETY: the piece has `size` bytes.
+            // SAFETY: the allocation has `size` bytes.
             let bytes = unsafe { core::slice::from_raw_parts(piece.as_ptr(), size) };
             assert!(bytes.iter().all(|byte| *byte == i as u8), "piece {i}");
             assert_eq!(size_of_piece(piece), Some(size));

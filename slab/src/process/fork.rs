@@ -1,18 +1,18 @@
 //! Forking while other threads use a subsystem.
 //!
-//! The forking thread holds every lock of the subsystem and its caches across the fork: see [`Fork`]. Two locks are
-//! exceptions: the reserve lock of a [`Mempool`](crate::Mempool) and the number lock of a
-//! [`HandleCache`](crate::handle::HandleCache); the docs of the two types describe the consequences. A
-//! [`Hive`](crate::Hive) that another thread was reaping is also an exception. The child loses memory that other
-//! threads were moving at the fork: objects between magazine and slab, slabs between list and page allocator, and
-//! pages. The [`Census`](crate::Census) counts the losses of a forked child; in any other process a loss is a
+//! The forking thread holds every lock of the subsystem and of its caches across the fork (see [`Fork`]). Two locks
+//! are exceptions, the reserve lock of a [`Mempool`](crate::Mempool) and the number lock of a
+//! [`HandleCache`](crate::handle::HandleCache); the docs of these two types describe the consequences. A
+//! [`Hive`](crate::Hive) is also an exception, if another thread was reaping its cache. The child loses memory that
+//! other threads were moving at the fork: objects between magazine and slab, slabs between list and page allocator,
+//! and pages. The [`Census`](crate::Census) counts what a forked child has lost; in any other process, a loss is a
 //! violation.
 //!
-//! The child empties each cache's wait queue and leaks the wakers, so a future that continues in the child must be polled once.
-//! If another thread was trying to destroy a cache at the fork, the cache has no magazines in the child.
+//! The child empties each cache's wait queue and leaks the wakers, so a future that continues in the child must be
+//! polled once. If another thread was trying to destroy a cache at the fork, that cache has no magazines in the child.
 //!
-//! A child does not have the thread of a [`Reaper`](crate::Reaper), and must not drop the `Reaper`. The thread of
-//! [`Config::reap_every`](crate::Config::reap_every) is started again in the child. If another thread was pinned at the fork,
+//! A child does not have the thread of a [`Reaper`](crate::Reaper), and must not drop the `Reaper`. The child starts
+//! the thread of [`Config::reap_every`](crate::Config::reap_every) again. If another thread was pinned at the fork,
 //! grace periods do not end in the child.
 //!
 //! ```no_run
@@ -58,9 +58,10 @@ impl Core {
     /// # Safety
     /// The conditions of [`Fork::locks`] hold. The list is not released while the iterator is used.
     unsafe fn held_caches(&self) -> impl Iterator<Item = &Cache> {
-        // SAFETY: by contract, no thread other than this one holds the list.
+        // SAFETY: by contract, only this thread holds the lock of the list.
         let list = unsafe { self.caches.list().held() };
-        // SAFETY: a cache lives until it is removed from the list, and removal needs the lock.
+        // SAFETY: a cache lives until it is removed from the list, and removing it needs the list's
+        // lock.
         list.into_iter().flat_map(List::entries).map(|cache| unsafe { &*cache })
     }
 }
@@ -78,8 +79,8 @@ impl Fork for Core {
             Rank::Deferred => self.deferred.batches().for_each(|batch| visit(batch)),
             _ => {}
         }
-        // SAFETY: at ranks beyond the list's rank, this thread holds the list; by contract, this thread takes the locks
-        // by rank.
+        // SAFETY: at higher ranks than the list's rank, this thread holds the list's lock; by contract, this thread
+        // takes the locks in the order of their ranks.
         unsafe {
             if rank > Rank::Caches {
                 self.held_caches().for_each(|cache| cache.locks(rank, visit));
@@ -110,7 +111,7 @@ impl Fork for Core {
 
 impl Fork for Subsystem {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        // SAFETY: by contract, the caller takes the locks by rank.
+        // SAFETY: by contract, the caller takes the locks in the order of their ranks.
         unsafe { self.core().locks(rank, visit) }
     }
     unsafe fn forget_other_threads(&self) {
@@ -138,7 +139,7 @@ mod tests {
                     count += 1;
                     visit(lock);
                 };
-                // SAFETY: by contract, the caller takes the locks by rank.
+                // SAFETY: by contract, the caller takes the locks in the order of their ranks.
                 unsafe { self.0.locks(rank, count_lock) };
                 if count > 0 {
                     self.1.borrow_mut().insert(rank, count);
@@ -166,7 +167,7 @@ mod tests {
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
         let without_caches = locks(&subsystem);
         let of_caches = [Rank::Waiters, Rank::Depot, Rank::Node, Rank::CacheRefs];
-        // The subsystem's initial caches are the size classes.
+        // The initial caches of the subsystem are the caches of the size classes.
         let (caches, mut other_ranks) = (subsystem.core().caches.iter().count(), without_caches.clone());
         let per_cache = of_caches.map(|rank| other_ranks.remove(&rank));
         assert_eq!(per_cache, [1, 2, 2, 1].map(|per_cache_count| Some(per_cache_count * caches)));

@@ -9,11 +9,11 @@
 //!
 //! # Rules
 //!
-//! * No code of this allocator panics. No allocation calls the global heap, which would recurse; only a start does, and detects
-//!   its own calls.
+//! * No code of this allocator panics. An allocation never calls the global heap, because the call would recurse. Only
+//!   the allocator's start calls the heap, and the start detects its own calls.
 //! * No thread-local has a destructor, so a thread may allocate even in its last destructor. The allocator works before `main`.
-//! * The subsystem belongs to this allocator alone. Object caches that the program makes are in another subsystem, which
-//!   allocates from this one.
+//! * The subsystem belongs to this allocator alone. Object caches that the program makes belong to another subsystem,
+//!   which allocates from this allocator.
 //! * The forking thread holds every lock across a fork (`at_fork`).
 
 #[cfg(unix)]
@@ -51,7 +51,7 @@ use uslab_magazine::tracepoints::OperationKind;
 
 /// The process-wide malloc.
 ///
-/// `Uslab` does not implement `GlobalAlloc` on macOS and other systems on which `std` allocates its locks on the heap.
+/// `Uslab` does not implement `GlobalAlloc` on systems whose `std` allocates its locks on the heap, such as macOS.
 ///
 /// ```
 /// use uslab::Uslab;
@@ -69,12 +69,13 @@ use uslab_magazine::tracepoints::OperationKind;
 /// `USLAB_OPTIONS`. For example, `stats=1,check=1,huge_pages=never,limit=1g` prints the table of caches at exit, checks
 /// each free, advises against huge pages, and sets a limit; see [`options`](crate::options).
 ///
-/// Frees return memory above a surplus to the system. [`reap_every`](Self::reap_every) or `USLAB_OPTIONS=reap=500`
-/// starts a thread that returns the remaining memory that was unused for an interval.
+/// If more memory is free than a configured surplus, a free returns memory to the system.
+/// [`reap_every`](Self::reap_every) or `USLAB_OPTIONS=reap=500` starts a thread, which returns further memory that
+/// was unused for an interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uslab;
 
-/// State of the allocator after its start.
+/// State of the allocator once it has started.
 #[derive(Debug)]
 struct Process {
     malloc: &'static Malloc,
@@ -95,22 +96,23 @@ struct Process {
 }
 
 static PROCESS: Published<Process> = Published::new();
-/// Static paths to the process's malloc, so that no path follows a pointer to find it.
+/// Static paths to the process's malloc, which need no pointer to find it.
 static FAST: StaticPaths = StaticPaths::new();
 
-/// Maximum bytes of free pages that the process keeps: see [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). In a
-/// control group with a limit, at most an eighth of the limit is kept.
+/// Maximum bytes of free pages that the process keeps (see
+/// [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free)). In a control group with a limit, the process keeps
+/// at most an eighth of the limit.
 pub const KEEP_FREE: usize = 64 << 20;
 
-/// Pid of the process that started or is starting the allocator; 0 before the first start. A child forked during a
-/// start starts anew.
+/// Pid of the process that started or is starting the allocator; 0 before the first start. If a child was forked
+/// during a start, it starts the allocator anew.
 static STARTING: AtomicU32 = AtomicU32::new(0);
 /// Value of `STARTING` if the allocator cannot start; then only bootstrap memory is available.
 const NEVER: u32 = u32::MAX;
 
 /// Milliseconds between two reaping intervals, as set by the program; 0 if unset.
 static REQUESTED_REAP_MS: Fixed = Fixed::new(0);
-/// Number of allocations per sample if memory is hardened by guard pages. Sampling at this rate costs some 20 ns per
+/// Number of allocations per sample if hardening adds guard pages. At this rate, sampling costs some 20 ns per
 /// allocation.
 const HARDENED_GUARD: u32 = 1000;
 /// Number of allocations per sample, as set by the program; [`UNSET`] if unset.
@@ -143,7 +145,7 @@ impl Process {
     }
 }
 
-/// The started allocator; `None` while this or another thread starts it.
+/// Returns the started allocator, or `None` while any thread is starting it.
 #[inline(always)]
 fn process() -> Option<&'static Process> {
     match PROCESS.get() {
@@ -153,8 +155,8 @@ fn process() -> Option<&'static Process> {
 }
 
 thread_local! {
-    /// True if this thread is starting the allocator. A start allocates some hundred times, and each test of the pid
-    /// would be a system call.
+    /// True while this thread is starting the allocator. The flag saves system calls: a start allocates some hundred
+    /// times, and testing the pid each time would be a system call.
     static STARTING_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -221,10 +223,11 @@ fn start_here() -> Option<&'static Process> {
     #[cfg(unix)]
     at_fork::register();
     if options.stats || options.leaks {
-        // Programs close their standard error when they end, before this handler runs (GNU's `close_stdout`). Hence the
-        // handler keeps a copy.
+        // Some programs close their standard error before this exit handler runs (GNU's `close_stdout`). The handler
+        // therefore keeps a copy of the descriptor.
         if let Ok(stderr) = own_stderr() {
-            // SAFETY: only the starting thread runs this; the handler is a function of this program.
+            // SAFETY: only the starting thread runs this code, and the handler is a function of this
+            // program.
             unsafe {
                 let file_identity = identity(&stderr);
                 STATS.put((stderr, file_identity));
@@ -247,24 +250,27 @@ fn start_here() -> Option<&'static Process> {
         guard_slots,
         fast_paths: None,
     });
-    // If each call is recorded, no call may be inlined.
+    // If each call must be recorded, no call may use an inlined path.
     if process.malloc.core().cpus.mechanism() == Mechanism::Rseq && record.is_none() {
-        // SAFETY: only the starting thread runs this, once. The process is published below, and lives for ever.
+        // SAFETY: only the starting thread runs this code, and only once. The code below publishes `process`,
+        // and the process is never dropped.
         process.fast_paths = unsafe { (!malloc.open(&FAST)).then(|| malloc.fast()) };
     }
     let process = PROCESS.publish(process);
-    // AcqRel: pairs with the AcqRel in `Uslab::reap_every`. Whichever operation is second sees the stores before the first.
+    // AcqRel: pairs with the AcqRel in `Uslab::reap_every`. The second of the two operations sees the stores that
+    // precede the first.
     STARTING.fetch_add(0, AcqRel);
     process.reap_as_wanted();
     process.guard_as_wanted();
     Some(process)
 }
 
-/// Destination of the table of caches: a copy of standard error, and its identity.
+/// Destination of the table of caches, which is a copy of standard error, and the identity of its
+/// file.
 static STATS: Kept<(File, Option<[u64; 3]>)> = Kept::new();
 
-/// Identity of an open file. Programs close unknown file descriptors, and may then open other files under
-/// the same numbers.
+/// Identity of the file that a descriptor refers to. A program may close file descriptors that it does
+/// not know, and then open other files under the same numbers.
 fn identity(_file: &File) -> Option<[u64; 3]> {
     #[cfg(unix)]
     {
@@ -313,7 +319,7 @@ extern "C" fn at_exit() {
     if process.stats {
         text += &process.core().info().statistics().to_string();
     }
-    // No one could receive a write error during exit.
+    // A write error at exit cannot be reported.
     let _ = stderr.write_all(text.as_bytes());
 }
 
@@ -331,7 +337,7 @@ unsafe fn free_other(process: Option<&Process>, memory: NonNull<u8>) {
     }
 }
 
-/// Reports a corruption, also before the start, when only bootstrap memory exists.
+/// Reports a corruption; before the start, the only known memory is bootstrap memory.
 #[cold]
 fn report(kind: CorruptionKind, memory: NonNull<u8>) {
     let address = memory.addr().get();
@@ -339,7 +345,8 @@ fn report(kind: CorruptionKind, memory: NonNull<u8>) {
 }
 
 impl Uslab {
-    /// Allocates memory for `layout`, zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty layout gets an address, too.
+    /// Allocates memory for `layout`, zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty layout also gets an
+    /// address.
     ///
     /// # Errors
     /// Fails as [`Malloc::alloc`] does.
@@ -355,17 +362,17 @@ impl Uslab {
 /// Functions for the C libraries, which may change in any version.
 #[doc(hidden)]
 impl Uslab {
-    /// The inlined part of [`allocate`](Self::allocate), for a power-of-two alignment. On `None` nothing was done, and the
-    /// caller must call [`allocate_missed`](Self::allocate_missed).
+    /// The inlined part of [`allocate`](Self::allocate), for a power-of-two alignment. If the call returns `None`,
+    /// nothing was done, and the caller must call [`allocate_missed`](Self::allocate_missed).
     #[inline(always)]
     pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         FAST.alloc(size, align)
     }
-    /// The step after [`allocate_fast`](Self::allocate_fast), for a caller where each instruction counts; on `None` nothing was
-    /// done.
+    /// The step after [`allocate_fast`](Self::allocate_fast), for a caller where each instruction counts; if the call
+    /// returns `None`, nothing was done.
     ///
-    /// If the static paths are closed, the malloc's own inlined paths are tried. While a profile observes allocations only, the
-    /// complete path is taken.
+    /// If the static paths are closed, the malloc's own inlined paths are tried. While a profile observes only
+    /// allocations, the call takes the complete slow path.
     #[inline(always)]
     pub fn allocate_next(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let process = PROCESS.get()?;
@@ -375,7 +382,7 @@ impl Uslab {
             fast_block.or_else(|| process.malloc.fast().alloc_counted(size, align))
         }
     }
-    /// Allocates without the inlined part; returns null if memory is short.
+    /// Allocates without trying the inlined path; returns null if memory is short.
     #[cold]
     #[inline(never)]
     pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
@@ -423,8 +430,8 @@ impl Uslab {
 /// Functions for the C libraries, which may change in any version.
 #[doc(hidden)]
 impl Uslab {
-    /// The inlined part of [`free`](Self::free). On `false`, as for null, nothing was done, and the caller must call
-    /// [`free_slow`](Self::free_slow).
+    /// The inlined part of [`free`](Self::free). If the call returns `false`, as for null, nothing was done, and the
+    /// caller must call [`free_slow`](Self::free_slow).
     ///
     /// # Safety
     /// `memory` is null, or the conditions of [`free`](Self::free) hold.
@@ -434,8 +441,7 @@ impl Uslab {
         // SAFETY: by contract, `memory` is null, or the caller may free it.
         unsafe { FAST.free(memory) }
     }
-    /// The step after [`free_fast`](Self::free_fast), for a caller where each instruction counts, like
-    /// [`allocate_next`](Self::allocate_next).
+    /// The step after [`free_fast`](Self::free_fast), for a caller where each instruction counts.
     ///
     /// # Safety
     /// The conditions of [`free_fast`](Self::free_fast) hold.
@@ -464,8 +470,8 @@ impl Uslab {
         }
     }
 
-    /// Returns `true` if memory was allocated for this size and alignment, as far as checked frees and samples can tell;
-    /// otherwise reports [corruption].
+    /// Returns `true` if memory was allocated with this size and alignment, as far as checked frees and samples can
+    /// tell; otherwise reports [corruption].
     #[cold]
     pub fn has_size(&self, memory: NonNull<u8>, size: usize, align: usize) -> bool {
         let (process, layout) = (PROCESS.get(), Layout::from_size_align(size, align));
@@ -491,9 +497,10 @@ impl Uslab {
         FAST.are_open()
     }
 
-    /// Starts the allocator unless it has started, and installs the fault handler if allocations are sampled.
+    /// Starts the allocator unless it has already started, and installs the fault handler if allocations are
+    /// sampled.
     ///
-    /// A constructor of the library calls `start` early, because a start reads files, and a sandbox may later forbid
+    /// The library's constructor calls `start` early, because a start reads files, and a sandbox may later forbid
     /// opening files.
     pub fn start(&self) {
         if process().is_some_and(|process| process.core().guard.is_on()) {
@@ -510,7 +517,8 @@ impl Uslab {
     /// Fails as [`Malloc::realloc`] does.
     ///
     /// # Safety
-    /// After a success, the conditions of [`free`](Self::free) hold.
+    /// If the call succeeds, `memory` counts as freed, so the conditions of [`free`](Self::free)
+    /// hold.
     pub unsafe fn reallocate(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
         let layout = |size| {
             Layout::from_size_align(size, crate::size::malloc::MAX_ALIGN).map_err(|_| AllocError::TooLarge)
@@ -520,7 +528,7 @@ impl Uslab {
             // SAFETY: by contract, the caller may free `memory`.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.realloc(memory, size) },
             _ => match (bootstrap::size_of_piece(memory), process) {
-                // SAFETY: the piece of bootstrap memory has `old` bytes.
+                // SAFETY: the bootstrap allocation has `old` bytes.
                 (Some(old), _) => unsafe { self.move_to_heap(memory, old, layout(size)?) },
                 // SAFETY: by contract, the caller may free `memory`.
                 (None, Some(process)) => unsafe { process.malloc.realloc(memory, size) },
@@ -544,17 +552,17 @@ impl Uslab {
             unsafe { self.free_sized_slow(memory, layout) };
         }
     }
-    /// The inlined part of `free_sized`. On `false` nothing was done, as for null and all memory that is not an object
-    /// of the pages.
+    /// The inlined part of `free_sized`. If the call returns `false`, nothing was done, as for null and for memory
+    /// that is not an object in the pages.
     ///
     /// # Safety
-    /// `memory` is null, or the conditions of [`free`](Self::free) hold and `memory` was allocated for this size at
-    /// this alignment.
+    /// `memory` is null, or the conditions of [`free`](Self::free) hold and `memory` was allocated for this size
+    /// with this alignment.
     #[doc(hidden)]
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_sized_fast(&self, memory: *mut u8, size: usize, align: usize) -> bool {
-        // SAFETY: by contract, `memory` is null, or has this layout and may be freed by the caller.
+        // SAFETY: by contract, `memory` is null, or has this layout and the caller may free it.
         unsafe { FAST.free_sized(memory, size, align) }
     }
     #[cold]
@@ -575,10 +583,12 @@ impl Uslab {
         }
     }
 
-    /// Resizes memory that was allocated for `layout`, at the same alignment, as [`reallocate`](Self::reallocate) does.
+    /// Resizes memory that was allocated for `layout`, and keeps the alignment, as [`reallocate`](Self::reallocate)
+    /// does.
     ///
     /// # Safety
-    /// After a success, the conditions of [`free_sized`](Self::free_sized) hold.
+    /// If the call succeeds, `memory` counts as freed, so the conditions of
+    /// [`free_sized`](Self::free_sized) hold.
     #[inline]
     pub(crate) unsafe fn reallocate_sized(
         &self,
@@ -591,7 +601,7 @@ impl Uslab {
             // SAFETY: by contract, `memory` has this layout, and the caller may free it.
             unsafe { process.malloc.realloc_sized(memory, layout, size, Gfp::KERNEL) },
             _ => match Layout::from_size_align(size, layout.align()) {
-                // SAFETY: the memory was allocated for `layout`, so it has that many bytes.
+                // SAFETY: the memory was allocated for `layout`, so it has `layout.size()` bytes.
                 Ok(new) => unsafe { self.move_to_heap(memory, layout.size(), new) },
                 Err(_) => Err(AllocError::TooLarge),
             },
@@ -610,13 +620,13 @@ impl Uslab {
         new: Layout,
     ) -> Result<NonNull<u8>, AllocError> {
         let new_memory = self.allocate(new, Gfp::KERNEL)?;
-        // SAFETY: both blocks have that many bytes, and do not overlap.
+        // SAFETY: both blocks have at least this many bytes, and do not overlap.
         unsafe { new_memory.copy_from_nonoverlapping(memory, old.min(new.size())) };
         Ok(new_memory)
     }
 
-    /// Number of usable bytes at `memory`, at least the requested size. If an address is not an object of this
-    /// allocator, the free is a [corruption], which ends the process.
+    /// Number of usable bytes at `memory`: at least the requested size. If `memory` is not an object of this
+    /// allocator, the call reports [corruption], which ends the process.
     ///
     /// # Safety
     /// `memory` came from this allocator and is not freed during the call.
@@ -638,23 +648,24 @@ impl Uslab {
     }
 
     /// Builds an object cache in the allocator's subsystem, on the same pages. The cache appears in the allocator's
-    /// table, and a fork also holds the cache's locks.
+    /// table of caches, and a fork also holds the cache's locks.
     ///
     /// # Errors
-    /// Fails as [`KmemCacheBuilder::build_in`] does; [`CacheError::TypeStable`] for a type-stable cache, which this
-    /// subsystem cannot have; [`CacheError::Start`] without a malloc.
+    /// Fails as [`KmemCacheBuilder::build_in`] does, with [`CacheError::TypeStable`] for a type-stable cache, which
+    /// this subsystem cannot have, and with [`CacheError::Start`] if the malloc cannot start.
     pub fn build(&self, builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {
         if builder.is_type_stable() {
             return Err(CacheError::TypeStable);
         }
         let process = process().ok_or(CacheError::Start(StartError::Starting))?;
-        // Guard samples are excluded, because destroying a cache must find each object.
+        // The cache takes no guard samples, because destroying a cache must find each object.
         builder.unsampled().build_on(process.malloc.core())
     }
 
-    /// The dump that `USLAB_OPTIONS` requests. If the variable is set, starts the allocator.
+    /// Returns the dump that `USLAB_OPTIONS` requests. If the variable is set, starts the
+    /// allocator.
     ///
-    /// A library's constructor calls `dump`. After that call, a forking thread holds the locks, regardless of handlers that are
+    /// A library's constructor calls `dump`. After that call, a forking thread holds the locks, whatever handlers are
     /// registered before the first allocation.
     pub fn dump(&self) -> Option<Dump> {
         #[cfg(unix)]
@@ -678,16 +689,17 @@ impl Uslab {
     pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
         process().ok_or(NotStarted::Memory)?.core().start_profile(rate, None)
     }
-    /// Stops the heap profile; returns `false` if none is running.
+    /// Stops the heap profile; returns `false` if no profile is running.
     pub fn stop_profile(&self) -> bool {
         PROCESS.get().is_some_and(|process| process.core().stop_profile())
     }
-    /// Call stacks that allocated memory since the profile began, and the memory that each stack still holds: see
-    /// [`Subsystem::profile`](crate::Subsystem::profile). The call allocates.
+    /// Call stacks that allocated memory since the profile began, and the memory that each stack still holds (see
+    /// [`Subsystem::profile`](crate::Subsystem::profile)). The call allocates memory.
     pub fn profile(&self) -> Profile {
         PROCESS.get().map_or_else(Profile::default, |process| process.core().profiler.profile())
     }
-    /// Counters of the allocator's caches and pages; `None` before the allocator has started. The call allocates.
+    /// Counters of the allocator's caches and pages; `None` before the allocator has started. The call allocates
+    /// memory.
     pub fn info(&self) -> Option<Info> {
         PROCESS.get().map(|process| process.core().info())
     }
@@ -695,38 +707,41 @@ impl Uslab {
     pub fn usage(&self) -> HeapUsage {
         PROCESS.get().map_or_else(HeapUsage::default, |process| process.core().usage())
     }
-    /// The allocator's `/proc/slabinfo`; `None` before the allocator has started. The call allocates.
+    /// The allocator's table in the format of `/proc/slabinfo`, or `None` before the allocator has
+    /// started. The call allocates memory.
     pub fn slabinfo(&self) -> Option<SlabInfo> {
         PROCESS.get().map(|process| process.core().slabinfo())
     }
-    /// Checks the allocator's subsystem, as [`Subsystem::check`](crate::Subsystem::check) does; `None` before the
-    /// allocator has started. The call allocates a little, and must run while no other thread runs.
+    /// Checks the allocator's subsystem, as [`Subsystem::check`](crate::Subsystem::check) does; returns `None`
+    /// before the allocator has started. The call allocates a little, and no other thread may run during it.
     pub fn check(&self) -> Option<Result<Census, Violation>> {
         PROCESS.get().map(|process| process.core().check())
     }
-    /// Leaked objects, as in [`Subsystem::leaks`](crate::Subsystem::leaks); `None` before the allocator has started.
+    /// Leaked objects, as [`Subsystem::leaks`](crate::Subsystem::leaks) finds them, or `None` before the allocator
+    /// has started.
     pub fn leaks(&self) -> Option<Holders> {
         PROCESS.get().map(|process| process.core().leaks())
     }
     /// If the process exceeds its limit on addresses (`RLIMIT_AS`), unmaps reserved addresses, so that the process can
     /// map memory.
     ///
-    /// Call this function after setting the limit; without a limit nothing happens. Afterwards pages get their addresses when
-    /// they are committed, and leave 32 MiB, or an eighth of the limit, to other mappings. The limit bounds the number of pages
-    /// even if it is raised later.
+    /// Call this function after setting the limit; without a limit, it does nothing. Afterwards, pages get addresses
+    /// only when they are committed, and leave 32 MiB or an eighth of the limit to other mappings. The limit bounds the
+    /// number of pages even if it is raised later.
     ///
-    /// Cost: a system call; with a limit up to twelve more.
+    /// Cost: one system call, or up to thirteen with a limit.
     pub fn fit_address_limit(&self) {
         // A child of `vfork` has its own limit, but shares the parent's memory.
         if let Some(process) = PROCESS.get()
             && STARTING.load(Relaxed) == std::process::id()
         {
-            // SAFETY: this malloc is the only one of its subsystem, and has no paths other than `FAST` and its own.
-            // Pages are looked up only for addresses that were handed out.
+            // SAFETY: this malloc is the only malloc of its subsystem, and has no paths other than `FAST` and its
+            // own paths. Pages are looked up only for addresses that the malloc handed out.
             unsafe { process.malloc.fit_addresses(&FAST) };
         }
     }
-    /// Returns all unused memory to the system, including the CPUs' magazines and freed mappings. Returns the number of bytes.
+    /// Returns all unused memory to the system, including the CPUs' magazines and freed mappings. Returns the number of
+    /// bytes that the call returned to the system.
     pub fn release(&self) -> usize {
         PROCESS.get().map_or(0, |process| {
             let core = process.core();
@@ -734,36 +749,37 @@ impl Uslab {
             core.shrink(&core.operation(OperationKind::Reclaim));
             let released = pages.decommit();
             core.discard_tags();
-            // Whole blocks are returned, but parts that were already decommitted do not count.
+            // The call returns whole blocks, but parts that were already decommitted do not count.
             let freed = pages.pages_freed();
             let released_bytes = freed.saturating_sub(process.released.swap(freed, Relaxed));
             mapped + released.min(released_bytes as usize * PAGE_SIZE)
         })
     }
     /// Ends a reaping interval now, as [`Subsystem::end_interval`](crate::Subsystem::end_interval) does. Returns the
-    /// number of bytes returned to the system.
+    /// number of bytes that the call returned to the system.
     pub fn reap(&self) -> usize {
         PROCESS.get().map_or(0, |process| {
             process.core().read_limits();
             process.core().end_interval()
         })
     }
-    /// Samples one in `allocations` allocations of up to a page from now on; 0 disables sampling.
+    /// From now on, samples one in `allocations` allocations of up to a page; 0 disables sampling.
     ///
-    /// A sample has a separate page between inaccessible pages. An invalid access to a sample ends the process with a report,
-    /// with call stacks if the cargo feature `stacks` is on. The option `guard=N` of `USLAB_OPTIONS` takes precedence. The
-    /// function may be called before the first allocation, and does not start the allocator.
+    /// Each sample gets a separate page between inaccessible pages. An invalid access to a sample ends the process with
+    /// a report, with call stacks if the cargo feature `stacks` is on. The option `guard=N` of `USLAB_OPTIONS` takes
+    /// precedence. The function may be called before the first allocation, and does not start the allocator.
     ///
-    /// A handler of `SIGSEGV` reports faulting accesses. The first sample installs the handler permanently, and the handler
-    /// forwards all other faults to the previous handler.
+    /// A handler of `SIGSEGV` reports faulting accesses. The first sample installs this handler permanently; the
+    /// handler forwards all other faults to the previous handler.
     ///
-    /// A program that never misses the inlined paths is sampled at most once per interval of the reaper: see
-    /// [`reap_every`](Self::reap_every).
+    /// If a program never misses the inlined paths, it is sampled at most once per interval of the reaper
+    /// (see [`reap_every`](Self::reap_every)).
     ///
     /// Cost: nothing on the inlined paths; some 20 us per sample, mostly for two call stacks and four system calls.
     pub fn guard_every(&self, allocations: u32) {
         REQUESTED_GUARD_PERIOD.set(allocations.min(UNSET - 1));
-        // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier one.
+        // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier
+        // one.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.guard_as_wanted();
@@ -781,14 +797,15 @@ impl Uslab {
     pub fn reaper(&self) -> Option<ReaperInfo> {
         PROCESS.get().map(|process| process.core().background.info())
     }
-    /// Sets the interval, in milliseconds, at which a thread of the allocator reaps: see [`reaper`](crate::reaper).
+    /// Sets the interval at which a thread of the allocator reaps (see [`reaper`](crate::reaper)).
     ///
-    /// The thread starts once there may be memory to reap. The interval can be changed later. The option `reap=MS` of
-    /// `USLAB_OPTIONS`, or `reap=0` for no thread, takes precedence. The function may be called before the first
-    /// allocation, and does not start the allocator.
+    /// The thread starts as soon as there may be memory to reap. The interval can be changed later. The option
+    /// `reap=MS` of `USLAB_OPTIONS`, or `reap=0` for no thread, takes precedence. The function may be called before
+    /// the first allocation, and does not start the allocator.
     pub fn reap_every(&self, interval: Duration) {
         REQUESTED_REAP_MS.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
-        // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier one.
+        // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier
+        // one.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.reap_as_wanted();
@@ -796,10 +813,11 @@ impl Uslab {
     }
 }
 
-// Only on systems where `std`'s locks are futexes. Elsewhere locks are allocated on the heap at their first use, and an
-// allocation would recurse.
+// The implementation exists only on systems where the locks of `std` are futexes. On other systems, locks are allocated
+// on the heap at their first use, so an allocation would recurse.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
-// SAFETY: memory has the requested layout, and only its owner has it until it is freed; nothing unwinds.
+// SAFETY: an allocation has the requested layout, only its owner has it until it is freed, and nothing
+// unwinds.
 unsafe impl core::alloc::GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

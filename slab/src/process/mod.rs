@@ -22,7 +22,7 @@ pub mod options;
 pub use crate::reclaim::reaper::{OwnThread, are_alone};
 
 /// Statistics of the heaps that have started: `objects` (the global subsystem) and `malloc` (the subsystem of
-/// [`Uslab`](global_alloc::Uslab)). The call does not start a heap, but allocates.
+/// [`Uslab`](global_alloc::Uslab)). The call allocates memory, but does not start a heap.
 #[cfg(not(any(loom, shuttle)))]
 pub fn heaps() -> Vec<(&'static str, crate::report::info::Info)> {
     use crate::{process::global_alloc::Uslab, subsystem::Subsystem};

@@ -22,9 +22,9 @@
 //! | `record` | a file | `libuslab.so` only: records each call of malloc and free in that file, for `uslab replay`; all inlined paths are closed. If the file exists, the pid is appended to its name. The name cannot contain a comma |
 //! | `record_limit` | bytes, or with `k`, `m`, `g` | largest size of a recording, 1 GiB by default |
 //!
-//! An unknown option or a bad value is reported on standard error and ignored: a program does not exit because of its
-//! allocator's options. The options are read before an allocator exists, so the parser does not allocate. Setuid
-//! programs (`AT_SECURE`) ignore all options.
+//! An unknown option or a bad value is reported on standard error and ignored, because a program should not exit on
+//! account of its allocator's options. The options are read before an allocator exists, so the parser allocates no
+//! memory. Setuid programs (`AT_SECURE`) ignore all options.
 
 use crate::debug::flags::DebugRules;
 use crate::debug::lines::Lines;
@@ -58,9 +58,9 @@ pub(crate) struct Options {
 
 /// Destination, format and signal of a statistics dump.
 ///
-/// The file's name gives the format: JSON for `.json`, and Prometheus' text for `.prom`. For `.pb.gz` the dump is the heap
-/// profile in `pprof`'s format, and for `.folded` the live bytes as folded stacks, in both cases with addresses instead of
-/// symbols. Any other name gets the format of `/proc/slabinfo`.
+/// The file's name gives the format: JSON for `.json`, and Prometheus' text for `.prom`. For `.pb.gz`, the dump is the
+/// heap profile in `pprof`'s format, and for `.folded`, the dump is the live bytes as folded stacks; both contain
+/// addresses instead of symbols. Any other name selects the format of `/proc/slabinfo`.
 ///
 /// ```
 /// use uslab::Uslab;
@@ -79,8 +79,8 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dump {
-    /// Name of the dump's file: `%p` becomes the process's pid, and `%n` the number of the dump, from 1. The name cannot
-    /// contain a comma.
+    /// Name of the dump's file, in which `%p` is replaced by the process's pid, and `%n` by the number of the dump,
+    /// from 1. The name of the file cannot contain a comma.
     pub file: &'static [u8],
     /// Signal that triggers the dump.
     pub signal: DumpSignal,
@@ -118,31 +118,29 @@ fn has_elevated_rights() -> bool {
 const EXPECTED: &str = "stats=0|1, leaks=0|1, check=0|1, slab_debug=FZPUTA[:CACHE..][;..], harden=0|1 or a part of it, guard=N, guard_slots=1..512, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
                         dump=FILE, dump_signal=USR1|USR2, profile=BYTES[k|m|g], record=FILE or record_limit=BYTES[k|m|g]";
 
-/// Value of `USLAB_OPTIONS`; `None` on WebAssembly, because it has no environment.
+/// Value of `USLAB_OPTIONS`; always `None` on WebAssembly, which has no environment.
 #[cfg(target_family = "wasm")]
 fn environment() -> Option<&'static CStr> {
     None
 }
-/// Value of `USLAB_OPTIONS`, unless the process must ignore it.
+/// Value of `USLAB_OPTIONS`, or `None` if the process must ignore it.
 #[cfg(not(target_family = "wasm"))]
 fn environment() -> Option<&'static CStr> {
-    // `std::env` is not used, because it allocates. SAFETY: the name ends in a NUL. As everywhere in a C program, the
-    // environment must not be changed concurrently.
+    // This code does not use `std::env`, which allocates. SAFETY: the name ends in a NUL. As in any C program, no
+    // other thread may change the environment concurrently.
     let value = unsafe { libc::getenv(c"USLAB_OPTIONS".as_ptr()) };
     if value.is_null() || has_elevated_rights() {
         return None;
     }
-    // SAFETY: strings of the libc end in a NUL.
+    // SAFETY: strings that the C library returns end in a NUL.
     Some(unsafe { CStr::from_ptr(value) })
 }
 
 impl Options {
-    /// Returns `true` if `USLAB_OPTIONS` is set.
     pub(crate) fn are_options_given() -> bool {
         environment().is_some()
     }
 
-    /// Parses `USLAB_OPTIONS`.
     pub(crate) fn of_environment() -> Self {
         let Some(text) = environment().and_then(|text| permanent_copy(text.to_bytes())) else {
             return Self::default();
@@ -235,11 +233,11 @@ impl Options {
     }
 }
 
-/// Makes a permanent copy of the environment's text, because programs may overwrite the text to change their displayed
-/// name.
+/// Makes a permanent copy of the environment's text, because some programs overwrite this text to change their
+/// displayed name.
 fn permanent_copy(text: &[u8]) -> Option<&'static [u8]> {
     let copy = bootstrap::alloc(Layout::for_value(text))?;
-    // SAFETY: the copy has that many bytes, and is never unmapped or shared.
+    // SAFETY: the copy has `text.len()` bytes, and is never unmapped or shared.
     unsafe {
         copy.copy_from_nonoverlapping(core::ptr::NonNull::from(text).cast(), text.len());
         Some(core::slice::from_raw_parts(copy.as_ptr(), text.len()))
@@ -258,15 +256,15 @@ fn bytes(text: &[u8]) -> Option<usize> {
 }
 
 fn number(digits: &[u8]) -> Option<usize> {
-    // Only digits are accepted, because `parse` would also accept a sign.
+    // Only digits are accepted, whereas `parse` would also accept a sign.
     let text =
         core::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     text?.parse().ok()
 }
 
-/// Writes a line to standard error, in one write and without the heap.
+/// Writes a line to standard error, in one write and without using the heap.
 pub(super) fn print_message(message: fmt::Arguments<'_>) {
-    // A closed standard error cannot be reported.
+    // If standard error is closed, the error cannot be reported.
     let _ = writeln!(Lines::new(), "{message}");
 }
 

@@ -1,5 +1,5 @@
-//! Code mappings: the files whose code the process has mapped, with addresses. A profile lists code mappings, so that another
-//! program can look up symbols.
+//! Code mappings, which are the files whose code the process has mapped, and the addresses of this code. A written
+//! profile lists the code mappings, so that another program can look up symbols.
 
 /// A mapped segment of a file that contains code.
 #[cfg_attr(
@@ -8,19 +8,19 @@
 )]
 #[derive(Debug)]
 pub(super) struct Mapping {
-    /// Range of addresses.
+    /// Address at which the segment is mapped.
     pub(super) start: usize,
     pub(super) end: usize,
-    /// Offset of the segment in the file.
     pub(super) offset: usize,
     /// Address of the file's first segment.
     pub(super) base: usize,
     pub(super) file: String,
-    /// Build id in hexadecimal; empty if the file has none.
+    /// Build id of the file in hexadecimal, or an empty string without a build id.
     pub(super) build_id: String,
 }
 
-/// All code mappings of the process, starting with the program's own. Empty on systems without `dl_iterate_phdr`.
+/// All code mappings of the process, starting with the program's own. On systems without `dl_iterate_phdr`, the
+/// list is empty.
 pub(super) fn mappings() -> Vec<Mapping> {
     #[cfg_attr(not(target_os = "linux"), allow(unused_mut, reason = "nothing is found"))]
     let mut found = vec![];
@@ -41,7 +41,8 @@ pub(super) fn position(mappings: &[Mapping], address: usize) -> Option<usize> {
 #[cfg(target_os = "linux")]
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut core::ffi::c_void) -> i32 {
     use uslab_buddy::PAGE_SIZE;
-    // SAFETY: by contract, the pointers are valid. The headers are mapped as long as the file, and its name ends in a NUL.
+    // SAFETY: by contract, the pointers are valid. The headers are mapped as long as the file, and the file's name ends
+    // in a NUL.
     let (info, headers, name, list) = unsafe {
         let (info, list) = (&*info, &mut *list.cast::<Vec<Mapping>>());
         let headers = core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());

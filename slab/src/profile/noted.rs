@@ -5,16 +5,15 @@ use super::{Amount, CallStack, NAME, PARTS, SITES};
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
 
-/// A site of a profile: a cache, and a call stack that allocated from it.
+/// A site of a profile: a cache, and a call stack that allocated from this cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site {
     pub(super) cache: [u8; NAME],
     pub(super) len: u8,
-    /// Number of the site's call stack.
     pub(super) stack: u32,
     pub(super) allocated: Sum,
     pub(super) live: Sum,
-    /// Index plus one of the next site on the same list.
+    /// Index of the next site on the list, plus one.
     pub(super) next: u32,
 }
 
@@ -62,11 +61,11 @@ pub(super) struct LiveObjects {
     pub(super) address: usize,
     pub(super) bytes: u64,
     pub(super) site: u32,
-    /// Index plus one of the next sample on the same list, or on the free list.
+    /// Index plus one of the next sample on this sample's list, or on the free list.
     pub(super) next: u32,
 }
 
-/// Records of a profile. The records allocate only when they are made, because they are used inside a malloc.
+/// Records of a profile. Records allocate memory only when they are made, because a malloc uses them.
 #[derive(Debug)]
 pub(super) struct Records {
     /// Number of the profile, from 1.
@@ -96,7 +95,8 @@ impl Records {
             own: None,
         }
     }
-    /// Makes records with room for all sites and samples. Unused parts are untouched memory, except the list heads.
+    /// Makes records with room for all sites and samples. The system commits only the list heads, because other
+    /// unused parts are not touched.
     pub(super) fn with_room(rate: u64) -> Option<Self> {
         let mut noted = Self { rate, ..Self::nothing() };
         noted.sites.try_reserve_exact(SITES).ok()?;
@@ -161,7 +161,7 @@ impl Records {
         site.live.add(sum);
         Some(())
     }
-    /// Removes the sample at an address; returns `false` if no sample is there.
+    /// Removes the sample at an address; returns `false` if the address is not a sample.
     pub(super) fn forget(&mut self, address: usize) -> bool {
         let list = Self::list_of(address);
         let (mut before, mut place) = (0, self.live_lists.get(list).copied().unwrap_or(0));

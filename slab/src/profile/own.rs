@@ -12,12 +12,13 @@ pub(super) const LIVE: usize = if cfg!(shuttle) { 1 << 6 } else { 1 << 16 };
 /// Maximum size of a sample in bytes: the largest object of a size class, and its largest alignment.
 pub(crate) const MAX_SAMPLE_BYTES: usize = 32 << 10;
 
-/// Separate memory for samples, outside the subsystem's pages. If a sample is in separate memory, a free that finds its
-/// class by address misses; all other frees are unaffected.
+/// Separate memory for samples, outside the subsystem's pages. A free that finds its class by address misses the
+/// inlined path for a sample in this memory; all other frees are unaffected.
 #[derive(Debug)]
 pub(crate) struct SampleMemory {
     memory: Reserved,
-    /// A word for each place: the size of its sample, or, with the highest bit set, the index plus one of the next free place.
+    /// One word per place, with the size of the place's sample or, with the highest bit set, the index plus one of the
+    /// next free place.
     places: Vec<u32>,
     free: u32,
 }
@@ -25,7 +26,8 @@ pub(crate) struct SampleMemory {
 const FREE: u32 = 1 << 31;
 
 impl SampleMemory {
-    /// Makes the separate memory; `None` if addresses are refused or limited, or memory is short.
+    /// Makes the separate memory; returns `None` if addresses are refused or limited, or if memory
+    /// is short.
     pub(crate) fn new(backend: Backend, faults: &Faults) -> Option<Self> {
         let mapped = cfg!(all(target_os = "linux", not(any(uslab_heap, loom, shuttle))));
         if !mapped || backend != Backend::Os || address_limit().is_some() {
@@ -41,7 +43,7 @@ impl SampleMemory {
     }
     pub(super) fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         let place = match self.free {
-            // The next place cannot be committed.
+            // The system refused to commit the next place.
             0 if !self.memory.commit(&Operation::new(), (self.places.len() + 1) * MAX_SAMPLE_BYTES) => {
                 return None;
             }
@@ -53,7 +55,7 @@ impl SampleMemory {
         };
         self.free = self.places[place] & !FREE;
         self.places[place] = bytes as u32;
-        // SAFETY: the place was committed above, or when it was made.
+        // SAFETY: the place was committed above, or when it was first used.
         Some(unsafe { self.memory.base().add(place * MAX_SAMPLE_BYTES) })
     }
     pub(super) fn size_of(&self, address: usize) -> Result<usize, CorruptionKind> {
@@ -69,7 +71,7 @@ impl SampleMemory {
         let bytes = self.size_of(address)?;
         let place = (address - self.base()) / MAX_SAMPLE_BYTES;
         if bytes > PAGE_SIZE {
-            // SAFETY: the memory is committed, and no longer used.
+            // SAFETY: the memory is committed, and its user has freed it.
             unsafe {
                 self.memory.discard(place * MAX_SAMPLE_BYTES + PAGE_SIZE..(place + 1) * MAX_SAMPLE_BYTES)
             };

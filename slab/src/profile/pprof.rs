@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
-/// Names of a sample's four numbers, in order. Names with `objects` are counts, and names with `space` are bytes.
+/// Names of a sample's four numbers, in order. Numbers whose names end in `objects` are counts, and numbers whose
+/// names end in `space` are bytes.
 const VALUES: [&str; 4] = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
 
-/// A pattern for functions that `pprof` drops together with the functions they call: functions of the allocator, and
-/// functions of Rust's and C's libraries that call only the allocator.
+/// Pattern of functions that `pprof` drops together with the functions that they call: functions of the allocator,
+/// and library functions of Rust and C that call only the allocator.
 const DROPPED: &str = r"[<&]*(uslab(_magazine|_buddy|_pool|_sync)?|alloc::(alloc|raw_vec)|std::alloc|__rustc(\[[0-9a-f]+\])?)::.*|__r(ust|dl|g)_.*alloc.*|(m|c|re|v|pv|aligned_)alloc|reallocarray|(posix_)?memalign|operator new(\[\])?";
 
 fn varint(mut number: u64, into: &mut Vec<u8>) {
@@ -22,7 +23,7 @@ fn varint(mut number: u64, into: &mut Vec<u8>) {
     }
     into.push(number as u8);
 }
-/// Encodes a protobuf message of numbers, each after its field number.
+/// Encodes a protobuf message of numbers, each of which follows its field number.
 fn message(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
     let mut made = vec![];
     for (field, number) in numbers {
@@ -31,14 +32,12 @@ fn message(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
     }
     made
 }
-/// Appends a protobuf field of bytes.
 fn bytes(field: u64, bytes: &[u8], into: &mut Vec<u8>) {
     varint(field << 3 | 2, into);
     varint(bytes.len() as u64, into);
     into.extend(bytes);
 }
 
-/// The pprof message that is being written.
 struct PprofWriter<W: Write> {
     into: GzEncoder<W>,
     /// Indices of strings in the message's table of strings.
@@ -51,7 +50,7 @@ impl<W: Write> PprofWriter<W> {
         bytes(field, content, &mut made);
         self.into.write_all(&made)
     }
-    /// Index of a string, which is written if it is new.
+    /// Returns the index of a string; a new string is written first.
     fn string(&mut self, text: &str) -> Result<u64> {
         if let Some(known) = self.strings.get(text) {
             return Ok(*known);
@@ -113,11 +112,12 @@ impl Profile {
             let numbers = [id, of.start as u64, of.end as u64, of.offset as u64, file, build_id];
             out.bytes(3, &message((1..).zip(numbers)))?;
         }
-        // `collect` is not used, because it makes a list of all frames first.
+        // This code does not use `collect`, which would first make a list of all frames.
         let mut frames = BTreeSet::<usize>::new();
         self.samples.iter().for_each(|sample| frames.extend(sample.stack.frames()));
         for at in frames {
-            // The address must be inside the call, so it is one less than the return address, which is the id.
+            // The address must be inside the call instruction, so it is one less than the return address,
+            // which is the location's id.
             let mapping = position(&mappings, at - 1).map_or(0, |nth| nth as u64 + 1);
             out.bytes(4, &message([(1, at as u64), (2, mapping), (3, at as u64 - 1)]))?;
         }
@@ -162,7 +162,7 @@ mod tests {
         let bytes = from.split_off(..len).unwrap();
         bytes.iter().rev().fold(0, |number, byte| number << 7 | u64::from(byte & 0x7f))
     }
-    /// Fields of a message. A field that is a number has no bytes.
+    /// Reads the fields of a message. If a field is a number, its bytes are empty.
     fn fields(mut message: &[u8]) -> Vec<(u64, u64, &[u8])> {
         let mut found = vec![];
         while !message.is_empty() {
@@ -186,14 +186,14 @@ mod tests {
         }
     }
 
-    /// Reads the message as pprof reads it: the indices of strings, mappings and locations must be valid, and each stack must
-    /// have its numbers.
+    /// Reads the message as pprof does: the indices of strings, mappings and locations must be valid, and each stack
+    /// must have its numbers.
     #[test]
     fn pprof_message_contains_the_counts_of_the_profile() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("inode", 600).build_in(&subsystem).unwrap();
         subsystem.start_profile(1).unwrap();
-        // All allocations come from one call site, which no unrolling duplicates.
+        // All allocations come from one call site, because `black_box` prevents loop unrolling.
         let held: Vec<_> = (0..core::hint::black_box(7)).map(|_| leaking_function(&cache)).collect();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         let profile = subsystem.profile();
@@ -229,7 +229,7 @@ mod tests {
             }
             let program = std::env::current_exe().unwrap();
             assert_eq!(text(mappings[0][3]), program.to_string_lossy());
-            // Stacks that differ in the allocator's inner calls are separate samples.
+            // Stacks that differ only in the allocator's inner calls are separate samples.
             let mut holder = BTreeSet::new();
             profile.samples[0].stack.each_function(|function| {
                 holder.extend(

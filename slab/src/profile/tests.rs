@@ -1,5 +1,5 @@
-//! Tests that compare a profile's estimates with the true amounts. On one simulated CPU every result is a function of the seed,
-//! so no test depends on chance.
+//! Tests that compare a profile's estimates with the true amounts. On one simulated CPU, the seed determines every
+//! result, so no test depends on chance.
 
 use super::*;
 use crate::{Config, Gfp, KmemCache, Malloc, ObjectCache, Subsystem};
@@ -13,7 +13,7 @@ fn subsystem(cpus: Cpus) -> Subsystem {
     let pages = PageConfig::default_for(cpus).limit(256 << 20);
     Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap()
 }
-/// True if samples can have separate memory in this build.
+/// True if this build supports separate memory for samples.
 const SEPARATE_MEMORY: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
 
 fn one_cpu() -> Subsystem {
@@ -33,7 +33,7 @@ fn profile_with_rare_samples_uses_separate_memory() {
         let ends = [base, base + LIVE * MAX_SAMPLE_BYTES - 1, base + LIVE * MAX_SAMPLE_BYTES]
             .map(|at| profiler.is_own(at));
         assert_eq!(ends, [own, own, false]);
-        // The CPU's number is beyond the configured CPUs.
+        // This CPU's number is beyond the configured CPUs.
         _ = profiler.countdown(u32::MAX);
     }
 }
@@ -50,7 +50,7 @@ fn allocations_after_a_profile_stop_are_not_recorded() {
     assert!(!profiler.counts_only());
     assert!(!sample(run) && !sample(0));
     assert_eq!(profiler.profile().samples.len(), usize::from(SEPARATE_MEMORY));
-    // A sample of one profile is no sample of the next profile either.
+    // A sample of one profile must not count as a sample of the next profile.
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     assert!(!sample(run));
     profiler.sample(run, profiler.countdown(0), NonNull::dangling(), 64, "late");
@@ -162,7 +162,7 @@ fn samples_in_separate_memory_do_not_overlap() {
 }
 
 /// Regression test: each sample was aligned to a page, whatever alignment was requested. Between two samples, another
-/// mapping takes the addresses that the system would give next.
+/// mapping takes the addresses that the system would otherwise return next.
 #[test]
 fn samples_have_the_alignment_of_the_largest_class() {
     let (os, faults) = (uslab_buddy::Backend::Os, uslab_buddy::Faults::default());
@@ -174,7 +174,6 @@ fn samples_have_the_alignment_of_the_largest_class() {
     }
 }
 
-/// The true amounts of one site.
 #[derive(Clone, Copy, Debug, Default)]
 struct TrueAmounts {
     bytes: u64,
@@ -182,7 +181,8 @@ struct TrueAmounts {
     live: u64,
 }
 
-/// A program whose sites have known sizes and rates. Each site is a function, whose name is on the stack of the site.
+/// A simulated program whose call sites allocate known sizes at known rates. Each site is a function, whose name is
+/// on the stack of the site.
 struct Program<'a> {
     malloc: &'a Malloc,
     held: Vec<NonNull<u8>>,
@@ -213,12 +213,12 @@ impl Program<'_> {
     }
     fn run(&mut self) {
         for round in 0..400 {
-            // The CPU's stack always has an object of this size.
+            // This CPU's stack always contains an object of this size.
             for _ in 0..200 {
                 let memory = self.hot_pair(64);
                 self.free(memory);
             }
-            // Magazines of this size have 64 objects, so one particular allocation of 64 misses.
+            // Magazines of this size have 64 objects, so exactly one of 64 allocations misses.
             for i in 0..64 {
                 let (site, memory) = match i {
                     0 => ("fills_the_magazine", self.fills_the_magazine(256)),
@@ -244,7 +244,7 @@ impl Program<'_> {
     }
 }
 
-/// Samples of a site, which is the first function on its stack.
+/// Returns the amounts of a site, which is the first function on its call stack.
 fn of_site(profile: &Profile, site: &str) -> (Amount, Amount) {
     let is_of_it = |sample: &&Sample| {
         let mut first = None;
@@ -257,17 +257,17 @@ fn of_site(profile: &Profile, site: &str) -> (Amount, Amount) {
     (found.iter().map(|sample| sample.allocated).sum(), found.iter().map(|sample| sample.live).sum())
 }
 
-/// Compares the estimates with their distribution. An estimate of a site with `n` objects counts `1 / p` for each object with
-/// probability `p`, so its variance is `n (1 - p) / p`. In 20 runs with seeds 1 to 20, each estimate must be within four
-/// standard deviations, and nineteen of twenty within two. The mean of the estimates must be within four of the mean's standard
-/// deviations.
+/// Compares the estimates with their distribution. A site with `n` objects counts `1 / p` for each object with
+/// probability `p`, so the variance of its estimate is `n (1 - p) / p`. In 20 runs with seeds 1 to 20, each estimate
+/// must be within four standard deviations, and nineteen of twenty within two. The mean of all estimates must be within
+/// four standard deviations of that mean.
 #[cfg(feature = "stacks")]
 #[test]
 fn profile_estimates_of_call_sites_are_unbiased() {
     const RATE: usize = 8192;
     const SEEDS: u64 = 20;
     let mut errors: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
-    // Every other run has separate memory for samples, as programs have at larger rates.
+    // Every second run has separate memory for samples, as programs have at larger rates.
     for seed in 1..=SEEDS {
         let subsystem = one_cpu();
         let malloc = Malloc::new(&subsystem).unwrap();
@@ -315,8 +315,8 @@ fn profile_estimates_of_call_sites_are_unbiased() {
     assert!((0.92..0.98).contains(&within), "{within}");
 }
 
-/// At a rate of one byte nothing depends on chance: an object of 40 bytes is missed in 1 of 10^17 cases. Each object must be
-/// counted once on every path, and in the end no sample may be live.
+/// At a rate of one byte, chance plays no part: an object of 40 bytes is missed in 1 of 10^17 cases. The profile must
+/// count each object once, whichever path serves it, and at the end no sample may be live.
 #[test]
 fn profile_counts_each_object_once_on_every_path() {
     for cpus in
@@ -333,7 +333,8 @@ fn profile_counts_each_object_once_on_every_path() {
                 .reset(|n| n[0] = 0)
                 .build_in(&subsystem)
                 .unwrap();
-            // Objects allocated before the profile's start belong to no profile, whether they stay on stacks or in use.
+            // Objects that were allocated before the profile's start belong to no profile, whether they are on stacks
+            // or in use.
             let before: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
             subsystem.core().start_profile_with(1, None, own).unwrap();
             let seen = |objects: u64, live: u64| {
@@ -356,7 +357,7 @@ fn profile_counts_each_object_once_on_every_path() {
             }
             seen(6, 0);
             let (small, large) = (layout(100), layout(3000));
-            // SAFETY: the memory was allocated above and is freed once; the resized piece has the same size.
+            // SAFETY: the memory was allocated above and is freed once; the resized memory has its old size.
             unsafe {
                 let memory = malloc.alloc(small, Gfp::ZERO).unwrap();
                 assert_eq!(malloc.usable_size(memory), 112);
@@ -541,7 +542,7 @@ fn samples_of_a_full_profile_are_counted_as_lost() {
     assert_eq!(subsystem.profile().total().live, Amount::default());
 }
 
-/// Records of separate memory continue from one profile into the next.
+/// Records of samples in separate memory are passed on from one profile to the next.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn samples_in_separate_memory_outlive_their_profile() {
@@ -549,14 +550,14 @@ fn samples_in_separate_memory_outlive_their_profile() {
     let subsystem = one_cpu();
     let (malloc, profiler) = (Malloc::new(&subsystem).unwrap(), &subsystem.core().profiler);
     let alloc = |size| malloc.alloc(Layout::from_size_align(size, 8).unwrap(), Gfp::KERNEL).unwrap();
-    // SAFETY: the offset is within the piece.
+    // SAFETY: the offset is within the allocation.
     let inside = |memory: NonNull<u8>| unsafe { memory.add(8) };
     subsystem.core().start_profile_with(1, None, true).unwrap();
     let held = [40, 100, 32 << 10].map(alloc);
     assert!(held.iter().all(|memory| profiler.holds(*memory)));
     assert_eq!(profiler.size_of(inside(held[0])), Err(Interior));
     assert_eq!(profiler.free(inside(held[1])), Err(Interior));
-    // SAFETY: the address is within the separate memory, where no piece starts yet.
+    // SAFETY: the address is within the separate memory, but no sample starts there yet.
     assert_eq!(profiler.size_of(unsafe { held[2].add(MAX_SAMPLE_BYTES) }), Err(Foreign));
     subsystem.stop_profile();
     let before = subsystem.profile();
@@ -574,7 +575,7 @@ fn samples_in_separate_memory_outlive_their_profile() {
     unsafe { malloc.free(other) };
     subsystem.stop_profile();
     subsystem.core().start_profile_with(1, None, true).unwrap();
-    // Freed pieces are reused, the last freed piece first.
+    // Freed places are reused, in the opposite order of their frees.
     assert_eq!([40, 40].map(alloc), [held[1], held[0]]);
     // SAFETY: the offset is within the object.
     let late = unsafe { held[2].add(20_000) };
@@ -636,7 +637,7 @@ fn sampling_distances_equal_published_splitmix64_numbers() {
     let countdown = Countdown { left: Counter::new(0), random: Counter::new(0) };
     for published in [0xe220_a839_7b1d_cdaf_u64, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f] {
         let unit = ((published >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-        // The rate is large enough for the last bit to matter.
+        // The rate is so large that the last bit matters.
         let rate = 1 << 60;
         assert_eq!(countdown.draw(rate), (-unit.ln() * rate as f64).ceil() as u64);
     }
@@ -654,7 +655,8 @@ fn second_profile_stop_does_not_reopen_the_inlined_paths() {
 
 #[test]
 fn freeing_a_sample_unmarks_its_page() {
-    // No process can have this address in its lowest pages, whose counters few other pages share.
+    // No process can have memory at this address in its lowest pages, whose counters few other
+    // pages share.
     let address = 7 * uslab_buddy::PAGE_SIZE;
     let is_one = |other: usize| core::ptr::eq(mark_of(address), mark_of(other));
     assert!(is_one(address + PAGE_SIZE - 1) && !is_one(address + PAGE_SIZE));
@@ -664,7 +666,7 @@ fn freeing_a_sample_unmarks_its_page() {
     assert!(is_marked(address));
     mark(address, false);
     assert_eq!(mark_of(address).load(Relaxed), before);
-    // A saturated counter never falls.
+    // A saturated counter never decreases.
     let many = address + 2 * uslab_buddy::PAGE_SIZE;
     (0..300).for_each(|_| mark(many, true));
     (0..300).for_each(|_| mark(many, false));
@@ -673,7 +675,7 @@ fn freeing_a_sample_unmarks_its_page() {
 
 #[test]
 fn page_mark_counts_the_live_samples() {
-    // No process can have this address in its lowest pages.
+    // No process can have memory at this address in its lowest pages.
     let page = 1019 * PAGE_SIZE;
     let at = |offset: usize| NonNull::<u8>::new(core::ptr::without_provenance_mut(page + offset)).unwrap();
     let before = mark_of(page).load(Relaxed);
@@ -717,7 +719,7 @@ fn seed_determines_the_first_sampling_distance_of_each_cpu() {
     assert_eq!(left, [0, 1, 2].map(drawn));
 }
 
-/// Reports on samples that have separate memory.
+/// The test uses samples that have separate memory.
 #[test]
 fn malloc_samples_without_a_record_are_counted_as_lost() {
     let subsystem = one_cpu();
@@ -757,7 +759,7 @@ fn profile_reuses_the_records_of_freed_samples() {
     }
     let site = &noted.sites[0];
     assert_eq!((noted.live.len(), site.live.samples, site.allocated.samples), (1000, 0, 3000));
-    // The addresses are spread over many lists, so that few tries find a sample.
+    // The addresses are spread over many lists, so that a search takes few steps.
     let lists: std::collections::BTreeSet<_> = addresses.iter().map(|at| Records::list_of(*at)).collect();
     assert!(lists.len() > 900, "{} lists", lists.len());
 }

@@ -1,14 +1,14 @@
-//! Memory pressure of the machine, or of this process's control group.
+//! Memory pressure of the whole machine, or of this process's control group.
 //!
-//! Linux reports memory pressure in two ways. *Pressure stall information* (Documentation/accounting/psi.rst) wakes a watcher
-//! when tasks have stalled on memory for a given time within a window. A *memory group*
-//! (Documentation/admin-guide/cgroup-v2.rst) has a mark, `memory.high`, above which its processes are slowed down; a watcher
-//! has to poll it. A [reaper](crate::Reaper) can use both sources.
+//! Linux reports memory pressure in two ways. *Pressure stall information* (Documentation/accounting/psi.rst) wakes a
+//! watcher when tasks have stalled on memory for a given time within a window. A *memory group*
+//! (Documentation/admin-guide/cgroup-v2.rst) has a mark, `memory.high`, above which its processes are slowed down; a
+//! watcher has to poll it. A [reaper](crate::Reaper) can use both sources.
 //!
-//! Memory may also be limited. The kernel kills a process of a control group that exceeds the group's limit, and refuses memory
-//! to a process that exceeds its own limit (`getrlimit`). Free memory that an allocator keeps counts against the limits of its
-//! process. An allocator therefore keeps at most an eighth of the *room*: the lowest of all limits, less the memory that the
-//! allocator has committed.
+//! The memory of a process may also be limited. The kernel kills a process of a control group that exceeds the group's
+//! limit, and refuses memory to a process that exceeds its own limit (`getrlimit`). Free memory that an allocator keeps
+//! counts against the limits of its process. An allocator therefore keeps at most an eighth of the *room*, which is the
+//! lowest of all limits minus the memory that the allocator has committed.
 
 #[cfg(target_os = "linux")]
 mod events;
@@ -53,13 +53,13 @@ impl Psi {
     pub fn system(stall: Duration, window: Duration) -> Self {
         Self::at("/proc/pressure/memory", stall, window)
     }
-    /// Trigger for the pressure of the control group with this `memory.pressure` file.
+    /// Makes a trigger for the control group whose `memory.pressure` file is at `path`.
     pub fn at(path: impl Into<PathBuf>, stall: Duration, window: Duration) -> Self {
         Self { path: path.into(), stall, window }
     }
 }
 
-/// A memory group, named by its directory.
+/// A memory group, identified by its directory.
 ///
 /// ```
 /// use std::time::Duration;
@@ -83,12 +83,13 @@ pub struct MemoryGroup {
     directory: PathBuf,
 }
 
-/// A memory group counts as short of memory when its use is within one part in `MARGIN` of `memory.high`, so that
-/// memory is freed before the kernel slows any process down.
+/// A memory group is short of memory if its use is within one part in `MARGIN` of `memory.high`, so that memory
+/// is freed before the kernel slows a process down.
 const MARGIN: u64 = 16;
 
 impl MemoryGroup {
-    /// The memory group of this process, if version 2 of control groups is mounted and controls memory.
+    /// Returns the memory group of this process, if version 2 of control groups is mounted and controls
+    /// memory.
     ///
     /// # Errors
     /// Fails if the group cannot be determined or has no `memory.high`; the error names the missing file.
@@ -99,7 +100,7 @@ impl MemoryGroup {
         })?;
         Self::at(Path::new("/sys/fs/cgroup").join(own))
     }
-    /// The memory group with this directory.
+    /// Returns the memory group that has this directory.
     ///
     /// # Errors
     /// Fails if the group's `memory.high` or `memory.current` cannot be read.
@@ -122,7 +123,8 @@ impl MemoryGroup {
         }
     }
 
-    /// Returns `true` if the group's memory is near its mark. A removed group is not short of memory.
+    /// Returns `true` if the group's memory use is near `memory.high`. A removed group is not short
+    /// of memory.
     pub(crate) fn is_short(&self) -> bool {
         let (Ok(Some(high)), Ok(Some(current))) = (self.read("memory.high"), self.read("memory.current"))
         else {
@@ -132,10 +134,11 @@ impl MemoryGroup {
     }
 }
 
-/// Fraction of the room that may be free memory of one allocator: one part in `SHARE`.
+/// The free memory of one allocator may be at most one part in `SHARE` of the room.
 pub(crate) const SHARE: u64 = 8;
 
-/// Lowest limit of the process and of its control groups, in bytes; `None` without any limit. Does not allocate.
+/// Lowest limit of the process and of its control groups, in bytes; `None` without any limit. The call does not
+/// allocate.
 ///
 /// Cost: two system calls, three for the list of groups, and three for each file with a limit.
 pub(crate) fn least_limit() -> Option<u64> {
@@ -145,9 +148,9 @@ pub(crate) fn least_limit() -> Option<u64> {
     [groups, process_limit()].into_iter().flatten().min()
 }
 
-/// Lowest limit in bytes among the control group in the text of `/proc/PID/cgroup` and its ancestors below `root`, for both
-/// versions of control groups. A file that cannot be read, or has no number, does not limit. A container sees its own group as
-/// the root, whatever the text contains.
+/// Lowest limit in bytes of the control group in the text of `/proc/PID/cgroup`, and of the group's ancestors below
+/// `root`, for both versions of control groups. A file that cannot be read, or that contains no number, sets no limit.
+/// A container sees its own group as the root, whatever the text contains.
 fn of_groups(groups: &str, root: &str) -> Option<u64> {
     let group = |of: fn(&str) -> bool| {
         groups.lines().find_map(|line| {
@@ -156,8 +159,8 @@ fn of_groups(groups: &str, root: &str) -> Option<u64> {
             parts.next().map(|group| group.trim_end_matches('/'))
         })
     };
-    // Only one version of control groups controls memory. In version 1 the soft limit is a hint, and only the group's
-    // own soft limit is used.
+    // Only one version of control groups controls memory. In version 1, the soft limit is a hint, and only the
+    // group's own soft limit is used.
     let first = group(|controllers| controllers.split(',').any(|controller| controller == "memory"));
     let (mount, own, hard, soft) = match first {
         Some(own) => ("/memory", own, "memory.limit_in_bytes", "memory.soft_limit_in_bytes"),
@@ -171,7 +174,7 @@ fn of_groups(groups: &str, root: &str) -> Option<u64> {
     limits.flatten().min()
 }
 
-/// Number in the file of this name; `None` for `max`.
+/// Number in the file whose name has these parts, or `None` if the file contains `max`.
 pub(crate) fn number(name: &[&str]) -> Option<u64> {
     read(name, &mut [0; 32])?.trim().parse().ok()
 }
@@ -229,7 +232,8 @@ mod tests {
         assert_eq!(["/a/b", "/a", "/", "/c"].map(least), [Some(2000), Some(2000), None, None]);
         root.put("a/b/memory.max", "1000\n");
         assert_eq!(["/a/b", "/a/b/c/d", "/a"].map(least), [Some(1000), Some(1000), Some(2000)]);
-        // A container's group is its root, whatever name the group has inside.
+        // In a container, the group of the container is the root, whatever name the group has
+        // inside.
         root.put("memory.max", "500\n");
         assert_eq!(["/", "/../../elsewhere", "/a/b"].map(least), [Some(500); 3]);
     }
@@ -252,7 +256,7 @@ mod tests {
         assert_eq!(["/a/b", "/a"].map(least), [Some(4000), Some(5000)]);
         assert_eq!(least("/docker/0123"), Some(9_223_372_036_854_771_712));
         assert_eq!(root.smallest_limit("4:cpu:/a/b\n"), None);
-        // With a version-1 controller, version 2 does not control memory.
+        // If a version-1 controller controls memory, version 2 does not.
         root.put("memory.max", "3000\n");
         assert_eq!([least("/a/b"), root.smallest_limit("0::/a/b\n")], [Some(4000), Some(3000)]);
     }

@@ -1,15 +1,18 @@
 //! Type-stable caches: the pages of a slab stay until a grace period has passed.
 //!
-//! Type-stable caches are Linux's `SLAB_TYPESAFE_BY_RCU`, on `crossbeam-epoch`. A reader [`pin`]s, finds an object
-//! without a lock and reads it. Another thread may free and even reallocate the object, but while the reader is pinned,
-//! the memory remains a constructed object of its cache. After the reader has secured the object (by a count or a lock
-//! inside it), it must check that it is the expected one. Readers write no shared cache line.
+//! Type-stable caches correspond to Linux's `SLAB_TYPESAFE_BY_RCU`, and are built on `crossbeam-epoch`. A reader
+//! [`pin`]s, finds an object without a lock, and reads the object. Another thread may free and even reallocate the
+//! object, but while the reader is pinned, the object's memory remains a constructed object of its cache. After the
+//! reader has secured the object (by a count or a lock inside it), the reader must check that it is the expected
+//! object. Readers write no shared cache line.
 //!
 //! Only *pages* wait for a grace period; freed objects are reused immediately. A freed slab is passed to the collector.
-//! The collector frees the slab to the page allocator when every reader that might have found the slab has exited.
+//! The collector frees the slab to the page allocator when every reader that might have found an object of the slab has
+//! exited.
 //!
-//! A single object of *any* cache can wait for a grace period, too: see [`free_deferred`](crate::KmemCache::free_deferred)
-//! (Linux's `kfree_rcu`). A reader of such an object need not check anything, at the price of memory.
+//! A single object of *any* cache can also wait for a grace period (see
+//! [`free_deferred`](crate::KmemCache::free_deferred), Linux's `kfree_rcu`). A reader of a deferred object need not
+//! check anything, but the object's memory is freed later.
 //!
 //! A deferred free allocates from the global allocator, because the collector keeps a list. Type-stable caches therefore cannot
 //! serve a `GlobalAlloc`.
@@ -30,12 +33,13 @@ use uslab_magazine::sync::{Rank, contain_panic};
 
 /// Enters a read-side section: slabs of type-stable caches that are freed from now on stay until the guard is dropped.
 ///
-/// Cost: a store to the thread's own word and a fence. Keep the section short, because freed memory accumulates during it.
+/// Cost: a store to the thread's own word and a fence. Keep the section short, because freed memory accumulates while
+/// it lasts.
 ///
-/// Occasionally `pin` runs closures that threads [deferred](Guard::defer). A panic of a closure is contained; later closures of
-/// the same thread may be lost, but no object is lost.
+/// Occasionally `pin` runs closures that threads [deferred](Guard::defer). If a closure panics, the panic is contained;
+/// later closures of the same thread may be lost, but no object is lost.
 pub fn pin() -> Guard {
-    // Each panic ends another closure, so the retries end.
+    // Each panic uses up one deferred closure, so the number of retries is finite.
     contain_panic(collector::pin).unwrap_or_else(pin)
 }
 
@@ -44,8 +48,8 @@ use crossbeam_epoch as collector;
 #[cfg(shuttle)]
 use grace as collector;
 
-/// The default collector of `crossbeam-epoch` in a model, except that it runs nothing after the execution has failed. Dropping
-/// the collector outside of the execution would panic a second time.
+/// The default collector of `crossbeam-epoch` in a model, except that it runs nothing after the execution has failed.
+/// Dropping the collector outside the execution would panic a second time.
 #[cfg(crossbeam_loom)]
 mod collector {
     use core::mem::ManuallyDrop;
@@ -74,12 +78,13 @@ mod collector {
 }
 
 /// Advances the collector: memory freed earlier returns to the page allocator once all readers of that time have
-/// exited. Tests call this a few times to wait for their own garbage. The call never blocks.
+/// exited. A test calls this function a few times to wait for the memory that it has freed. The call never
+/// blocks.
 pub fn advance() {
     contain_panic(|| pin().flush());
 }
 
-/// Number of objects per batch; each batch visits the collector once.
+/// Number of objects per batch; each batch calls the collector once.
 const BATCH: usize = 64;
 
 /// A batch of objects to be freed after a grace period.
@@ -100,14 +105,15 @@ impl Batch {
     }
 }
 
-/// One batch of deferred frees per CPU. A thread that migrates during a free may use another CPU's batch.
+/// Batches of deferred frees, one per CPU. A thread that migrates to another CPU during a free may use
+/// the batch of either CPU.
 pub(crate) struct Deferred(Box<[ForkMutex<Batch>]>);
 
 impl Deferred {
     pub(crate) fn new(cpus: &Cpus) -> Self {
         Self((0..cpus.count()).map(|_| ForkMutex::new(Rank::Deferred, Batch::EMPTY)).collect())
     }
-    /// Adds an object to the batch of `cpu`; returns the batch if it is now full.
+    /// Adds an object to the batch of `cpu`, and returns the batch if it has become full.
     #[must_use]
     pub(crate) fn push(&self, cpu: u32, object: NonNull<u8>) -> Option<Batch> {
         let mut batch = self.0[cpu as usize % self.0.len()].lock();
@@ -133,6 +139,7 @@ pub(crate) fn after_grace(release: impl FnOnce() + Send + 'static) {
         contain_panic(|| guard.flush());
     }
     guard.defer(release);
-    // Without a flush, the closure would wait in the thread's own list for more closures.
+    // Without a flush, the closure would stay in the thread's own list until more closures are
+    // added.
     contain_panic(|| guard.flush());
 }

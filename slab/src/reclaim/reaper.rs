@@ -1,25 +1,28 @@
-//! The reaper: a thread that periodically ends a reaping interval of a subsystem.
+//! The reaper, a thread that periodically ends a reaping interval of a subsystem.
 //!
-//! The end of an interval has four steps. Objects beyond the magazines' working set, and objects on idle stacks, are flushed to
-//! the slabs. Free objects in slabs are destructed. Empty slabs are freed to the page allocator. Memory that stayed free
-//! throughout the interval is decommitted. illumos reaps every 15 s; FreeBSD checks working sets every 20 s.
+//! The end of an interval has four steps. Objects beyond the magazines' working set, and objects on idle stacks, are
+//! flushed to the slabs. Free objects in slabs are destructed. Third, empty slabs are freed to the page allocator.
+//! Fourth, memory that stayed free throughout the interval is decommitted. (illumos reaps every 15 s; FreeBSD checks
+//! working sets every 20 s.)
 //!
 //! A subsystem can be reaped in three ways:
-//! * [`Config::reap_every`](crate::Config::reap_every): the subsystem starts a thread once it has grown to [`START_BYTES`], an
-//!   object with a destructor was constructed, or a cache has a waiter. The thread sleeps while no memory is freed and no
-//!   waiter exists, and keeps neither the subsystem nor the process alive. In the child of a fork, the thread is started again
-//!   under the same conditions. If the system refuses a thread, frees decommit memory above
-//!   [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). The thread's start is retried at twice the size, and for
-//!   each first waiter; [`ReaperInfo`] reports refusals. [`Uslab`](crate::Uslab) starts this thread for
-//!   [`reap_every`](crate::Uslab::reap_every) or `USLAB_OPTIONS=reap=500`, and `libuslab.so` only for the option.
+//! * [`Config::reap_every`](crate::Config::reap_every): the subsystem starts a thread once it has grown to
+//!   [`START_BYTES`], an object with a destructor was constructed, or a cache has a waiter. This thread sleeps while no
+//!   memory is freed and no waiter exists, and keeps neither the subsystem nor the process alive. In the child of a
+//!   fork, the subsystem starts the thread again under the same conditions. If the system refuses a thread, frees
+//!   decommit memory above [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). The subsystem tries again to
+//!   start the thread at twice the size, and whenever a first waiter joins; [`ReaperInfo`] reports refusals.
+//!   [`Uslab`](crate::Uslab) starts this thread for [`reap_every`](crate::Uslab::reap_every) or
+//!   `USLAB_OPTIONS=reap=500`, and `libuslab.so` only for the option.
 //! * [`Reaper`]: a thread that runs until the value is dropped. A `Reaper` can also watch for [memory pressure](pressure).
 //!   Under pressure, magazines become smaller, the [shrinkers](crate::shrinker) free a quarter of the objects that they count,
 //!   and all free memory is decommitted immediately.
-//! * [`Subsystem::end_interval`](crate::Subsystem::end_interval): the program ends intervals at times of its choice.
+//! * [`Subsystem::end_interval`](crate::Subsystem::end_interval): the program itself ends reaping intervals when it
+//!   wants.
 //!
 //! The reaper's thread also runs destructors of objects.
 //!
-//! The thread of a `Reaper` sleeps on a lock of `parking_lot`; allocations never take this lock.
+//! The thread of a `Reaper` sleeps on a lock of `parking_lot`, which allocations never take.
 
 mod background;
 
@@ -50,7 +53,7 @@ struct ReaperState {
     changed: Condvar,
 }
 
-/// The thread that reaps a subsystem; dropping this value stops the thread.
+/// The thread that reaps a subsystem, and stops when this value is dropped.
 ///
 /// ```
 /// use std::time::Duration;
@@ -117,7 +120,7 @@ impl ReaperBuilder {
 }
 
 impl Reaper {
-    /// Starts a builder of a reaper with this interval.
+    /// Starts a builder of a reaper that reaps at this interval.
     pub fn builder(interval: Duration) -> ReaperBuilder {
         ReaperBuilder { interval, psi: None, group: None }
     }
@@ -127,7 +130,6 @@ impl Reaper {
         Ok(())
     }
 
-    /// Wakes the reaper at each event of `watched`.
     fn watch(&mut self, watched: Watched) -> io::Result<()> {
         let (stop, watching) = io::pipe()?;
         self.watching = Some(watching);
@@ -180,7 +182,7 @@ impl Drop for Reaper {
         self.shared.changed.notify_all();
         self.watching = None;
         for thread in self.threads.drain(..) {
-            // The panic hook has reported a destructor's panic already. A shrinker or destructor may drop the reaper on
+            // The panic hook has already reported a destructor's panic. A shrinker or destructor may drop the reaper on
             // the reaper's own thread.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
@@ -208,7 +210,7 @@ mod tests {
         assert!(before > 8 << 20);
         let reaper = Reaper::builder(Duration::from_millis(2)).start(&subsystem).unwrap();
         let begun = Instant::now();
-        // Without asserting a time, the test waits for as many intervals as needed.
+        // The test asserts no duration, and waits for as many intervals as needed.
         while subsystem.info().pages.committed_bytes() > 0 && begun.elapsed() < Duration::from_secs(60) {
             std::thread::yield_now();
         }
@@ -218,7 +220,7 @@ mod tests {
         assert_eq!(subsystem.check().unwrap().objects, 0);
     }
 
-    /// Waits for a condition, without asserting a time.
+    /// Waits for a condition, without asserting how long this takes.
     fn wait(until: impl Fn() -> bool) {
         let begun = Instant::now();
         while !until() {
@@ -227,7 +229,8 @@ mod tests {
         }
     }
 
-    /// Makes a subsystem with a shrinker of ten objects, and a cache that keeps a slab of free objects.
+    /// Makes a subsystem with a shrinker of ten objects, and a cache that keeps one slab of free
+    /// objects.
     fn loaded() -> (Subsystem, KmemCache, crate::Registration, Arc<uslab_magazine::sync::Counter>) {
         struct Ten(Arc<uslab_magazine::sync::Counter>);
         impl crate::Shrinker for Ten {
@@ -269,7 +272,7 @@ mod tests {
         wait(|| reaper.pressures() > 0);
         assert_eq!(cache.info().slabs, 0);
         assert!(dropped.get() >= 3, "a quarter of ten objects");
-        // The watcher exits although the socket stays ready.
+        // The watching thread must exit although the socket stays ready.
         drop(reaper);
     }
 

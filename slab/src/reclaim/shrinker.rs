@@ -1,19 +1,21 @@
 //! Shrinkers: callbacks by which users free recreatable objects when memory is short.
 //!
-//! The allocator itself frees unused memory. Some objects in use only save work, such as parsed entries or idle connections;
-//! only their users can judge which of them to free. A shrinker is a callback that frees objects of this kind, as in Linux
-//! (`register_shrinker`, Documentation/filesystems/vfs.rst on `count` and `scan`). Shrinkers are called by an allocation that
-//! would otherwise fail, and by the [reaper](crate::Reaper) when the machine or a group of processes is short of memory.
+//! The allocator frees unused memory without any help. Some objects in use only save work, such as parsed entries or
+//! idle connections; only their users can judge which of them to free. A shrinker is a callback that frees objects
+//! which only save work, as in Linux (`register_shrinker`; Documentation/filesystems/vfs.rst describes `count` and
+//! `scan`). An allocation that would otherwise fail calls the shrinkers, and so does the [reaper](crate::Reaper) when
+//! the machine or a control group is short of memory.
 //!
 //! A shrinker runs within another user's allocation, with no allocator lock held. A shrinker must not wait for a lock
-//! that an allocating thread may hold, especially its own thread: use `try_lock`, and give up if the lock is taken. A
-//! shrinker may allocate and free; these allocations do not call shrinkers. A shrinker that panics may have freed some
-//! objects. The panic is caught and the other shrinkers run, because the allocating user cannot handle it.
+//! that an allocating thread may hold, including its own thread: use `try_lock`, and give up if the lock is taken. A
+//! shrinker may allocate and free; these allocations do not call shrinkers. If a shrinker panics, it may already have
+//! freed some objects. The allocator catches the panic and calls the other shrinkers, because the allocating user
+//! cannot handle the panic.
 //!
-//! An allocation fails if a held lock protects everything that shrinkers could free. Users should hold the lock of a shrinker's
-//! list for a push or a pop, not across an allocation. A thread that [waits](crate::KmemCache::acquire_timeout) at a limit
-//! calls the shrinkers again every 10 ms. For a waiting [future](crate::KmemCache::acquire), the [reaper](crate::reaper) calls
-//! the shrinkers at the end of each interval.
+//! If another thread holds the lock that protects all objects which shrinkers could free, the allocation fails. Hold
+//! the lock of a shrinker's list for a push or a pop, but not across an allocation. A thread that
+//! [waits](crate::KmemCache::acquire_timeout) at a limit calls the shrinkers again every 10 ms. For a waiting
+//! [future](crate::KmemCache::acquire), the [reaper](crate::reaper) calls the shrinkers at the end of each interval.
 
 use crate::registry::{List, Registry};
 use core::cell::Cell;
@@ -23,7 +25,7 @@ use uslab_buddy::Gfp;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, thread_local};
 
-/// A callback that frees objects that can be recreated. See the [module](self).
+/// A callback that frees objects which can be made again. See the [module](self).
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -59,8 +61,9 @@ use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, thre
 pub trait Shrinker: Send + Sync {
     /// Approximate number of objects that the shrinker could free now.
     fn count(&self) -> usize;
-    /// Frees up to `objects` objects, the least useful ones first, and returns the number of objects freed. `gfp` restricts the
-    /// shrinker like the failing allocation: with [`Gfp::NOIO`] or [`Gfp::NOFS`] it must not start I/O or call a file system.
+    /// Frees up to `objects` objects, the least useful objects first, and returns the number of freed objects. `gfp`
+    /// restricts the shrinker like the failing allocation: with [`Gfp::NOIO`] or [`Gfp::NOFS`] it must not start I/O or
+    /// call a file system.
     fn scan(&self, objects: usize, gfp: Gfp) -> usize;
 }
 
@@ -73,8 +76,8 @@ impl<S: Shrinker + ?Sized> Shrinker for Arc<S> {
     }
 }
 
-/// A registered shrinker. Dropping the registration removes the shrinker from the list; a thread that has already found the
-/// shrinker may call it once more.
+/// Registration of a shrinker, which ends when this value is dropped. A thread that has already found the shrinker may
+/// call it once more after the drop.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -114,14 +117,13 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// Entry of the list of shrinkers.
 pub(crate) struct Entry {
     shrinker: Contained<Box<dyn Shrinker>>,
-    /// Number of the cache whose limit calls the shrinker; 0 for all memory.
+    /// Number of the cache whose limit calls the shrinker, or 0 for a shrinker of all memory.
     cache: u64,
 }
 
-/// Divisors of the counts that are requested one after the other, while the allocation fails.
+/// Divisors of the shrinkers' counts that are tried in turn, as long as the allocation fails.
 const SHARES: [usize; 3] = [8, 2, 1];
 
 thread_local! {
@@ -151,8 +153,8 @@ impl Shrinkers {
     pub(crate) fn has_limits(&self) -> bool {
         self.0.iter().any(|entry| entry.cache != 0)
     }
-    /// Requests `1/share` of each shrinker's count. With a `cache`, only shrinkers of that cache's limit run. Returns
-    /// the number of objects freed.
+    /// Requests that each shrinker frees `1/share` of the objects that it counts. If `cache` is not 0, only shrinkers
+    /// of that cache's limit run. Returns the number of freed objects.
     pub(crate) fn run(&self, share: usize, gfp: Gfp, cache: u64) -> usize {
         assert_unlocked();
         if SHRINKING.with(|shrinking| shrinking.replace(true)) {
@@ -165,7 +167,8 @@ impl Shrinkers {
                     0 => 0,
                     count => entry.shrinker.scan(count.div_ceil(share), gfp),
                 });
-                // The shrinker may have freed objects before it panicked.
+                // The shrinker may have freed objects before it panicked, so it counts as one
+                // object.
                 dropped += asked.unwrap_or(1);
             }
         }
@@ -200,7 +203,7 @@ mod tests {
     use crate::{Config, KmemCache, Limit, Subsystem};
     use uslab_magazine::sync::Mutex;
 
-    /// A shrinker that drops its registration when called, and panics when dropped.
+    /// A shrinker that drops its own registration when called, and panics when dropped.
     struct Unregisters(Arc<Mutex<Option<Registration>>>);
     impl Shrinker for Unregisters {
         fn count(&self) -> usize {
@@ -218,7 +221,7 @@ mod tests {
         }
     }
 
-    /// The panic once reached the caller of the allocation.
+    /// Regression test: the panic reached the caller of the allocation.
     #[test]
     fn allocation_succeeds_despite_a_panic_in_shrinker_drop() {
         let subsystem = Subsystem::new(Config::default()).unwrap();

@@ -1,4 +1,4 @@
-//! The conservation check: see [`Census`].
+//! The conservation check, whose result is a [`Census`].
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
@@ -17,8 +17,8 @@ use uslab_buddy::Pfn;
 ///   pages = slabs + slabs that wait + kmalloc's large blocks + other blocks + per-CPU + free
 /// ```
 ///
-/// Each slab is on exactly the list for its fill, its head agrees with its bitmap, and its frames name its cache. No other
-/// thread may use the subsystem during the check.
+/// The check also verifies that each slab is on exactly the list for its fill, its head agrees with its bitmap, and its
+/// frames name its cache. No other thread may use the subsystem during the check.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -51,7 +51,7 @@ pub struct Census {
     pub quarantined: u64,
     /// Number of objects that are free in slabs.
     pub free_in_slabs: u64,
-    /// Number of all pages: the sum of the six counts from `slab_pages` to `free_pages`, and `lost_pages`.
+    /// Number of all pages: the sum of the six counts from `slab_pages` to `free_pages` plus `lost_pages`.
     pub pages: u64,
     /// Number of pages of the slabs on lists.
     pub slab_pages: u64,
@@ -65,8 +65,8 @@ pub struct Census {
     pub per_cpu_pages: u64,
     /// Number of free pages, committed or not.
     pub free_pages: u64,
-    /// Number of objects that other threads were moving when the process was forked, also counted in `used`. 0 except
-    /// in such a child.
+    /// Number of objects that other threads were moving when the process was forked; they are also counted in `used`.
+    /// 0 except in a forked child.
     pub lost_objects: u64,
     /// Number of slabs that other threads were moving at the fork; their pages are also counted in `block_pages`.
     pub lost_slabs: u64,
@@ -87,16 +87,16 @@ pub struct Census {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// A slab has a wrong state or is on a wrong list.
+    /// A slab has a wrong state, or is on a wrong list.
     Slab {
         /// Name of the cache.
         cache: String,
         /// First page of the slab.
         page: u32,
-        /// Description of the slab's error.
+        /// Description of what is wrong with the slab.
         what: String,
     },
-    /// Two counts of a cache that should be equal.
+    /// Two counts of a cache differ that should be equal.
     Count {
         /// Name of the cache.
         cache: String,
@@ -114,7 +114,7 @@ pub enum Violation {
         /// Number of pages that the page allocator has handed out.
         allocated: u64,
     },
-    /// The table of huge memory is out of order, counts more or fewer allocations than exist, or has more bytes than
+    /// The table of huge memory is not sorted, counts more or fewer allocations than exist, or has more bytes than
     /// are charged.
     Huge,
     /// The check of the page allocator failed.
@@ -173,13 +173,15 @@ impl Census {
 
     fn add(&mut self, core: &Core, cache: &Cache) -> Result<(), Violation> {
         let ListTotals { slabs, pages, objects, inuse, count } = ListTotals::count_lists(core, cache)?;
-        // Reads no name, which may be in a slab that is being made for this very cache.
+        // The call reads no names, because a name may be in a slab that is being made for this very
+        // cache.
         let info = cache.numbers();
         let cached = info.in_magazines + info.in_depot + info.quarantined;
         let mut allocs = info.allocs + cache.late_corruptions();
         let (mut charged, mut booked_pages) = (cache.charged(), info.pages);
         if core.forks.get() > 0 {
-            // Objects in transit at a fork are missing from all counters, or from one of two.
+            // Objects that were moving at a fork are missing from all counters, or from one of two
+            // counters.
             let lost_objects = inuse.wrapping_sub(cached).wrapping_sub(allocs.wrapping_sub(info.frees));
             allocs = allocs.wrapping_add(lost_objects);
             self.lost_objects += lost_objects.cast_signed().max(0).cast_unsigned();
@@ -188,7 +190,8 @@ impl Census {
             self.lost_slabs += lost_slabs;
             booked_pages = booked_pages.min(pages + cache.grace_pages());
         }
-        // A double free that has not reached its slab: both copies are cached.
+        // After a double free that has not reached the slab, both copies of the object are in
+        // magazines.
         let used_objects = allocs.checked_sub(info.frees).ok_or_else(|| Violation::Count {
             cache: cache.name().to_owned(),
             what: "objects taken back",
@@ -220,7 +223,7 @@ impl Census {
     }
 }
 
-/// Totals over the slabs on the lists of a cache's nodes, and the nodes' own counts.
+/// Totals over the listed slabs of a cache's nodes, and the counts that the nodes keep.
 #[derive(Default)]
 struct ListTotals {
     slabs: u64,
@@ -251,7 +254,8 @@ impl ListTotals {
     }
 }
 
-/// Compares pairs of a found count and a count of the cache's counters, each pair with its description.
+/// Compares pairs of a found count and the count that the cache's counters give, each pair with its
+/// description.
 fn balance<const N: usize>(cache: &Cache, books: [(&'static str, u64, u64); N]) -> Result<(), Violation> {
     let mismatch = books.into_iter().find(|(_, found, expected)| found != expected);
     mismatch.map_or(Ok(()), |(what, found, expected)| {
@@ -259,7 +263,7 @@ fn balance<const N: usize>(cache: &Cache, books: [(&'static str, u64, u64); N]) 
     })
 }
 
-/// An error of a slab, as a value instead of a text, because nothing may be allocated under the node's lock.
+/// An error in a slab, as a value instead of a text, because nothing may be allocated under the node's lock.
 #[derive(Clone, Copy)]
 enum Fault {
     List { on: State, fill: Fill },
@@ -308,7 +312,8 @@ mod tests {
     use uslab_buddy::{Order, PageConfig};
     use uslab_magazine::{Cpus, Operation};
 
-    /// Makes a cache with one object in use, damages it by `harm`, and returns the violation that is found.
+    /// Makes a cache with one object in use, damages the cache by `harm`, and returns the violation that
+    /// the check finds.
     fn violation(harm: impl FnOnce(&Core, &KmemCache, Pfn)) -> String {
         let cpus = Cpus::simulated(1, 1).unwrap();
         let core: Arc<Core> = Core::new(Config::new(PageConfig::default_for(cpus).limit(16 << 20))).unwrap();
@@ -326,7 +331,7 @@ mod tests {
     #[test]
     fn census_detects_a_slab_on_the_wrong_list() {
         let text = violation(|core, _, slab| {
-            // SAFETY: the subsystem has no other user. The census must find the error that this makes.
+            // SAFETY: the subsystem has no other user. The census must find this error.
             unsafe { core.memory.slab(slab).alloc_bits(6, false, None, |_| ()) };
         });
         assert!(text.contains("the slab is on list Partial(0), but belongs on Partial("), "{text}");

@@ -13,8 +13,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The kernel's table does not distinguish objects in use from free objects on a CPU: it counts both as `active`. A snapshot
-//! has five numbers that add up to the objects:
+//! The kernel's table does not distinguish objects in use from free objects in magazines, and counts both as `active`.
+//! In a snapshot, these five numbers add up to the number of objects:
 //!
 //! ```text
 //! objects = used + in_magazines + in_depot + quarantined + free_in_slabs
@@ -23,8 +23,8 @@
 //! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as the kernel prints it, and parsed from the kernel's
 //! text. [`CacheInfo`] has all numbers of a cache and serialises.
 //!
-//! [`Paths`] counts operations by where they were served: each allocation and free counts at the slowest level that it reached.
-//! The levels add up to the number of operations.
+//! [`Paths`] counts operations by the level that served them: each allocation and each free counts at the slowest level
+//! that it reached. The sum over the levels is the number of operations.
 //!
 //! ```text
 //! allocs + frees = cpu + depot + slab + pages + commit
@@ -61,7 +61,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 pub struct HeapUsage {
     /// Bytes of committed pages, for objects and blocks up to 4 MiB.
     pub committed: usize,
-    /// Bytes of objects and blocks in use, a part of `committed`.
+    /// Bytes of objects and blocks in use: a part of `committed`.
     pub used: usize,
     /// Number of free objects, in slabs and in magazines.
     pub free_objects: usize,
@@ -107,24 +107,24 @@ pub struct Info {
 }
 
 impl Info {
-    /// `/proc/slabinfo`: the newest cache first, as in the kernel. The table omits caches that never had a slab, because most
-    /// programs never use most of kmalloc's sizes.
+    /// The `/proc/slabinfo` table, with the newest cache first, as in the kernel. The table omits caches that never had
+    /// a slab, because most programs never use most of kmalloc's sizes.
     pub fn slabinfo(&self) -> SlabInfo {
         self.had_slabs().collect()
     }
-    /// `/proc/slabinfo` with all caches, even those that never had a slab.
+    /// The `/proc/slabinfo` table with all caches, even caches that never had a slab.
     pub fn slabinfo_all(&self) -> SlabInfo {
         self.caches.iter().rev().collect()
     }
-    /// `/proc/slabinfo` with statistics.
+    /// The `/proc/slabinfo` table, with statistics.
     pub fn statistics(&self) -> Statistics<'_> {
         Statistics(self)
     }
     pub(crate) fn had_slabs(&self) -> impl Iterator<Item = &CacheInfo> {
         self.caches.iter().rev().filter(|cache| cache.had_slabs())
     }
-    /// Operations on caches, large blocks and huge memory, by where they were served. Page allocations by users and for
-    /// slabs are counted in [`per_cpu_events`](uslab_buddy::ZoneInfo::per_cpu_events).
+    /// Numbers of operations on caches, large blocks and huge memory, by the level that served them. Page allocations
+    /// by users and for slabs are counted in [`per_cpu_events`](uslab_buddy::ZoneInfo::per_cpu_events).
     pub fn paths(&self) -> Paths {
         let caches = self.caches.iter().map(|cache| cache.paths).sum::<Paths>();
         caches + self.kmalloc_large.paths + self.huge.paths
@@ -167,7 +167,8 @@ impl Core {
     }
 }
 
-/// Drains of CPUs' stacks: by reaps, by shrinks, and by allocations that find no other free object.
+/// Numbers of the drains of CPUs' stacks, which reaps, shrinks, and allocations that find no other
+/// free object cause.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -186,11 +187,11 @@ impl Core {
 pub struct DrainInfo {
     /// Number of drains. Each drain costs one fence, whatever the number of CPUs and caches.
     pub passes: u64,
-    /// Number of drains that failed because the system refused the fence (`membarrier`), although it had granted the
-    /// fence at the start. After a failed drain the objects stay on their stacks, and are still allocated from there. A
-    /// cache with objects on undrained stacks cannot be destroyed.
+    /// Number of drains that failed because the system refused the fence (`membarrier`), although it had permitted the
+    /// fence at the start. After a failed drain, the objects stay on the CPUs' stacks, and can still be allocated from
+    /// there. If objects stay on such a stack, their cache cannot be destroyed.
     pub refused: u64,
-    /// Longest time, in nanoseconds, for which a CPU was without its stacks, so that all operations on the CPU missed.
+    /// Longest time, in nanoseconds, during which a CPU had no stacks, so that all operations on this CPU missed.
     pub longest_away_ns: u64,
 }
 
@@ -274,7 +275,8 @@ impl fmt::Display for Row {
     }
 }
 
-/// A `/proc/slabinfo`, format 2.1. `Display` writes the kernel's text, `FromStr` parses it.
+/// A table in the format of `/proc/slabinfo`, version 2.1. `Display` writes the kernel's text,
+/// `FromStr` parses it.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, SlabInfo, Subsystem};
@@ -302,14 +304,15 @@ impl<'c> FromIterator<&'c CacheInfo> for SlabInfo {
 }
 
 impl SlabInfo {
-    /// Row of the cache with this name. Takes time linear in the number of rows.
+    /// Returns the row of the cache with this name. The search takes time linear in the number of
+    /// rows.
     pub fn get(&self, name: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.name == name)
     }
 }
 
 const HEADER: &str = "slabinfo - version: 2.1";
-/// End of the header of a table with statistics.
+/// Text at the end of the first line of a table with statistics.
 const STATISTICS: &str = " (statistics)";
 const COLUMNS: &str = "# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables \
                        <limit> <batchcount> <sharedfactor> : slabdata <active_slabs> <num_slabs> <sharedavail>";
@@ -321,11 +324,11 @@ impl fmt::Display for SlabInfo {
     }
 }
 
-/// Table in the format of a kernel that is built with statistics: [`Info::slabinfo`], with the cache's operations by level
-/// behind each row.
+/// Table in the format of a kernel that is built with statistics: each row of [`Info::slabinfo`] is followed by the
+/// numbers of the cache's operations by level.
 ///
-/// Comments at the end give memory above 4 MiB and refused drains, if any, and the operations of all memory by level.
-/// [`Info::statistics`] makes the table, and [`SlabInfo`] can parse it.
+/// Comments at the end report memory above 4 MiB and refused drains, if any, and the operations on all memory by
+/// level. [`Info::statistics`] makes the table, and [`SlabInfo`] can parse it.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, SlabInfo, Subsystem};
@@ -370,7 +373,7 @@ impl fmt::Display for Statistics<'_> {
     }
 }
 
-/// Error of parsing a slabinfo 2.1, with the line that failed.
+/// Error of parsing a text in the format of slabinfo 2.1, with the line that could not be parsed.
 ///
 /// ```
 /// use uslab::SlabInfo;
@@ -404,7 +407,7 @@ impl FromStr for SlabInfo {
         }
         let lines = lines.filter(|(_, text)| !text.trim().is_empty());
         let rows = lines.filter_map(|(line, text)| match text.parse::<Row>() {
-            // The line is a comment, unless it is the row of a cache whose name begins with `#`.
+            // This line is a comment, unless it is the row of a cache whose name begins with `#`.
             Err(_) if text.starts_with('#') => None,
             row => Some(row.map_err(|error| ParseError { line, ..error })),
         });
@@ -426,7 +429,7 @@ impl FromStr for Row {
         let (name_and_counts, tunables) = text
             .rsplit_once(": tunables")
             .ok_or_else(|| expected("` : tunables` after a name and five numbers"))?;
-        // Parses from the right, where the numbers are.
+        // The line is parsed from its right end, where the numbers are.
         let mut name = name_and_counts.trim_end();
         let mut numbers = [0; 5];
         for place in numbers.iter_mut().rev() {
@@ -507,7 +510,7 @@ mod tests {
         assert_eq!(" 0 1 2 3 4 : tunables".parse::<Row>().unwrap_err().expected, "a cache name");
     }
 
-    /// Sums over the rows of a table once overflowed.
+    /// Regression test: sums over the rows of a table overflowed.
     #[test]
     fn slabinfo_with_absurd_numbers_is_refused() {
         let parse = |objects: u64, slabs: u64| {

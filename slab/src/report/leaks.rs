@@ -1,10 +1,10 @@
 //! Memory by the call stack that allocated it, and leaks: memory that is no longer reachable, as in Solaris' `::findleaks`.
 //!
 //! The search is conservative. Every aligned word of the process's writable memory is a root: thread stacks, large
-//! blocks and pages, but not the slabs of caches with checked frees. If a word holds an address inside an object in
-//! use, the word reaches this object; the words of the reached object are then searched, too. A leak is therefore
-//! missed if some word looks like a pointer to it. An object that only a register refers to is wrongly reported. No
-//! word of memory leads to a reported object.
+//! blocks and pages, but not the slabs of caches with checked frees. If a word contains an address inside an object
+//! in use, this object is reachable, and the search continues with the words of the object. The search therefore
+//! misses a leak if some word looks like a pointer to the leaked object. An object that only a register refers to
+//! is wrongly reported. No word of memory leads to an object that the search reports.
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
@@ -34,7 +34,7 @@ pub struct Holder {
     pub cache: String,
     /// Number of objects in use.
     pub objects: u64,
-    /// Requested bytes of all these objects.
+    /// Sum of the sizes that were requested for these objects.
     pub bytes: u64,
     /// Number of these objects that are unreachable.
     pub unreachable: u64,
@@ -42,8 +42,8 @@ pub struct Holder {
     pub stack: CallStack,
 }
 
-/// Holders of objects, most unreachable objects first, then by bytes. `Display` writes a line for each holder, and the
-/// stack with one function per line.
+/// Holders of objects, most unreachable objects first, then by bytes. `Display` writes a line for each holder, and
+/// then the call stack with one function per line.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -80,10 +80,10 @@ impl fmt::Display for Holders {
     }
 }
 
-/// An object in use, in the form that the search needs.
+/// An object in use, with the data that the search needs.
 struct Object {
-    /// Address of the object, with all bits inverted: the search reads this list, and must not reach the object through
-    /// it.
+    /// Address of the object, with all bits inverted, because the search also reads this list, and must not reach the
+    /// object through it.
     inverted_address: usize,
     asked: usize,
     usable: usize,
@@ -102,12 +102,12 @@ impl Object {
 struct Walk {
     /// All objects in use, by descending address.
     objects: Vec<Object>,
-    /// Objects that were reached and not searched yet.
+    /// Objects that were reached but not searched yet.
     open: Vec<usize>,
 }
 
 impl Walk {
-    /// Marks the object that a word leads to as reached.
+    /// If a word contains the address of an object, marks that object as reached.
     fn mark_word(&mut self, word: usize) {
         let index = self.objects.partition_point(|object| object.first_address() > word);
         if let Some(object) = self.objects.get_mut(index)
@@ -117,7 +117,8 @@ impl Walk {
             self.open.push(index);
         }
     }
-    /// Reads words of memory through the kernel, because another thread may unmap the memory.
+    /// Searches a range of memory, whose words it reads through the kernel, because another thread
+    /// may unmap the range.
     fn search_range(&mut self, range: Range<usize>) {
         let mut copy = [0_usize; 512];
         let mut address = range.start;
@@ -127,7 +128,7 @@ impl Walk {
             copy[..bytes_read / size_of::<usize>()].iter().for_each(|word| self.mark_word(*word));
             address += if bytes_read == 0 { PAGE_SIZE.min(bytes) } else { bytes_read };
         }
-        // The copied words must not stay on this stack, which the search may read next.
+        // The copied words must not stay on this thread's stack, which the search may read next.
         core::hint::black_box(&mut copy).fill(0);
     }
     fn finish(&mut self) {
@@ -165,17 +166,17 @@ struct PageMap(Option<fs::File>);
 impl PageMap {
     fn open() -> Self {
         let map = Self(fs::File::open("/proc/self/pagemap").ok());
-        // Emulators and sandboxes may show an empty table. The page of this variable is in memory.
+        // Emulators and sandboxes may show an empty table. This variable's page is certainly in
+        // memory, so it shows if the table works.
         let (known_byte, mut found_bytes) = (0_u8, 0);
         let page = (&raw const known_byte).expose_provenance() / PAGE_SIZE * PAGE_SIZE;
         map.each_written(page..page + PAGE_SIZE, |part| found_bytes += part.len());
         if found_bytes == PAGE_SIZE { map } else { Self(None) }
     }
-    /// Calls `search` with the parts of `range` whose pages are in memory or in swap space. Other pages were never written:
-    /// they hold no address, and a reading would map them.
+    /// Calls `search` with the parts of `range` whose pages are in memory or in swap space. Other pages were never
+    /// written, so they contain no address, and reading them would map them.
     fn each_written(&self, range: Range<usize>, mut search: impl FnMut(Range<usize>)) {
         use std::io::{Read, Seek, SeekFrom};
-        /// Bytes of an entry of the table.
         const ENTRY: usize = size_of::<u64>();
         let Some(mut file) = self.0.as_ref() else { return search(range) };
         let (mut start, mut address) = (None, range.start);
@@ -188,7 +189,8 @@ impl PageMap {
                 return search(start.unwrap_or(address)..range.end);
             }
             for entry in entries[..bytes_read].as_chunks::<ENTRY>().0 {
-                // Bit 63: the page is in memory. Bit 62: it is in swap space (Linux, Documentation/admin-guide/mm/pagemap.rst).
+                // Bit 63 of an entry means that the page is in memory. Bit 62 means that the page is in swap space
+                // (Linux, Documentation/admin-guide/mm/pagemap.rst).
                 let is_written = u64::from_ne_bytes(*entry) >> 62 != 0;
                 if is_written {
                     start.get_or_insert(address);
@@ -204,8 +206,8 @@ impl PageMap {
     }
 }
 
-/// The process's private writable memory. `None` if the system does not list the memory or refuses to read it (emulators,
-/// sandboxes).
+/// Returns the ranges of the process's private writable memory. Returns `None` if the system does not list the memory,
+/// or refuses to read it (emulators, sandboxes).
 fn writable() -> Option<Vec<Range<usize>>> {
     let (known_word, mut copy) = (usize::MAX, [0]);
     if read_memory((&raw const known_word).expose_provenance(), &mut copy, size_of::<usize>())
@@ -258,8 +260,8 @@ impl Core {
         });
         let map = PageMap::open();
         for range in ranges {
-            // Blocks of pages in use are roots, except slabs whose objects are known. Objects of slabs whose objects are known
-            // are searched once they are reached.
+            // Blocks of pages in use are roots, except slabs of which the search knows the objects. If the search knows
+            // the objects of a slab, it searches each object only after reaching it.
             for other_part in [range.start..range.end.min(first), range.start.max(end)..range.end] {
                 map.each_written(other_part, |part| walk.search_range(part));
             }
@@ -331,7 +333,7 @@ mod tests {
             |word: usize| objects.map(|(start, usable)| (start..start + usable.max(1)).contains(&word));
         for word in (990..1120).chain([0, 1999, 2000, 2001, usize::MAX]) {
             let mut walk = walk(&objects);
-            // A word seen twice has the same effect as once.
+            // Marking a word twice has the same effect as marking it once.
             walk.mark_word(word);
             walk.mark_word(word);
             assert_eq!(reached(&walk), reached_by(word), "{word}");
@@ -348,7 +350,7 @@ mod tests {
     fn leak_search_continues_past_an_unreadable_page() {
         let (no_address, bytes) = (core::ptr::null_mut(), 3 * PAGE_SIZE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping, whose second page is not used.
+        // SAFETY: the call makes a new mapping, whose second page is not used.
         let base = unsafe { libc::mmap(no_address, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED);
         let (first, words) = (base.expose_provenance(), PAGE_SIZE / size_of::<usize>());
@@ -372,13 +374,14 @@ mod tests {
         unsafe { libc::munmap(base, bytes) };
     }
 
-    /// Regression test: the search read memory that was never written. In a process with large reservations it took minutes.
+    /// Regression test: the search read memory that was never written. In a process with large reservations, this
+    /// search took minutes.
     #[test]
     fn leak_search_skips_memory_that_was_never_written() {
         const HUGE_PAGE: usize = 2 << 20;
         let (no_address, bytes) = (core::ptr::null_mut(), 32 * HUGE_PAGE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping, of which one word is written.
+        // SAFETY: the call makes a new mapping, of which only one word is written.
         let base = unsafe {
             let base = libc::mmap(no_address, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
             assert_ne!(base, libc::MAP_FAILED);
@@ -411,7 +414,6 @@ mod tests {
         unsafe { libc::munmap(base, bytes) };
     }
 
-    /// Each whole word of a reached object is searched, and reaches further objects.
     #[test]
     fn leak_search_follows_each_word_of_an_object() {
         let mut memory = vec![0_usize; 1024];
@@ -436,7 +438,8 @@ mod tests {
         core::hint::black_box(memory);
     }
 
-    /// Words that a search had read once stayed on the stack, and reached objects until they were overwritten.
+    /// Regression test: words that a search had read stayed on the stack, and made objects reachable until
+    /// they were overwritten.
     #[test]
     fn leak_search_leaves_no_pointers_on_the_stack() {
         let memory = vec![!0x1234_5678_9abc_usize; 2048];
@@ -444,7 +447,7 @@ mod tests {
         let mut stack_words = vec![0_usize; PAGE_SIZE / size_of::<usize>()];
         let stack_page = core::hint::black_box(&first as *const usize).addr() / PAGE_SIZE * PAGE_SIZE;
         core::hint::black_box(walk as fn(&[(usize, usize)]) -> Walk)(&[]).search_range(first..first + bytes);
-        // Search the page of this frame and the pages of its callees' frames.
+        // Searches the page of this stack frame, and the pages of its callees' frames.
         let found_words = (0..16).map(|page| {
             let bytes_read = read_memory(stack_page - page * PAGE_SIZE, &mut stack_words, PAGE_SIZE);
             let words = &stack_words[..bytes_read / size_of::<usize>()];

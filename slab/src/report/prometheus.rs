@@ -8,12 +8,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Sizes are in bytes, and names that end in `_total` are counters. A counter that is read during operations may
-//! include unfinished operations, and be lower at the next read. A counter also falls when one of several caches of its
-//! name is destroyed. A cache that never had a slab has no series, unless [all](Exposition::all) caches are requested.
-//! If several caches have one name, they share one series, which has their sum, because two series must not have equal
-//! labels. Accounts with the same name share a series, too. The format is described in Prometheus' documentation,
-//! "Exposition formats".
+//! Sizes are in bytes, and names that end in `_total` belong to counters. If a counter is read during operations, it
+//! may include unfinished operations, and be lower at the next read. A counter also falls when one of several caches of
+//! its name is destroyed. A cache that never had a slab has no series, unless the caller requests
+//! [all](Exposition::all) caches. If several caches have the same name, they share one series, which contains their
+//! sum, because two series must not have equal labels. Accounts that have the same name also share a series. The format
+//! is described in Prometheus' documentation, "Exposition formats".
 
 use crate::cache::AccountInfo;
 use crate::report::info::CacheInfo;
@@ -69,8 +69,8 @@ impl Info {
     }
 }
 
-/// A collector of heap statistics for a registry of [`prometheus_client`]. Series have the same names as in the text,
-/// and the label `heap`.
+/// A collector of heap statistics for a registry of [`prometheus_client`]. The series have the same names as in the
+/// text format, and the label `heap`.
 ///
 /// ```
 /// use prometheus_client::{encoding::text::encode, registry::Registry};
@@ -90,7 +90,7 @@ pub struct Heaps<F>(F);
 
 #[cfg(feature = "prometheus-client")]
 impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Heaps<F> {
-    /// Makes a collector of the statistics that `heaps` returns, with a name each: pass
+    /// Makes a collector of the statistics that `heaps` returns, each with a name: pass
     /// [`heaps`](crate::process::heaps), or report your own subsystems. `heaps` is called for each page.
     pub fn new(heaps: F) -> Self {
         Self(heaps)
@@ -128,7 +128,8 @@ impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for
     }
 }
 
-/// A metric of items `T`, with a series for each value of `label`, or a single series.
+/// A metric of items of type `T`, which has a series for each value of `label`, or one series if
+/// there is no label.
 struct Metric<T: 'static> {
     name: &'static str,
     help: &'static str,
@@ -324,7 +325,7 @@ const SUBSYSTEM_METRICS: &[Metric<Info>] = &[
         name: "uslab_drains_total",
         help: "Times that objects and pages were taken from CPUs' stacks; refused ones, by membarrier, took nothing.",
         label: "outcome",
-        // A drain may be refused between the two reads.
+        // A drain may be refused between these two reads.
         series: &[
             ("done", |i| i.drains.passes.saturating_sub(i.drains.refused)),
             ("refused", |i| i.drains.refused),
@@ -351,9 +352,8 @@ impl Display for EscapedLabel<'_> {
     }
 }
 
-/// A sample's labels, and its value.
 type Sample<'i> = (Vec<(&'static str, &'i str)>, u64);
-/// Labels, and all items that have these labels.
+/// Labels, with all items that have these labels.
 type LabelledItems<'i, T> = (Vec<(&'static str, &'i str)>, Vec<&'i T>);
 /// Function that gets each metric's name, help and samples.
 type Visitor<'v> = dyn FnMut(&'static str, &'static str, &[Sample<'_>]) -> fmt::Result + 'v;
@@ -376,7 +376,7 @@ fn visit<T: 'static>(
 }
 
 impl Exposition<'_> {
-    /// Visits each metric, in order.
+    /// Calls `visitor` for each metric, in order.
     fn visit(&self, visitor: &mut Visitor<'_>) -> fmt::Result {
         type Labels<'i> = Vec<(&'static str, &'i str)>;
         fn labels<'i>(

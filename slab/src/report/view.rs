@@ -1,5 +1,5 @@
-//! Snapshots of the place of each object of a cache: slabs with their bitmaps, and the contents of CPUs' stacks and depots.
-//! Views serve pictures and single-stepping; the sums are in [`CacheInfo`](crate::CacheInfo).
+//! Snapshots of where each object of a cache is: in which slab, with the slab's bitmap, and in which CPU's stack or
+//! depot. Pictures and single-stepping use these views; [`CacheInfo`](crate::CacheInfo) has the sums.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::cache::node::{ObjectIndex, State};
@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 use uslab_buddy::Pfn;
 use uslab_magazine::{LayerView, Round};
 
-/// Snapshot of the place of each object of a cache.
+/// Snapshot of where each object of a cache is.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -52,12 +52,11 @@ pub struct CacheView {
 pub struct SlabView {
     /// First page of the slab.
     pub page: Pfn,
-    /// The node's list that has the slab.
+    /// The list of the node that contains the slab.
     pub list: SlabList,
     /// Number of objects in the slab.
     pub objects: u16,
-    /// Bitmap of the slab, with 64 objects per word, lowest first. A bit is set if the object is out, with a user or in
-    /// a magazine.
+    /// Bitmap of the slab, with 64 objects per word, lowest first. A bit is set if a user or a magazine has the object.
     pub out: Vec<u64>,
 }
 
@@ -76,11 +75,11 @@ pub struct SlabView {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlabList {
-    /// Slabs of which all objects are out.
+    /// Slabs without free objects.
     Full,
-    /// Slabs of which some objects are out.
+    /// Slabs with free objects and taken objects.
     Partial,
-    /// Slabs of which no object is out.
+    /// Slabs whose objects are all free.
     Empty,
 }
 
@@ -101,7 +100,7 @@ pub enum SlabList {
 pub struct ObjectPlace {
     /// First page of the object's slab.
     pub slab: Pfn,
-    /// Index of the object in its slab, from 0.
+    /// Index of the object in its slab, counted from 0.
     pub index: u16,
 }
 
@@ -117,12 +116,14 @@ impl Cache {
         let memory = &self.core().memory;
         let mut listed_slabs = Vec::with_capacity(self.count().slabs() as usize);
         for node in self.nodes() {
-            // The vector already has enough room, because nothing may be allocated under the node's lock.
+            // The vector already has enough capacity, because nothing may be allocated under the node's
+            // lock.
             node.walk(memory, |page, state, fill, _| listed_slabs.push((page, state, fill.objects)));
         }
         let slabs = listed_slabs.into_iter().map(|(page, state, objects)| {
             let mut out = Vec::with_capacity(usize::from(objects).div_ceil(64));
-            // SAFETY: the slab was found on a list, so it is set up. By contract, no other thread uses it.
+            // SAFETY: the slab was found on a list, so it is set up. By contract, no other thread uses the
+            // slab.
             unsafe { memory.slab(page).allocated(|word| out.push(word)) };
             let list = match state {
                 State::Empty => SlabList::Empty,
@@ -140,18 +141,20 @@ impl Cache {
 }
 
 impl KmemCache {
-    /// Snapshot of the place of each object. Cost: reads every slab and every magazine.
+    /// Returns a snapshot of where each object is. Cost: reads every slab and every magazine.
     ///
     /// # Safety
-    /// No other thread uses the subsystem until this returns, not even as the program's global allocator.
+    /// No other thread uses the subsystem until the call returns, not even as the program's global
+    /// allocator.
     pub unsafe fn view(&self) -> CacheView {
         // SAFETY: by contract, no other thread uses the subsystem.
         unsafe { self.cache().view() }
     }
 
-    /// Place of the cache's object that begins at `address`; `None` if no object begins there. Does not read the object.
+    /// Returns the place of the object that begins at `address`, or `None` if no object of the cache begins there. The
+    /// call does not read the object.
     pub fn place_of(&self, address: NonNull<u8>) -> Option<ObjectPlace> {
-        // SAFETY: the object is only used to compute its place, and is not freed.
+        // SAFETY: the object is used only to compute its place, and is not freed.
         self.cache().place_of(unsafe { Object::from_raw(address) })
     }
 }

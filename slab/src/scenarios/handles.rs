@@ -1,4 +1,5 @@
-//! Scenarios of handles that threads share, for loom and shuttle: the shipping source, on two pages.
+//! Scenarios of handles that threads share, for loom and shuttle, which run the shipping source on
+//! two pages.
 
 #[cfg(loom)]
 pub(super) mod models;
@@ -21,7 +22,7 @@ use uslab_magazine::sync::{Arc, AtomicU64, Counter, UnsafeCell};
 #[cfg(shuttle)]
 use uslab_magazine::threads::{crowd, migrate_between_cpus};
 
-/// A value that loom watches. Under shuttle the value counts the holders of its object.
+/// A value that loom watches. Under shuttle, the value counts how many threads hold its object.
 struct Watched {
     value: UnsafeCell<u32>,
     holders: Counter,
@@ -53,10 +54,11 @@ const PLACES: usize = if cfg!(loom) { 1 } else { 2 };
 
 /// A cache of objects with handles, and the state of user code.
 struct Objects {
-    /// The cache, which is dropped only at the end of an execution that has succeeded.
+    /// The cache, which is dropped only at the end of a successful execution.
     cache: ManuallyDrop<HandleCache<Watched, u32, 28>>,
     core: std::sync::Arc<Core>,
-    /// Passed handles, each with the value of its object, stored without any ordering.
+    /// Handles that threads pass to each other, each with its object's value, stored without any
+    /// ordering.
     passed: [AtomicU64; PLACES],
     /// State that belongs to the owner of index 0.
     #[cfg(loom)]
@@ -101,7 +103,7 @@ impl Objects {
         #[cfg(shuttle)]
         held.holders.sub(1);
     }
-    /// Returns `true` if the handle finds an object, and checks that the object has `value` as long as it is held.
+    /// If the handle finds an object, checks that the object keeps `value` while it is held, and returns `true`.
     fn find(&self, handle: ObjectHandle, value: u32) -> bool {
         self.hold(handle).map(|held| Self::let_go(held, value)).is_some()
     }
@@ -121,7 +123,7 @@ impl Objects {
         on_cpu(0);
         this.census(used);
         let Ok(mut world) = Arc::try_unwrap(this) else { panic!("the threads have ended") };
-        // SAFETY: `world` is not used after this.
+        // SAFETY: `world` is not used after this drop.
         unsafe { ManuallyDrop::drop(&mut world.cache) };
         world.core.memory.pages.decommit();
         let census = world.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
@@ -135,8 +137,9 @@ const THREADS: usize = 4;
 const STEPS: usize = 12;
 
 /// H1-H5: four threads allocate, pass handles on, guess some handles, hold the objects that they find, and free them. A
-/// holder has the handle's object (H1), as it was prepared (H4). An object is freed only once (H2), is returned to the
-/// cache only once (H3), and is prepared again only after all holders have dropped it (H5).
+/// thread that holds an object must have the handle's object (H1), in its prepared state (H4). An object must be freed
+/// only once (H2), returned to the cache only once (H3), and prepared again only after all holders have dropped it
+/// (H5).
 #[cfg(shuttle)]
 pub(super) fn four_use_and_free() {
     struct SharedCache {
@@ -190,8 +193,8 @@ pub(super) fn four_use_and_free() {
     Objects::end(world, used.get());
 }
 
-/// H6, H7: four threads allocate handles, and have their objects destructed. Objects in use have distinct numbers (H6), and a
-/// stale handle finds no object, although its number is reused (H7).
+/// H6, H7: four threads allocate handles, and cause their objects to be destructed. Objects in use have distinct
+/// numbers (H6), and a stale handle finds no object, although its number is reused (H7).
 #[cfg(shuttle)]
 pub(super) fn four_get_numbers() {
     struct SharedCache {

@@ -11,10 +11,11 @@ use crate::{Gfp, KmemCache, debug::check::SPACING};
 use uslab_buddy::Backend;
 use uslab_magazine::sync::{Arc, Counter, thread};
 
-/// Q1: a cache is dropped while its objects are freed, each in a separate thread, into a quarantine of `places`.
+/// Q1: a cache is dropped while its objects are freed, each by a separate thread, into a quarantine of `places`
+/// places.
 pub(super) fn drop_during_delayed_frees(objects: u32, places: usize) {
     on_cpu(0);
-    // The size of a quarantine is given in bytes.
+    // The configuration gives the size of a quarantine in bytes.
     let harden = Harden { quarantine: places * crate::debug::check::SPACING, ..Harden::OFF };
     let core = Core::new(Config { magazines: SMALL, harden, ..Config::for_models(2) }).unwrap();
     let cache = ObjectCache::<u64>::builder("model").ctor(|| 7).build_on(&core).unwrap();
@@ -36,7 +37,7 @@ pub(super) fn two_free_a_sample() {
     let free = || {
         let (pool, right) = (pool.clone(), right.clone());
         move || {
-            // The second thread finds the page cleared, and reports that as an overflow.
+            // The second thread finds the page cleared, and reports an overflow.
             let refused = pool.free(object).is_err_and(|(kind, _)| kind != CorruptionKind::Overflow);
             right.add(u64::from(!refused));
         }
@@ -48,7 +49,8 @@ pub(super) fn two_free_a_sample() {
     assert!(pool.alloc(8, 8).is_some());
 }
 
-/// G2: one thread frees a sample while other threads allocate its slot. No two threads may have the slot at one time.
+/// G2: one thread frees a guard sample while other threads allocate from its slot. Two threads must never have the
+/// slot at the same time.
 pub(super) fn a_slot_is_used_again(others: u32) {
     let pool = pool(1);
     let object = pool.alloc(8, 8).unwrap().addr().get();

@@ -1,5 +1,6 @@
-//! Histories under shuttle: four threads on two CPUs use handles, hives or a pool with a reserve, and drain the CPUs. Some
-//! order of the calls, each between its start and its end, must explain the calls' results.
+//! Histories under shuttle: four threads on two CPUs use handles, hives or a pool with a reserve, and drain the CPUs.
+//! Each call takes effect at one point between its start and its end, and some order of these points must explain the
+//! results of all calls.
 
 use super::linearizable::{Recorder, Spec, check, check_each};
 use super::world::{SMALL, all_gone};
@@ -23,7 +24,7 @@ fn core(pages: u32) -> std::sync::Arc<Core> {
     on_cpu(0);
     Core::new(Config { magazines: SMALL, ..Config::for_models(pages) }).unwrap()
 }
-/// Drains the CPUs, or does another maintenance operation, at random.
+/// Drains the CPUs, or runs another maintenance operation, at random.
 fn drains(core: &Core) {
     match choose(4) {
         0 => core.drain(0..1),
@@ -41,7 +42,6 @@ fn explained(outcome: Result<(), impl Debug>) {
 
 // ---- handles ----
 
-/// State of the object that a handle names.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum HandleLife {
     NotYet,
@@ -84,7 +84,7 @@ impl Spec for HandleLife {
     }
 }
 
-/// Four threads use handles that any thread allocated, including stale handles.
+/// Four threads use handles that any of them allocated, including stale handles.
 pub(super) fn handles() {
     struct HistoryState {
         core: std::sync::Arc<Core>,
@@ -148,7 +148,7 @@ pub(super) fn handles() {
 
 // ---- hives ----
 
-/// Values of the hives, by their places, with the hive that owns each value.
+/// Values in the hives by their places, each with the hive that owns it.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 struct Places(BTreeMap<usize, (usize, u64)>);
 /// Operation on a hive; the hive's number comes first.
@@ -174,11 +174,11 @@ impl Spec for Places {
     }
 }
 
-/// Two hives are passed between threads, each with one owner at a time. A thread that finds no hive drains the CPUs. Each hive
-/// reuses places that the other hive freed.
+/// Threads pass two hives around, and each hive has one owner at a time. A thread that finds no hive drains the CPUs.
+/// Each hive reuses places that the other hive freed.
 pub(super) fn hives() {
     const HIVES: usize = 2;
-    /// Maximum number of values, of eight places.
+    /// Maximum number of values in the hives, which together have eight places.
     const VALUES: usize = 3;
     struct Kit {
         number: usize,
@@ -251,14 +251,13 @@ pub(super) fn hives() {
 
 // ---- mempools ----
 
-/// State of a pool with a reserve.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 struct PoolState {
     out: BTreeSet<usize>,
 }
 #[derive(Clone, Copy, Debug)]
 enum PoolOp {
-    /// Object that an allocation got; `None` if it was refused.
+    /// Object that an allocation got, or `None` if the allocation was refused.
     Alloc(Option<usize>),
     Free(usize),
 }
@@ -266,7 +265,8 @@ impl Spec for PoolState {
     type Op = PoolOp;
     fn allows(&mut self, op: &PoolOp) -> bool {
         match op {
-            // As long as fewer objects are out than the reserve holds, the next allocation succeeds.
+            // As long as users have fewer objects than a full reserve, the next allocation must
+            // succeed.
             PoolOp::Alloc(None) => self.out.len() >= RESERVE,
             PoolOp::Alloc(Some(object)) => self.out.insert(*object),
             PoolOp::Free(object) => self.out.remove(object),
@@ -276,7 +276,7 @@ impl Spec for PoolState {
 /// Number of reserved objects, of the cache's four objects.
 const RESERVE: usize = 2;
 
-/// Four threads allocate from a pool, and from its cache.
+/// Four threads allocate from a mempool, and directly from its cache.
 pub(super) fn pools() {
     struct HistoryState {
         core: std::sync::Arc<Core>,

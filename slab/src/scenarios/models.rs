@@ -8,7 +8,7 @@ use crate::{AllocError, Config, Gfp, Hive, KmemCache, Limit, Magazines, Mempool,
 use core::mem::ManuallyDrop;
 use uslab_magazine::sync::{Arc, planted, thread};
 
-/// S1: the slab is always on the list for its fill, and moves once.
+/// S1: the slab is always on the list for its fill, and moves only once.
 pub(super) fn two_frees_and_an_allocation_on_one_slab() {
     let world = World::new(2, Magazines::Off, &[None]);
     let (a, b) = (world.alloc(), world.alloc());
@@ -22,11 +22,13 @@ pub(super) fn two_frees_and_an_allocation_on_one_slab() {
     World::end(world);
 }
 
-/// S2: a shrink takes a slab only while no object is out. An allocation never gets an object of a freed slab.
+/// S2: a shrink takes a slab only while all its objects are free. An allocation never gets an object of a
+/// freed slab.
 pub(super) fn shrink_during_free_and_allocation() {
     during_free_and_allocation(|cache| _ = cache.shrink());
 }
-/// S6: an allocated object keeps its memory; a slab whose memory was returned is used again.
+/// S6: an allocated object keeps its memory, and a slab whose memory was returned to the system is
+/// used again.
 pub(super) fn discard_during_free_and_allocation() {
     during_free_and_allocation(|cache| cache.cache().discard_all_unused());
 }
@@ -46,7 +48,8 @@ fn during_free_and_allocation(reclaim: fn(&KmemCache)) {
 
 /// S3: two caches compete for one page by reclaiming from each other.
 pub(super) fn caches_that_reclaim_from_each_other() {
-    // After a deadlock nothing may be dropped, because loom has no thread left that could drop it.
+    // After a deadlock, nothing may be dropped, because loom has no thread left that could run the
+    // drop.
     let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None]));
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -62,7 +65,7 @@ pub(super) fn caches_that_reclaim_from_each_other() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// S3: one cache uses the only page, while two other caches reclaim from all caches concurrently and fail.
+/// S3: one cache uses the only page, while two other caches concurrently reclaim from all caches and fail.
 pub(super) fn caches_that_reclaim_a_page_in_use() {
     let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None, None]));
     let used = world.alloc_of(2).unwrap();
@@ -132,8 +135,8 @@ pub(super) fn destroy_during_an_allocation() {
     World::end(world);
 }
 
-/// C1: a cache is destroyed while another thread requests an equal cache. That thread gets another cache, or the destruction is
-/// refused.
+/// C1: a cache is destroyed while another thread requests an equal cache. Either the other thread gets another cache,
+/// or the destruction is refused.
 pub(super) fn destroy_during_a_merge() {
     on_cpu(0);
     let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(2) }).unwrap();
@@ -153,8 +156,8 @@ pub(super) fn destroy_during_a_merge() {
     all_gone(core);
 }
 
-/// M1: objects pass through magazines and depot. Each object has one owner at a time, and each free happens before the next
-/// allocation.
+/// M1: objects pass through magazines and depot. Each object has one owner at a time, and each free happens before the
+/// object's next allocation.
 pub(super) fn objects_exchanged_between_cpus(script: Script) {
     let world = World::new(2, SMALL, &[None]);
     let other = world.clone();
@@ -191,13 +194,14 @@ pub(super) fn at_the_limit_one_gets_what_the_other_frees() {
     World::end(world);
 }
 
-/// L1: at the cache's limit, objects are on the stack and in the depot of another node.
+/// L1: the cache is at its limit, and all free objects are on the stack and in the depot of another
+/// node.
 pub(super) fn at_the_limit_one_gets_what_another_node_keeps() {
     let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(2));
     let world = World::on(Core::new(on_nodes(2, 2)).unwrap(), [cache]);
     on_cpu(1);
     let [a, b, c, d] = [(); 4].map(|()| world.alloc());
-    // A stack has two places, so one of the three objects is in the depot.
+    // The stack has two places, so one of the three objects is in the depot.
     [a, b, c].into_iter().for_each(|object| world.free(object));
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -212,7 +216,7 @@ pub(super) fn at_the_limit_one_gets_what_another_node_keeps() {
     World::end(world);
 }
 
-/// L1: two threads make a slab each, although the limit is one slab.
+/// L1: two threads try to make a slab each, although the limit is one slab.
 pub(super) fn two_grow_at_the_limit() {
     let world = World::new(2, Magazines::Off, &[Some(1)]);
     let other = world.clone();
@@ -225,7 +229,7 @@ pub(super) fn two_grow_at_the_limit() {
     World::end(world);
 }
 
-/// G1: two threads publish values; all threads see one value, fully initialised.
+/// G1: two threads publish values; all threads must see the same value, fully initialised.
 pub(super) fn two_threads_publish() {
     let published = Arc::new(Published::new());
     let other = published.clone();
@@ -234,8 +238,8 @@ pub(super) fn two_threads_publish() {
     assert_eq!(mine, t.join().unwrap(), "all threads see one published value");
 }
 
-/// U1: uses the public API on the execution's global subsystem. One CPU uses a typed object, a block and a private magazine,
-/// and the other CPU a typed object.
+/// U1: uses the public API on the execution's global subsystem. One CPU uses a typed object, a block and a private
+/// magazine, and the other CPU uses a typed object.
 pub(super) fn the_public_api(script: Script) {
     let numbers = Arc::new(ObjectCache::builder("number").ctor(|| 7_u64).build().unwrap());
     let other = numbers.clone();
@@ -260,7 +264,7 @@ pub(super) fn the_public_api(script: Script) {
 
 /// Runs U1 in loom's own `model`, which stops at 1,000 branches by default.
 #[test]
-fn model_u1_passes_in_the_model_of_loom() {
+fn public_api_model_passes_in_the_model_function_of_loom() {
     let mut builder = crate::debug::check::loom::model::Builder::new();
     (builder.max_branches, builder.preemption_bound) = (10_000, Some(1));
     builder.check(|| the_public_api(Script::on(1)));
@@ -278,8 +282,8 @@ pub(super) fn removal_during_a_reap() {
     });
 }
 
-/// A5: a pool reserves `reserved` of two objects. Two objects are allocated and freed concurrently; an object beyond the
-/// reserve is only freed.
+/// A5: a mempool reserves `reserved` of two objects. Two objects are allocated and freed concurrently; a thread that
+/// gets an object beyond the reserve only frees it.
 pub(super) fn two_use_a_reserve(reserved: usize) {
     on_cpu(0);
     let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(1) }).unwrap();

@@ -1,7 +1,7 @@
 //! loom's models of grace periods with the collector's own atomics (`--cfg crossbeam_loom`): readers while memory is freed.
 //!
-//! A reader delays all frees of its time, and each thread that pins registers with the collector. Models of grace periods
-//! therefore have two threads that pin once or a few times, and do little else.
+//! While a reader is pinned, it delays all frees, and each thread that pins registers with the collector. Models of
+//! grace periods therefore have only two threads, which pin once or a few times, and do little else.
 
 use super::world::World;
 use crate::debug::check::{SPACING, on_cpu};
@@ -14,14 +14,13 @@ use uslab_magazine::sync::{Arc, AtomicPtr, AtomicU64, UnsafeCell, fence, planted
 /// Number of turns that suffice for a grace period whose readers have exited: the epoch advances twice.
 const TURNS_PER_GRACE: usize = 3;
 
-/// A published object, and its contents.
 struct SharedObject {
     found: AtomicPtr<u8>,
     contents: UnsafeCell<u64>,
 }
 
 impl SharedObject {
-    /// Acts as a reader: reads the object while pinned, if it is published.
+    /// Acts as a reader, which pins and reads the object if it is published.
     fn look(&self, world: &World) {
         let mut reader = Some(rcu::pin());
         planted!("a reader is not pinned" => reader = None);
@@ -57,8 +56,8 @@ fn type_stable() -> Arc<World> {
     World::of(1, Magazines::Off, [KmemCache::builder("model", SPACING).type_stable()])
 }
 
-/// Another thread unpublishes the first object of `world` and calls `frees` with it, while this thread reads the object. The
-/// one allowed switch may therefore be in the midst of the read.
+/// Another thread unpublishes the first object of `world` and calls `frees` with it, while this thread reads the
+/// object. Loom's one thread switch may therefore happen during the read.
 fn read_during(world: Arc<World>, frees: fn(&World, &SharedObject, NonNull<u8>)) {
     let object = world.alloc();
     let shared =
@@ -66,7 +65,7 @@ fn read_during(world: Arc<World>, frees: fn(&World, &SharedObject, NonNull<u8>))
     let (other, hidden) = (world.clone(), shared.clone());
     let t = thread::spawn(move || {
         on_cpu(1);
-        // Readers that start from now on do not find the object.
+        // Readers that start after this store do not find the object.
         hidden.found.store(null_mut(), Release);
         frees(&other, &hidden, object);
     });
@@ -102,8 +101,8 @@ pub(super) fn a_deferred_free_during_a_read() {
     });
 }
 
-/// E3: an object of a type-stable cache is reallocated immediately. A reader that checks the key before and after reading does
-/// not mistake the new object's contents for the old contents.
+/// E3: an object of a type-stable cache is reallocated immediately. If a reader checks the key before and after
+/// reading, it does not mistake the new object's contents for the old contents.
 pub(super) fn a_read_of_a_reallocated_object() {
     struct Entry {
         found: AtomicPtr<u8>,
@@ -126,7 +125,8 @@ pub(super) fn a_read_of_a_reallocated_object() {
         {
             other.touch(object);
             let value = readers.value.load(Relaxed);
-            // Pairs with the fence of the freeing thread: a reader that has read a later value sees the cleared key.
+            // The fence pairs with the fence of the freeing thread: a reader that has read a later value sees the
+            // cleared key.
             fence(Acquire);
             let same = readers.key.load(Relaxed) == 1;
             planted!("a reader does not check the key again" => let same = true);

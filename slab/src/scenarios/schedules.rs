@@ -15,10 +15,10 @@ use uslab_magazine::threads::{crowd, migrate_between_cpus};
 
 const THREADS: usize = 4;
 const STEPS: usize = 12;
-/// Number of turns in which the reaper must finish.
+/// Number of turns within which the reaper must finish.
 const MAX_TURNS: usize = 3000;
 
-/// Two caches reclaim from each other for four pages; all threads allocate, free and shrink.
+/// Two caches reclaim four pages from each other, while all threads allocate, free and shrink.
 pub(super) fn lists(magazines: Magazines) {
     fn side(w: &World, _: usize) {
         let mut held = vec![];
@@ -46,7 +46,7 @@ pub(super) fn lists(magazines: Magazines) {
     World::end(world);
 }
 
-/// Does the work of a CPU, which ends with one object or none.
+/// Does the random work of one thread, and returns at most one object in use.
 fn work(world: &World) -> Option<NonNull<u8>> {
     let mut held = vec![];
     for _ in 0..STEPS {
@@ -62,7 +62,8 @@ fn work(world: &World) -> Option<NonNull<u8>> {
     last
 }
 
-/// Profiles with a sample for each object, so that the live samples must be the objects that threads hold.
+/// Profiles in which each object is a sample, so that the live samples must be exactly the objects that
+/// threads hold.
 pub(super) fn profiled() {
     struct HeldObjects {
         world: Arc<World>,
@@ -95,7 +96,8 @@ pub(super) fn profiled() {
     World::end(world);
 }
 
-/// The second profile would sample one allocation in an exabyte, so any sample in it belongs to the first profile.
+/// The second profile would sample one allocation in an exabyte, so any sample in it must come from the first
+/// profile.
 pub(super) fn profiled_anew() {
     let world = World::new(4, SMALL, &[None]);
     world.core.start_profile(1, Some(1)).unwrap();
@@ -121,7 +123,7 @@ pub(super) fn profiled_anew() {
     World::end(world);
 }
 
-/// Three threads use a cache that a fourth thread destroys.
+/// Three threads use a cache, which a fourth thread destroys.
 pub(super) fn destroy(magazines: Magazines) {
     struct DestroyedCache {
         world: Arc<World>,
@@ -223,11 +225,12 @@ pub(super) fn reaped() {
     assert!(gone, "the reaper must not sleep while memory can be returned");
 }
 
-/// One thread waits at a limit for an object that a shrinker keeps, and frees only when it is not busy. No free announces the
-/// object, so the reaper calls the shrinker again, however soon the reaper falls asleep. A lost wake-up is a deadlock.
+/// One thread waits at a limit for an object that a shrinker keeps; the shrinker frees the object only when it is not
+/// busy. No free announces the object, so the reaper calls the shrinker again, however soon the reaper falls asleep. If
+/// a wake-up is lost, the scenario deadlocks.
 pub(super) fn asked_again() {
-    /// Number of shrinker calls in vain: a waiter calls the shrinkers before it joins the queue, and once more. Later a reaper
-    /// that wakes up, even by chance, calls the shrinkers, too.
+    /// Number of shrinker calls that free nothing: a waiter calls the shrinkers before it joins the queue, and once
+    /// more. Later, a reaper that wakes up for any reason also calls the shrinkers.
     const USELESS_SHRINKER_CALLS: u64 = 2;
     struct KeptObjects {
         object: Mutex<Option<usize>>,
@@ -243,7 +246,7 @@ pub(super) fn asked_again() {
         fn scan(&self, _: usize, _: Gfp) -> usize {
             let Some(object) = self.object.try_lock().and_then(|mut kept| kept.take()) else { return 0 };
             let object = NonNull::new(core::ptr::with_exposed_provenance_mut(object)).unwrap();
-            // SAFETY: the object was kept below, and is taken once.
+            // SAFETY: the scenario stored the object below, and this code takes it only once.
             self.core.upgrade().into_iter().for_each(|core| unsafe { core.free(object) });
             1
         }
@@ -271,11 +274,11 @@ pub(super) fn asked_again() {
         until(&|| kept.in_vain.get() >= USELESS_SHRINKER_CALLS);
     });
     until(&|| locked.load(Relaxed));
-    // After a deadlock nothing may be dropped.
+    // After a deadlock, nothing may be dropped.
     let cache = ManuallyDrop::new(cache);
     let object = cache.acquire_timeout(Gfp::KERNEL, std::time::Duration::MAX).unwrap();
     t.join().unwrap();
-    // SAFETY: the objects were allocated above, and are freed once; `KeptObjects` freed the other object.
+    // SAFETY: the objects were allocated above, and are freed once; `KeptObjects` freed the first object.
     unsafe { [object, second].into_iter().for_each(|object| cache.free(object)) };
     drop(ManuallyDrop::into_inner(cache));
 }

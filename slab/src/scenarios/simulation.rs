@@ -1,22 +1,25 @@
-//! Simulation of the whole subsystem under shuttle, with a shadow of all ownership. The simulation uses pages, magazines,
-//! caches, kmalloc, handles, hives, a mempool, a shrinker, limits and waiters, reaping, deferred frees, checked frees, forks
-//! and their children, and faults.
+//! Simulation of the whole subsystem under shuttle, with a shadow model that records the owner of all memory. The
+//! simulation uses pages, magazines, caches, kmalloc, handles, hives, a mempool, a shrinker, limits and waiters,
+//! reaping, deferred frees, checked frees, forks and their children, and faults.
 //!
-//! FoundationDB and TigerBeetle test in this way: a seed determines a [script] and its schedule, so a single number reproduces
-//! a failure. `WORLD_SEED=n` repeats a seed. A failing script is shrunk to a few lines, which are written to a file;
-//! `WORLD_SCRIPT=file` runs such a file. The scripts in `kept/` reproduce fixed bugs, and run with the tests. `WORLD_SECONDS=s`
-//! sets the duration, `WORLD_FROM=n` the first seed, and `SHARD=i/n` selects a shard of the seeds.
+//! FoundationDB and TigerBeetle test in this way: a seed determines a [script] and its schedule, so a single number
+//! reproduces a failure. `WORLD_SEED=n` runs the simulation with seed `n` again. A failing script is shrunk to a few
+//! lines and written to a file, which `WORLD_SCRIPT=file` runs. The scripts in `kept/` reproduce fixed bugs, and run
+//! with the tests. `WORLD_SECONDS=s` sets the duration, `WORLD_FROM=n` the first seed, and `SHARD=i/n` selects a shard
+//! of the seeds.
 //!
-//! Assertions:
+//! The simulation asserts:
 //!
-//! - always: no memory has two owners; an owner's writes stay; an object is constructed once and stays so; memory that a reader
-//!   may read is not reallocated; no cache has more slabs than its limit; an invalid free is refused, and nothing else;
-//! - for waiters at a limit: no later waiter is served first; a cancelled waiter passes its object to the next;
-//! - for a refusal: the error is one of the possible errors, and nothing was allocated;
-//! - when all threads rest: no object is available for a waiter that was not woken; the census agrees with the shadow;
-//!   magazines and depots hold no more than their limits; views of caches and of CPUs' pages show each allocated object in one
-//!   place, and no other object;
-//! - at the end: one cache alone gets all memory, twice, and all memory is freed.
+//! - always: no memory has two owners; what an owner wrote stays; an object is constructed once and stays constructed;
+//!   memory that a reader may read is not reallocated; no cache has more slabs than its limit; an invalid free is
+//!   refused, and no other free is;
+//! - for waiters at a limit: no later waiter is served first; a cancelled waiter passes its object to the next
+//!   waiter;
+//! - for a refused request: the error is one of the possible errors, and nothing was allocated;
+//! - while all threads are idle: no object is available for a waiter that was not woken; the census agrees with the
+//!   shadow; magazines and depots hold no more than their limits; views of caches and of CPUs' pages show each
+//!   allocated object in one place, and no other object;
+//! - at the end: each cache alone can get all memory, twice, and all memory is freed.
 
 mod books;
 mod ops;
@@ -58,25 +61,23 @@ use uslab_magazine::sync::shard::Shard;
 use uslab_magazine::sync::{Counter, thread, thread_local};
 use uslab_magazine::{Cpus, Mechanism, Script as Cpu, on_cpu};
 
-/// Maximum number of steps in an execution. An execution of some hundred operations has ten thousand steps; the longest of some
-/// hundred thousand executions had more than 300,000.
+/// Maximum number of steps in one execution. An execution of some hundred operations has ten thousand steps; the
+/// longest of some hundred thousand executions had more than 300,000.
 const STEPS: usize = 3_000_000;
 /// Value that a constructor writes to an object.
 const CONSTRUCTED_VALUE: u64 = 0x6d61_6465_6d61_6465;
 
 thread_local! {
-    /// Number of the current thread.
     static THREAD_NUMBER: Cell<usize> = Cell::new(0);
     static EXPECTED: Cell<&'static [CorruptionKind]> = Cell::new(&[]);
     static REFUSED: Cell<u32> = Cell::new(0);
 }
 
-/// An existing cache.
 struct Slot {
     cache: Arc<KmemCache>,
     number: u64,
     setup: CacheSetup,
-    /// Number of destructions in progress; `destroyed` is true if a destruction has succeeded.
+    /// Number of destructions in progress; `destroyed` is true after one of them has succeeded.
     destroying: Cell<u32>,
     destroyed: Cell<bool>,
 }
@@ -110,7 +111,6 @@ struct Wait {
     bell: Arc<WaiterWaker>,
 }
 
-/// State of a simulated thread.
 #[derive(Default)]
 struct ThreadState {
     held: Vec<Object>,
@@ -119,10 +119,11 @@ struct ThreadState {
     waits: Vec<Wait>,
 }
 
-/// As large as the least stride in models, because a hive treats neighbouring objects as a slice.
+/// A value is as large as the least stride in models, because a hive treats neighbouring objects as
+/// a slice.
 type Value = [u64; SPACING / 8];
 
-/// Parts of a world that are dropped if it ends well.
+/// Parts of a world that are dropped only if the execution succeeds.
 struct WorldParts {
     slots: Vec<Option<Arc<Slot>>>,
     kmalloc: Option<Kmalloc>,
@@ -145,7 +146,6 @@ unsafe impl Sync for World {}
 // SAFETY: all threads run on one system thread, and no access is interrupted.
 unsafe impl Send for World {}
 
-/// A thread of the world, with its number.
 struct SimThread<'w> {
     world: &'w World,
     me: usize,
@@ -222,7 +222,7 @@ impl World {
     fn core(&self) -> &Arc<Core> {
         self.subsystem.core()
     }
-    /// Makes the cache of the given slot, unless it exists.
+    /// Makes the cache of the given slot, unless the cache exists.
     fn make(&self, slot: usize) {
         let setup = self.script.caches[slot].clone();
         let mut cache = KmemCache::builder(format!("cache{slot}"), 64 + setup.size as usize)
@@ -288,7 +288,7 @@ impl World {
         (0..self.script.caches.len()).filter_map(|slot| self.slot(slot))
     }
 
-    /// Frees memory, by the function that matches its allocation. The owner has given the memory up.
+    /// Frees memory by the function that matches its allocation. The owner has given the memory up.
     fn free(&self, Object { at, of, .. }: Object) {
         // SAFETY: the matching function allocated the memory, which is freed once.
         unsafe {
@@ -379,7 +379,7 @@ fn refused(corruption: &Corruption<'_>) {
     assert!(expected.contains(&corruption.kind), "refused: {corruption}");
     REFUSED.with(|refused| refused.set(refused.get() + 1));
 }
-/// Runs `what`; exactly one of its calls must be refused, with one of the given kinds.
+/// Runs `what`, in which exactly one free must be refused, with one of the given kinds of error.
 fn expect(kinds: &'static [CorruptionKind], what: impl FnOnce()) {
     EXPECTED.with(|expected| expected.set(kinds));
     REFUSED.with(|refused| refused.set(0));

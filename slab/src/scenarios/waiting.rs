@@ -1,5 +1,4 @@
-//! Scenarios of waiting at a limit, for loom and shuttle; the cache has one slab, and the two objects of the slab are
-//! out.
+//! Scenarios of waiting at a limit, for loom and shuttle; the cache has one slab, whose two objects are in use.
 
 use super::world::{SMALL, World, alloc_constructed, constructed};
 use crate::cache::core::Core;
@@ -16,13 +15,14 @@ use uslab_magazine::sync::{Arc, thread};
 
 const LIMIT: AllocError = AllocError::CacheLimit { slabs: 1 };
 
-/// Makes a cache at its limit. After a deadlock nothing may be dropped, because loom has no thread left that could drop it.
+/// Makes a cache at its limit. After a deadlock, nothing may be dropped, because loom has no thread left that could run
+/// the drop.
 fn at_the_limit() -> (ManuallyDrop<Arc<World>>, [NonNull<u8>; 2]) {
     let world = World::new(2, SMALL, &[Some(1)]);
     let objects = [world.alloc(), world.alloc()];
     (ManuallyDrop::new(world), objects)
 }
-/// Makes caches of an account of one page.
+/// Makes caches that share an account of one page.
 fn of_an_account(magazines: Magazines, caches: usize) -> (ManuallyDrop<Arc<World>>, Account) {
     let core = Core::new(Config { magazines, ..Config::for_models(2) }).unwrap();
     let account = Account::on(&core, PAGE_SIZE);
@@ -38,7 +38,6 @@ fn poll(acquire: &mut Acquiring<'_>) -> Option<Result<NonNull<u8>, AllocError>> 
     }
 }
 
-/// Waits for an object without a timeout.
 fn wait(world: &World) -> Result<NonNull<u8>, AllocError> {
     let object = world.cache().acquire_timeout(Gfp::KERNEL, Duration::MAX)?;
     world.touch(object);
@@ -53,7 +52,7 @@ fn joins_and_leaves(world: &World) {
     }
 }
 
-/// Runs `what` with these objects in another thread, on the other CPU.
+/// Runs `what` with the given objects in another thread, on the other CPU.
 fn run_beside<const N: usize>(
     world: &ManuallyDrop<Arc<World>>,
     objects: [NonNull<u8>; N],
@@ -67,7 +66,7 @@ fn run_beside<const N: usize>(
         drop(ManuallyDrop::into_inner(other));
     })
 }
-/// Runs `what` in `threads` other threads, without objects.
+/// Runs `what` in `threads` other threads, which get no objects.
 fn in_other_threads(
     world: &ManuallyDrop<Arc<World>>,
     threads: usize,
@@ -83,8 +82,8 @@ fn free_all<const N: usize>(world: &World, objects: [NonNull<u8>; N]) {
     objects.into_iter().for_each(|object| world.free(object));
 }
 
-/// L2: `waiters` threads sleep until another thread frees one object for each of them, at most two. A lost wake-up is a
-/// deadlock.
+/// L2: `waiters` threads (at most two) sleep until another thread frees one object for each of them. If a wake-up is
+/// lost, the scenario deadlocks.
 pub(super) fn waiters_are_woken(waiters: usize) {
     let (world, [a, b]) = at_the_limit();
     let wait_and_free = |world: &World| world.free(wait(world).unwrap());
@@ -98,8 +97,8 @@ pub(super) fn waiters_are_woken(waiters: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L2: a thread waits for an object that another thread destructs. The waiter gets the object and constructs it. A lost wake-up
-/// is a deadlock.
+/// L2: a thread waits for an object that another thread destructs. The waiter gets that object and constructs it. If a
+/// wake-up is lost, the scenario deadlocks.
 pub(super) fn a_destructed_object_wakes_a_waiter() {
     let world = ManuallyDrop::new(World::of(2, SMALL, [constructed().limit(Limit::Slabs(1))]));
     let [a, b] = [(); 2].map(|()| alloc_constructed(&world));
@@ -116,8 +115,8 @@ pub(super) fn a_destructed_object_wakes_a_waiter() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L2: a thread sleeps until another thread defers a free; only the waiter advances the collector. A lost wake-up is a
-/// deadlock.
+/// L2: a thread sleeps until another thread defers a free; only the waiter advances the collector. If a wake-up is
+/// lost, the scenario deadlocks.
 #[cfg(shuttle)]
 pub(super) fn a_deferred_free_wakes_a_waiter() {
     let (world, [a, b]) = at_the_limit();
@@ -130,8 +129,8 @@ pub(super) fn a_deferred_free_wakes_a_waiter() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L3: of two waiters, the first gets the freed object. Allocations get no object, not even those that `others` threads
-/// make.
+/// L3: if two threads wait, the first one gets the freed object. Allocations that do not wait get no object, not even
+/// the allocations that `others` threads make.
 pub(super) fn the_first_is_served_first(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
@@ -151,8 +150,8 @@ pub(super) fn the_first_is_served_first(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L3: a waiter joins before the first waiter, with `others` that join and leave, has drained the CPUs. A later allocation gets
-/// no object, not even on the CPU that has one.
+/// L3: a waiter joins before the first waiter has drained the CPUs, while `others` waiters join and leave. A later
+/// allocation must get no object, not even on a CPU that has an object.
 pub(super) fn a_joining_waiter_is_not_overtaken(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let others = in_other_threads(&world, others, joins_and_leaves);
@@ -171,7 +170,8 @@ pub(super) fn a_joining_waiter_is_not_overtaken(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L4: the first of two waiters leaves while an object is freed, and so do `others` behind them.
+/// L4: the first of two waiters leaves while an object is freed, and `others` waiters behind these
+/// two also leave.
 pub(super) fn a_cancelled_waiter_passes_its_place(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
@@ -190,8 +190,8 @@ pub(super) fn a_cancelled_waiter_passes_its_place(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L5: a waiter's timeout passes while an object is freed. The waiter has the object, or another thread can get it. The
-/// timeouts of `others` waiters also pass; these waiters free the objects that they get.
+/// L5: a waiter's timeout passes while an object is freed. Either the waiter has the object, or another thread can get
+/// it. The timeouts of `others` more waiters also pass, and these waiters free the objects that they get.
 pub(super) fn a_timeout_during_a_free(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let ask = |world: &World| world.cache().acquire_timeout(Gfp::KERNEL, Duration::ZERO);
@@ -212,7 +212,8 @@ pub(super) fn a_timeout_during_a_free(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L6: one waiter and `others` make a slab after the other slab was freed. A lost charge is a deadlock.
+/// L6: one waiter and `others` more waiters make a slab after the other slab was freed. If a charge is
+/// lost, the scenario deadlocks.
 pub(super) fn waiters_grow_after_a_slab_is_freed(others: usize) {
     let (world, objects) = at_the_limit();
     let wait_and_free = |world: &World| world.free(wait(world).unwrap());
@@ -228,9 +229,10 @@ pub(super) fn waiters_grow_after_a_slab_is_freed(others: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L8: two caches share an account of one page. The first cache has the page. `waiters` threads wait in the other cache, and
-/// get the page once the objects of the first cache are free. With `another`, one more waiter joins earlier, is notified, and
-/// leaves. With `shrinks`, the first cache frees the page itself. A lost charge is a deadlock.
+/// L8: two caches share an account that allows one page. The first cache holds the only page of the account. `waiters`
+/// threads wait in the other cache, and get the page once all objects of the first cache are free. If `another` is
+/// true, one more waiter joins earlier, is notified, and leaves. If `shrinks` is true, the first cache is also shrunk,
+/// which frees the page. If a charge is lost, the scenario deadlocks.
 pub(super) fn waiters_get_memory_of_another_cache_of_the_account(
     waiters: usize,
     another: bool,
@@ -255,7 +257,7 @@ pub(super) fn waiters_get_memory_of_another_cache_of_the_account(
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L8: `caches` caches make a slab each, of an account of one page.
+/// L8: `caches` caches try to make a slab each, although their account allows only one page.
 pub(super) fn caches_grow_at_the_account_s_limit(caches: usize) {
     let (world, account) = of_an_account(Magazines::Off, caches);
     let grow = |cache| {
@@ -273,8 +275,8 @@ pub(super) fn caches_grow_at_the_account_s_limit(caches: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L9: `waiters` threads wait for an account whose pages are all in use, until the account's limit is raised. A lost
-/// notification is a deadlock.
+/// L9: `waiters` threads wait for an account whose pages are all in use, until the account's limit is raised. If a
+/// notification is lost, the scenario deadlocks.
 pub(super) fn a_raised_limit_serves_waiters(waiters: usize) {
     let (world, account) = of_an_account(SMALL, 1);
     let objects = [world.alloc(), world.alloc()];
@@ -304,8 +306,8 @@ pub(super) fn a_cache_is_destroyed_while_others_wait(waiters: usize) {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// L7: a cache without memory is destroyed, while another cache has all memory of their account. A lost notification is a
-/// deadlock.
+/// L7: a cache without memory is destroyed, while another cache has all memory of their account. If a notification is
+/// lost, the scenario deadlocks.
 pub(super) fn a_cache_of_a_full_account_is_destroyed_while_others_wait(waiters: usize) {
     let (world, account) = of_an_account(SMALL, 2);
     let objects = [world.alloc(), world.alloc()];

@@ -1,9 +1,10 @@
-//! The world of the scenarios: caches on a few pages, and the census at the end. This module also has the scenarios that loom
-//! and shuttle share.
+//! The world of the scenarios: caches on a few pages, and the census at the end. This module also contains the
+//! scenarios that loom and shuttle share.
 //!
-//! Allocating and freeing an object change a cell of the object. A scenario fails on two owners, on a double free, and on an
-//! access to the frame of a freed page. Under loom a scenario also fails on a free that does not happen before the next
-//! allocation. A world ends in a census of slabs, objects and pages, and then frees all memory.
+//! Allocating or freeing an object changes a cell of the object. A scenario fails if an object has two owners, if it is
+//! freed twice, or if a thread accesses the frame of a freed page. Under loom, a scenario also fails if the free of an
+//! object does not happen before its next allocation. At its end, a world counts all slabs, objects and pages, and then
+//! frees all memory.
 
 use crate::Config;
 use crate::cache::core::Core;
@@ -20,13 +21,14 @@ use uslab_magazine::sync::{Arc, Rank, UnsafeCell, thread};
 use uslab_magazine::{Cpus, Operation};
 
 pub(crate) struct World {
-    /// The caches, which are dropped only at the end of an execution that has succeeded. A failing execution must not
-    /// continue the model while it unwinds.
+    /// The caches, which are dropped only at the end of a successful execution. A failing execution must not continue
+    /// the model while it unwinds.
     caches: ManuallyDrop<Vec<KmemCache>>,
     pub(crate) core: std::sync::Arc<Core>,
 }
 
-// Magazines of one object without stock, so that every second operation visits the depot.
+// Magazines have one object and CPUs keep no more of them, so that every second operation accesses
+// the depot.
 pub(crate) const SMALL: Magazines = Magazines::Sized { capacity: 1, stock: 0, depot_limit: 1 };
 
 impl World {
@@ -76,13 +78,13 @@ impl World {
     }
     pub(crate) fn free_of(&self, cache: usize, object: NonNull<u8>) {
         self.touch(object);
-        // SAFETY: the models free each allocation once; they search for other errors.
+        // SAFETY: the models free each allocation once, because they search for other errors.
         unsafe { self.caches[cache].free(object) };
     }
     pub(crate) fn free(&self, object: NonNull<u8>) {
         self.free_of(0, object);
     }
-    /// Checks the subsystem by a census, and that `used` objects are in use.
+    /// Checks the subsystem by a census, and checks that `used` objects are in use.
     pub(crate) fn census(&self, used: u64) {
         let census = self.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!(census.used, used, "census: {census:?}");
@@ -95,7 +97,7 @@ impl World {
         let census = this.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
         let Ok(mut world) = Arc::try_unwrap(this) else { panic!("the threads have ended") };
-        // SAFETY: `world` is not used after this.
+        // SAFETY: `world` is not used after this statement.
         unsafe { ManuallyDrop::drop(&mut world.caches) };
     }
 }
@@ -119,7 +121,8 @@ pub(crate) fn drop_during_reaps(reapers: u32) {
     during_reaps(core, reapers, false, || drop(cache));
 }
 
-/// W1: a hive with a value and a free place is iterated, and dropped, while other threads reap the hive's cache.
+/// W1: a hive with one value and one free place is iterated and dropped, while other threads reap the hive's
+/// cache.
 pub(crate) fn walk_during_reaps(reapers: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
@@ -158,8 +161,8 @@ pub(crate) fn drop_during_frees(objects: u32) {
     all_gone(core);
 }
 
-/// C4: separate threads free the last objects of an ownerless cache, while another cache is made. The new cache may get the old
-/// cache's number.
+/// C4: separate threads free the last objects of a cache without an owner, while another cache is made. The new cache
+/// may get the old cache's number.
 pub(crate) fn reuse_during_late_frees(objects: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(1 + objects) }).unwrap();
@@ -179,8 +182,8 @@ pub(crate) fn reuse_during_late_frees(objects: u32) {
     all_gone(core);
 }
 
-/// S4: the snapshot of objects in use is taken while `others` threads add slabs, one object each, on `nodes` nodes. The
-/// snapshot has room for four slabs without an allocation.
+/// S4: the snapshot of objects in use is taken while `others` threads each add one slab and one object, on `nodes`
+/// nodes. The snapshot has room for four slabs without allocating memory.
 pub(crate) fn live_during_allocations(others: u32, nodes: u32) {
     let config = Config { magazines: Magazines::Off, ..on_nodes(nodes, 4 + others) };
     let world = World::on(Core::new(config).unwrap(), [KmemCache::builder("model", SPACING)]);
@@ -201,8 +204,8 @@ pub(crate) fn live_during_allocations(others: u32, nodes: u32) {
     World::end(world);
 }
 
-/// Starts a builder of a cache whose objects record that they are constructed. The first byte is 7 from the constructor to the
-/// destructor.
+/// Starts a builder of a cache whose objects record that they are constructed. The first byte of an object is 7 from
+/// its construction to its destruction.
 pub(super) fn constructed() -> KmemCacheBuilder {
     KmemCache::builder("model", SPACING)
         .ctor(|object| {
@@ -221,8 +224,8 @@ pub(super) fn alloc_constructed(world: &World) -> NonNull<u8> {
     object
 }
 
-/// S5: a free constructed object is allocated while `others` threads shrink the cache. Another object of the same slab is in
-/// use.
+/// S5: a free constructed object is allocated while `others` threads shrink the cache. During the scenario, another
+/// object of the same slab is in use.
 pub(crate) fn construct_during_shrinks(others: u32) {
     let world = World::of(2, Magazines::Off, [constructed()]);
     let (kept, idle) = (alloc_constructed(&world), alloc_constructed(&world));
@@ -242,8 +245,8 @@ pub(crate) fn construct_during_shrinks(others: u32) {
     World::end(world);
 }
 
-/// R1: separate threads remove the entries in `goes` from a list of three entries, while `walkers` threads and this one walk
-/// the list. Two entries were removed before; the third removal compacts the list.
+/// R1: separate threads remove the entries in `goes` from a list of three entries, while `walkers` threads and this
+/// thread iterate over the list. Two entries were removed before; the third removal compacts the list.
 pub(crate) fn remaining_entries_are_seen_during_removals(goes: &[usize], walkers: usize) {
     let registry = Arc::new(Registry::new(Rank::Caches));
     let entries: Vec<_> = (0..5).map(std::sync::Arc::new).collect();
@@ -270,8 +273,8 @@ pub(crate) fn remaining_entries_are_seen_during_removals(goes: &[usize], walkers
     }
 }
 
-/// R1: nearly half of the entries are removed, and `others` plus one threads remove one entry each, concurrently. The first
-/// removal compacts the list. The list must know the number of its remaining entries.
+/// R1: nearly half of the entries are removed before, and then `others + 1` threads concurrently remove one entry each.
+/// The first removal compacts the list. Afterwards, the list must know the number of its remaining entries.
 pub(crate) fn some_leave_the_registry(others: usize) {
     let registry = Arc::new(Registry::new(Rank::Caches));
     let (all, here) = (3 + 4 * others, 2 + 2 * others);
@@ -292,7 +295,7 @@ pub(crate) fn some_leave_the_registry(others: usize) {
     assert_eq!(registry.iter().map(|entry| *entry).collect::<Vec<_>>(), stay);
 }
 
-/// P1: `others` threads and this one free a mapping, while it is looked up.
+/// P1: `others` threads and this thread free a mapping, while a thread looks the mapping up.
 pub(crate) fn some_free_a_mapping(others: usize) {
     let core = Core::new(Config::for_models(1)).unwrap();
     let layout = Layout::from_size_align(5 << 20, PAGE_SIZE).unwrap();
@@ -340,7 +343,7 @@ pub(super) fn all_gone(core: std::sync::Arc<Core>) {
     assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
 }
 
-/// A value that needs initialisation.
+/// A value that a reader must not see before it is initialised.
 pub(crate) struct Value(UnsafeCell<u32>);
 // SAFETY: loom watches the cell; shuttle runs all threads of an execution on one thread.
 unsafe impl Sync for Value {}
@@ -354,7 +357,7 @@ pub(crate) fn publish(published: &Published<Value>) -> *const Value {
         value.0.with_mut(|value| unsafe { *value = 7 });
         published.publish(Box::new(value))
     });
-    // SAFETY: the value was written before it was published, and is constant since.
+    // SAFETY: the value was written before it was published, and has not changed since.
     assert_eq!(value.0.with(|value| unsafe { *value }), 7);
     value
 }

@@ -1,5 +1,5 @@
-//! Caches compared with a map of the objects in use. No object is allocated twice, overlaps another one, or is lost, and an
-//! owner's bytes are unchanged when the object is freed.
+//! Compares caches with a map of the objects in use. No object may be allocated twice, overlap another object, or be
+//! lost, and the bytes that an owner wrote must be unchanged when the object is freed.
 
 use super::{Refusals, Refuse, catch_injected, pages};
 use crate::Config;
@@ -16,21 +16,19 @@ pub(crate) const CACHES: usize = 3;
 /// Value of every byte of a constructed object, which users do not change.
 const CONSTRUCTED: u8 = 0xc5;
 
-/// Configuration of the caches to be made.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) struct Setup {
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=2))]
     pub(crate) nodes: u32,
-    /// Size in bytes of the first cache's objects. Two further caches, one of which has a constructor, have objects of 1000
-    /// bytes.
+    /// Size in bytes of the first cache's objects. Two further caches have objects of 1000 bytes, and one of these
+    /// caches has a constructor.
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=5000))]
     pub(crate) size: usize,
     #[arbitrary(with = magazines)]
     pub(crate) magazines: Magazines,
-    /// Maximum number of slabs of each cache.
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=6))]
     pub(crate) limit: u32,
-    /// Debug flags of the caches' objects; the fuzzer uses none.
+    /// Debug flags of the caches' objects, which the fuzzer leaves empty.
     #[arbitrary(default)]
     pub(crate) debug: SlabDebug,
 }
@@ -74,7 +72,8 @@ pub(crate) enum Step {
         node: u8,
         strict: bool,
     },
-    /// Prefills a stock of `n` objects, takes some objects from it, and returns others to it.
+    /// Prefills a stock of `n` objects, takes some objects from the stock, and returns other
+    /// objects to it.
     Prefill {
         cpu: u8,
         cache: u8,
@@ -85,7 +84,7 @@ pub(crate) enum Step {
     Shrink {
         cache: u8,
     },
-    /// Destroys a cache and, on success, makes it anew.
+    /// Destroys a cache and, if this succeeds, makes the cache again.
     Destroy {
         cache: u8,
     },
@@ -128,10 +127,10 @@ impl World {
         Self { setup, caches, live: BTreeMap::new(), refusals, serial: 0, core }
     }
 
-    /// Bytes of an object that the world has in use.
+    /// Bytes of an object that the test case has in use.
     fn bytes(&self, cache: usize, object: NonNull<u8>) -> &'static mut [u8] {
         let size = self.caches[cache].geometry().object_size();
-        // SAFETY: the caller holds the object, and does not keep the slice.
+        // SAFETY: the caller has the object, and does not keep the slice.
         unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) }
     }
     fn got(&mut self, cache: usize, object: NonNull<u8>, zeroed: bool) {
@@ -163,8 +162,9 @@ impl World {
     fn failed(&self, cache: usize, error: AllocError, wanted: usize) {
         match error {
             _ if self.refusals.any => {}
-            // On one node, a limit is only reached if no object is free, because other CPUs' objects were flushed. On two
-            // nodes, bulk and strict requests may leave the other node's objects.
+            // On one node, the limit may be reached only if no object is free, because the allocation flushes other
+            // CPUs' objects. On two nodes, bulk requests and requests for one node may leave free objects on the other
+            // node.
             AllocError::CacheLimit { slabs } => {
                 let info = self.caches[cache].info();
                 // A failed bulk request may have freed whole slabs.
@@ -195,8 +195,8 @@ impl World {
         }
     }
 
-    /// Does at most one operation, and checks that the operation counts at a level that explains all changed numbers. For
-    /// magazines alone, the layer's shadow checks equality.
+    /// Runs at most one operation, and checks that it was counted at a level that explains all changed numbers. For
+    /// magazines alone, the shadow model of the layer checks that the numbers are equal.
     fn observed_counts<T>(&self, cache: usize, operation: impl FnOnce() -> T) -> T {
         let look = || {
             let (info, pages) = (self.caches[cache].info(), self.core.memory.pages.info());
@@ -312,7 +312,7 @@ impl World {
         }
     }
 
-    /// Checks that the promised objects are available, whatever is refused in between.
+    /// Checks that the promised objects are available, whatever requests are refused in between.
     fn prefill(&mut self, cache: usize, n: usize, takes: usize, gives: usize) {
         let given: Vec<_> = (0..gives).map_while(|pick| self.pick(pick, Some(cache))).collect();
         let mut given = given.into_iter().map(|(object, _)| object);
@@ -366,10 +366,10 @@ impl World {
     }
 }
 
-/// Does all steps, checks after each step, and frees all objects at the end.
+/// Runs all steps, checks the caches after each step, and frees all objects at the end.
 ///
 /// # Panics
-/// Panics if the caches and their shadow disagree.
+/// Panics if the caches and their shadow model disagree.
 pub(crate) fn run(setup: Setup, steps: &[Step]) {
     let mut world = World::new(setup);
     for step in steps {
@@ -395,7 +395,7 @@ struct Case {
 /// Runs the caches and steps that `data` describes.
 ///
 /// # Panics
-/// Panics if the caches and their shadow disagree.
+/// Panics if the caches and their shadow model disagree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(case) = Case::arbitrary_take_rest(Unstructured::new(data)) {
         run(case.setup, &case.steps);

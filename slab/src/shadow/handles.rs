@@ -1,5 +1,5 @@
-//! Handle tables, slot maps and handle caches compared with a plain list of the live values. A live handle finds its own value,
-//! a stale handle finds nothing, and each slot uses its generations one by one.
+//! Compares handle tables, slot maps and handle caches with a plain list of the live values. A live handle finds its
+//! own value, a stale handle finds nothing, and each slot uses its generations one by one.
 
 use super::{SMALL, pages};
 use crate::handle::{
@@ -49,7 +49,6 @@ pub(crate) enum Step {
     Shrink,
 }
 
-/// Operations that all handle containers have.
 trait Names<const G: u32> {
     /// Reason why no object is available.
     type Object: fmt::Debug + fmt::Display;
@@ -108,11 +107,13 @@ impl<const G: u32> Names<G> for &Cache<G> {
     }
 }
 
-/// Shadow of a container: live values, stale handles, and the last generation of each slot.
+/// Shadow model of a container, which has the live values, the stale handles, and the last
+/// generation of each slot.
 struct Shadow<N, const G: u32> {
     names: N,
     generations: Generations,
-    /// True if the container reports exactly when it is full. A cache need not find an index that another CPU keeps.
+    /// True if the container reports exactly when it is full. A handle cache need not find an index that another CPU
+    /// keeps, so it is not exact.
     exact: bool,
     live: Vec<(Handle<u32, G>, u64)>,
     stale: Vec<Handle<u32, G>>,
@@ -185,7 +186,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
         }
     }
     fn forged(&mut self, index: u32, generation: u32) {
-        // The reduced index is an existing one.
+        // The reduced index refers to an existing slot.
         for index in [index, index % 16] {
             for generation in [generation, generation % 8] {
                 let forged = Handle::new(index, generation);
@@ -220,7 +221,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
         }
     }
 
-    /// Checks that `iter` shows exactly the live handles and values.
+    /// Checks that `iter` returns exactly the live handles and values.
     fn shows<'a>(&self, iter: impl Iterator<Item = (Handle<u32, G>, &'a u64)>) {
         let mut shown: Vec<_> = iter.map(|(handle, value)| (handle, *value)).collect();
         let mut live = self.live.clone();
@@ -230,10 +231,10 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
     }
 }
 
-/// Does all steps with each container, and checks the results.
+/// Runs all steps on each kind of container, and checks the results.
 ///
 /// # Panics
-/// Panics if a container and its shadow disagree.
+/// Panics if a container and its shadow model disagree.
 pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
     let config = Config { check_frees: true, magazines: SMALL, ..Config::new(pages(CPUS, 1, 1 << 20)) };
     let subsystem = Subsystem::new(config).unwrap();
@@ -265,7 +266,7 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
                 on(cpu);
                 table.free(pick);
                 if let Some(freed) = usize::from(pick).checked_rem(map.live.len()) {
-                    // The packed array got the same steps, so it has the value at the same place as the map.
+                    // The packed array ran the same steps, so it has the value at the same place as the map.
                     let (handle, value) = map.live[freed];
                     assert_eq!(map.names.place(handle).and_then(|place| packed.free(place)), Some(value));
                 }
@@ -318,7 +319,7 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
         cached.check();
         assert!(held.iter().all(|(object, value)| **object == *value), "a held object keeps its handle");
     }
-    // Values that are live, or held and freed.
+    // Values that are live, or that were freed while a thread holds them.
     let mut out: Vec<u64> = cached.live.iter().map(|(_, value)| *value).collect();
     out.extend(held.iter().map(|(_, value)| *value));
     out.sort_unstable();
@@ -330,7 +331,6 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
     assert_eq!((census.objects, census.slabs), (0, 0));
 }
 
-/// Kind of handles to test.
 #[derive(Clone, Copy, Debug, Arbitrary)]
 pub(crate) struct Setup {
     /// True for few slots with many lives, false for many slots with few lives.
@@ -354,7 +354,7 @@ pub(crate) fn run_with(setup: Setup, steps: &[Step]) {
 /// Allocates and frees handles as `data` describes.
 ///
 /// # Panics
-/// Panics if a container and its shadow disagree.
+/// Panics if a container and its shadow model disagree.
 pub fn fuzz(data: &[u8]) {
     let mut data = Unstructured::new(data);
     if let (Ok(setup), Ok(steps)) = (Setup::arbitrary(&mut data), Vec::arbitrary_take_rest(data)) {

@@ -1,5 +1,5 @@
-//! Kmalloc and malloc compared with a map of the allocated memory. Memory must be aligned, large enough, disjoint, zeroed on
-//! request, and keep every byte as its owner left it.
+//! Compares kmalloc and malloc with a map of the allocated memory. Memory must be aligned, large enough, disjoint,
+//! zeroed on request, and must keep every byte that its owner wrote.
 
 use super::{Refusals, Refuse, SMALL, catch_injected, pages};
 use crate::{AllocError, Config, Gfp, Malloc, SlabDebug, Subsystem, ZERO_SIZE};
@@ -13,15 +13,14 @@ use uslab_magazine::on_cpu;
 const CPUS: u32 = 2;
 /// Number of bytes of memory: at most four of the largest blocks.
 const MEMORY: usize = 16 << 20;
-/// Number of bytes of the largest block.
 const LARGEST: usize = 4 << 20;
-/// Number of bytes at each end of an allocation that are written and compared.
+/// Number of bytes at each end of an allocation that the test writes and compares.
 const COMPARED: usize = 256;
 
-/// Interface by which memory is allocated.
+/// Function by which the test allocates memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Arbitrary)]
 pub(crate) enum AllocApi {
-    /// Kmalloc by size, with the alignment of the class.
+    /// Kmalloc by size, which aligns as the size class does.
     Kmalloc,
     /// Kmalloc of an array with this number of elements.
     Array(u8),
@@ -43,10 +42,10 @@ pub(crate) enum Step {
     Free {
         cpu: u8,
         pick: u16,
-        /// True to free with the layout, if the interface supports it.
+        /// True if the free passes the layout, provided that the function supports this.
         sized: bool,
     },
-    /// Reallocates memory by the same interface at the same alignment.
+    /// Reallocates memory by the same function, with the same alignment.
     Resize {
         cpu: u8,
         pick: u16,
@@ -72,7 +71,7 @@ pub(crate) enum Step {
     Grant,
 }
 
-/// Draws any size and alignment: mostly small sizes, and some above all blocks.
+/// Draws any size and alignment, mostly small sizes, and some sizes that exceed all blocks.
 fn layout(u: &mut Unstructured<'_>) -> Result<Layout> {
     let most = [64, 1 << 10, 10 << 10, 100 << 10, 5 << 20, 16 << 20][u.choose_index(6)?];
     let align = 1 << [0, 3, 4, 6, 12, 16, 22, 23][u.choose_index(8)?];
@@ -83,7 +82,7 @@ fn gfp(u: &mut Unstructured<'_>) -> Result<Gfp> {
     Ok(Gfp::from_bits_truncate(u16::arbitrary(u)?.into()) & flags)
 }
 
-/// Allocated memory, as the shadow knows it.
+/// Allocated memory, as the shadow model records it.
 #[derive(Clone, Copy, Debug)]
 struct HeldMemory {
     api: AllocApi,
@@ -117,14 +116,14 @@ struct World {
     subsystem: Subsystem,
     malloc: Malloc,
     live: BTreeMap<NonNull<u8>, HeldMemory>,
-    /// Empty allocations, which all have one address.
+    /// Empty allocations, which all have the same address.
     empty: Vec<HeldMemory>,
     refusals: Refusals,
     serial: u8,
 }
 
 impl World {
-    /// Checks the subsystem, and that only mappings are charged.
+    /// Checks the subsystem, and checks that only mappings are charged.
     fn census(&self) -> crate::Census {
         let census = self.subsystem.check().unwrap();
         let (pages, huge) = (self.subsystem.pages().info(), self.subsystem.info().huge);
@@ -140,7 +139,7 @@ impl World {
     fn new(backend: Backend, debug: SlabDebug) -> Self {
         let mut pages = PageConfig { backend, ..pages(CPUS, 1, MEMORY) };
         let refusals = Refusals::new(&mut pages);
-        // Three or four of the allocations that exceed a block.
+        // This limit allows three or four of the allocations that exceed a block.
         let huge_cache = 40 << 20;
         let slab_debug = debug.into();
         let config =
@@ -150,11 +149,12 @@ impl World {
         Self { subsystem, malloc, live: BTreeMap::new(), empty: vec![], refusals, serial: 0 }
     }
 
-    /// First and last bytes of memory that the world has allocated.
+    /// First and last bytes of memory that the test case has allocated.
     fn ends(at: NonNull<u8>, bytes: usize) -> [&'static mut [u8]; 2] {
         let first = bytes.min(COMPARED);
         let last = (bytes - first).min(COMPARED);
-        // SAFETY: the caller has that memory, the ends do not overlap, and the slices are not kept.
+        // SAFETY: the caller has this memory, the two ends do not overlap, and the slices are not
+        // kept.
         unsafe {
             [
                 core::slice::from_raw_parts_mut(at.as_ptr(), first),
@@ -217,7 +217,7 @@ impl World {
         Some(at)
     }
 
-    /// Takes memory from its owner.
+    /// Takes memory away from its owner.
     fn pick(&mut self, pick: u16) -> Option<(NonNull<u8>, HeldMemory)> {
         let n = self.live.len() + self.empty.len();
         let pick = usize::from(pick) % n.max(1);
@@ -288,10 +288,10 @@ impl World {
         }
         let kept = held.size.min(new.size);
         let [first, last] = Self::ends(to, kept);
-        // If all of the memory was kept, its last byte is still the owner's.
+        // If all of the old memory was copied, its last byte must also be unchanged.
         let written = first.iter().chain(last.iter().filter(|_| kept == held.size));
         assert!(written.into_iter().all(|byte| *byte == held.written), "{to:?} is not a copy of {from:?}");
-        // SAFETY: the world owns `new.size` bytes at `to`.
+        // SAFETY: the test case owns `new.size` bytes at `to`.
         let [first, last] = Self::ends(unsafe { to.add(kept) }, new.size - kept);
         let zero = first.iter().chain(&*last).all(|byte| *byte == 0);
         assert!(zero || api != AllocApi::Malloc, "{to:?} is not zero after byte {kept}");
@@ -344,10 +344,10 @@ impl World {
     }
 }
 
-/// Does all steps on memory from `backend`, frees all memory, and checks.
+/// Runs all steps on memory from `backend`, frees all memory, and checks the subsystem.
 ///
 /// # Panics
-/// Panics if the memory and its shadow disagree.
+/// Panics if the memory and its shadow model disagree.
 pub(crate) fn run(backend: Backend, debug: SlabDebug, steps: &[Step]) {
     let mut world = World::new(backend, debug);
     for step in steps {
@@ -372,7 +372,7 @@ pub(crate) fn run(backend: Backend, debug: SlabDebug, steps: &[Step]) {
 /// Allocates and frees memory as `data` describes.
 ///
 /// # Panics
-/// Panics if the memory and its shadow disagree.
+/// Panics if the memory and its shadow model disagree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(steps) = Vec::arbitrary_take_rest(Unstructured::new(data)) {
         run(Backend::Heap, SlabDebug::empty(), &steps);

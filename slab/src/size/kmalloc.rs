@@ -1,12 +1,13 @@
 //! Memory of any size: size classes up to 8 KiB, and blocks of pages above.
 //!
-//! As in the kernel, there are four kinds of 13 caches each: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable), `kmalloc-cg-N`
-//! (accounted) and `dma-kmalloc-N`. A free finds the object's cache by arithmetic and one load: the address gives the
-//! frame, and the frame names the owner. Larger requests are blocks of pages; these blocks are marked in their frame,
-//! and counted.
+//! As in the kernel, there are four kinds of caches with 13 caches each: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable),
+//! `kmalloc-cg-N` (accounted) and `dma-kmalloc-N`. A free finds the object's cache by arithmetic and one load: the
+//! address gives the frame, and the frame names the owning cache. Larger requests get blocks of pages, which are marked
+//! in their frame and counted.
 //!
-//! The kernel's guarantees hold. A class's objects are aligned to the largest power of two that divides the class's
-//! size, and a large block is aligned likewise. The result for size 0 is a dangling pointer, which may be freed.
+//! The guarantees are the same as the kernel's. A class's objects are aligned to the largest power of two that
+//! divides the class's size, and a large block is aligned likewise. The result for size 0 is a dangling pointer,
+//! which may be freed.
 
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
@@ -82,7 +83,7 @@ impl KmallocKind {
 /// ```
 #[derive(Debug)]
 pub struct Kmalloc {
-    /// `CLASSES` caches for each kind, in the order of the kinds.
+    /// The caches of all kinds, in the order of the kinds, with `CLASSES` caches for each.
     caches: Box<[KmemCache]>,
     core: Arc<Core>,
 }
@@ -104,7 +105,7 @@ impl Kmalloc {
         Ok(Self { caches, core: core.clone() })
     }
 
-    /// The cache that serves the given kind and size class.
+    /// Returns the cache that serves the given kind and size class.
     #[inline]
     pub fn cache(&self, kind: KmallocKind, class: SizeClass) -> &KmemCache {
         &self.caches[kind as usize * CLASSES + class.index()]
@@ -145,7 +146,7 @@ impl Kmalloc {
         self.alloc(size, gfp | Gfp::ZERO)
     }
 
-    /// Allocates `count` times `size` bytes.
+    /// Allocates memory for an array of `count` elements of `size` bytes.
     ///
     /// # Errors
     /// [`AllocError::TooLarge`] if the product overflows; otherwise fails as [`alloc`](Self::alloc) does.
@@ -156,7 +157,7 @@ impl Kmalloc {
     }
 
     /// Allocates memory for `layout`, from the smallest class that guarantees the alignment. An empty layout gets
-    /// [`ZERO_SIZE`] up to an alignment of 16, and an object above.
+    /// [`ZERO_SIZE`] if its alignment is at most 16, and otherwise an object.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does; also [`AllocError::TooLarge`] above an alignment of 4 MiB.
@@ -171,7 +172,7 @@ impl Kmalloc {
         }
     }
 
-    /// Frees memory that the subsystem's size classes, pages or caches handed out.
+    /// Frees memory that came from the subsystem's size classes, pages or caches.
     ///
     /// Cost: one load to find the cache, then [`KmemCache::free`].
     ///
@@ -184,19 +185,21 @@ impl Kmalloc {
         unsafe { self.core.free(memory) };
     }
 
-    /// Resizes the memory to `size` bytes, and keeps as many bytes as fit; a size of 0 frees the memory. With
-    /// [`Gfp::ZERO`], bytes beyond the old [`usable_size`](Self::usable_size) are zero.
+    /// Resizes the memory to `size` bytes, and keeps as many bytes as fit; if `size` is 0, frees the memory.
+    /// With [`Gfp::ZERO`], bytes beyond the old [`usable_size`](Self::usable_size) are zeroed.
     ///
-    /// The memory stays in place if it holds `size` bytes and is less than twice as large.
+    /// The memory stays in place if it has room for `size` bytes and is less than twice as large.
     ///
-    /// Cost: one load of the page's frame in place; otherwise an allocation, a copy and a free.
+    /// Cost: one load of the page's frame if the memory stays in place, and otherwise an
+    /// allocation, a copy and a free.
     ///
     /// # Errors
-    /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged. Reports
-    /// [corruption](crate::corruption) and fails with [`AllocError::NotAnObject`] if the address is not an object's.
+    /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged. If the address is not an object's,
+    /// reports [corruption](crate::corruption) and fails with [`AllocError::NotAnObject`].
     ///
     /// # Safety
-    /// After a success, the conditions of [`free`](Self::free) hold.
+    /// If the call succeeds, `memory` counts as freed, so the conditions of [`free`](Self::free)
+    /// hold.
     #[doc(alias = "krealloc")]
     pub unsafe fn realloc(
         &self,
@@ -218,8 +221,8 @@ impl Kmalloc {
         Ok(new_memory)
     }
 
-    /// Number of usable bytes at `memory`, at least the requested size. Reports [corruption](crate::corruption) and
-    /// returns 0 if the address is not an object's.
+    /// Number of usable bytes at `memory`: at least the requested size. If the address is not an object's, reports
+    /// [corruption](crate::corruption) and returns 0.
     ///
     /// # Safety
     /// `memory` came from this subsystem and is not freed during the call.

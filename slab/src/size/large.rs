@@ -1,8 +1,8 @@
-//! Blocks of pages above the size classes, and the free of any memory by its address.
+//! Blocks of pages for requests above the size classes, and the free of any memory by its address.
 //!
-//! [`kmalloc`](crate::kmalloc) and [`malloc`](crate::malloc) share this code; they differ only in their size tables. A
-//! large block is marked in its frame and counted. Memory above 4 MiB exceeds the largest block, and gets a separate
-//! mapping: see [`huge`](crate::huge).
+//! [`kmalloc`](crate::kmalloc) and [`malloc`](crate::malloc) share this code, and differ only in their size tables. A
+//! large block is marked in its frame, and counted. Memory above 4 MiB exceeds the largest block, and gets a separate
+//! mapping (see [`huge`](crate::huge)).
 
 use crate::cache::Object;
 use crate::cache::core::Core;
@@ -20,7 +20,7 @@ use core::ptr::NonNull;
 use uslab_buddy::{Gfp, Order, PAGE_SIZE, Pfn};
 use uslab_magazine::tracepoints::OperationKind;
 
-/// Result of an allocation of 0 bytes: a pointer aligned to 16 that must not be accessed.
+/// Result of an allocation of 0 bytes: a pointer aligned to 16 that must not be dereferenced.
 #[doc(alias = "ZERO_SIZE_PTR")]
 pub const ZERO_SIZE: NonNull<u8> = NonNull::without_provenance(NonZeroUsize::new(16).unwrap());
 
@@ -61,7 +61,8 @@ impl Core {
         self.grown();
         let memory = memory.pages.address(first);
         if gfp.contains(Gfp::ZERO) && !is_zero {
-            // Zero the whole block if old data must not be visible, because the user may grow the allocation in place.
+            // If old data must not be visible, zero the whole block, because the user may grow the allocation in
+            // place.
             let bytes = if self.with_zeroing(Gfp::empty()).is_empty() { size } else { order.bytes() };
             // SAFETY: only this thread has the block, which has at least `bytes` bytes.
             unsafe { memory.write_bytes(0, bytes) };
@@ -121,8 +122,9 @@ impl Core {
         memory
     }
 
-    /// Retries `attempt` after freeing unused memory, and then after running the shrinkers. Only requests that may reclaim
-    /// drain other CPUs' objects and run shrinkers. A request fails immediately if the limit can never admit `bytes`.
+    /// Retries `attempt` after freeing unused memory, and then after running the shrinkers. Only requests that may
+    /// reclaim drain other CPUs' objects and run shrinkers. If the limit can never admit `bytes`, the request fails
+    /// immediately.
     fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
         self.memory.pages.limit().is_none_or(|limit| bytes <= limit).then_some(())?;
         let first = attempt().or_else(|| {
@@ -143,21 +145,22 @@ impl Core {
         if self.harden.zero_on_free || self.harden.zero_on_alloc { gfp | Gfp::ZERO } else { gfp }
     }
 
-    /// Records that the user of the object at `memory` has `size` bytes, at most the object's size. Returns `false` if
-    /// sizes are not recorded.
+    /// Records that the user of the object at `memory` uses `size` bytes, which are at most the object's size. Returns
+    /// `false` if sizes are not recorded.
     ///
     /// # Safety
     /// The caller owns the memory.
     pub(crate) unsafe fn resize_object(&self, memory: NonNull<u8>, size: usize) -> bool {
         let cache = self.cache_at(memory);
-        // SAFETY: `place` confirms an object of this cache, which the caller owns.
+        // SAFETY: `place` has confirmed that the memory is an object of this cache, and the caller
+        // owns it.
         cache.is_some_and(|cache| unsafe {
             cache.place(Object::new(memory)).is_ok() && cache.resize(memory, size)
         })
     }
 
-    /// Resizes the huge allocation at `memory` to `to`; the system may move it if page alignment is enough. Returns
-    /// `None`, with nothing changed, on failure.
+    /// Resizes the huge allocation at `memory` to `to`; the system may move it if page alignment is enough. On
+    /// failure, changes nothing and returns `None`.
     #[cold]
     pub(crate) fn resize_huge(
         &self,
@@ -174,7 +177,8 @@ impl Core {
         let added_bytes = new.saturating_sub(old);
         let charge = || self.memory.pages.charge(added_bytes / PAGE_SIZE).then_some(());
         self.press(gfp, new, charge)?;
-        // Noted before the resize, after which another allocation may use the address.
+        // The free is noted before the resize, because another allocation may use the address
+        // afterwards.
         self.note_free(memory);
         let resized = self.huge.resize(memory, new_layout.size(), new_layout.align() <= PAGE_SIZE);
         self.uncharge_huge(if resized.is_some() { old.saturating_sub(new) } else { added_bytes });
@@ -240,8 +244,8 @@ impl Core {
         }
     }
 
-    /// Frees memory that the caches and pages of this subsystem handed out. Foreign and interior addresses are refused
-    /// at no extra cost, because a free reads the frame and the cache anyway.
+    /// Frees memory that came from the caches or pages of this subsystem. Refusing foreign and interior addresses
+    /// costs nothing more, because a free reads the frame and the cache anyway.
     ///
     /// # Safety
     /// `memory` came from this subsystem and is no longer used.
@@ -272,7 +276,7 @@ impl Core {
         }
     }
 
-    /// Number of usable bytes at `address`; 0 for [`ZERO_SIZE`]. Fails if the subsystem did not hand out the address.
+    /// Number of usable bytes at `address`: 0 for [`ZERO_SIZE`]. Fails if the subsystem did not hand out the address.
     pub(crate) fn size_of(&self, address: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let memory = &self.memory;
         let Some(pfn) = memory.pages.pfn_of(address.as_ptr()) else {
@@ -285,7 +289,7 @@ impl Core {
         }
     }
 
-    /// Number of usable bytes at `memory`; reports a foreign address and returns 0.
+    /// Number of usable bytes at `memory`; if the address is foreign, reports it and returns 0.
     pub(crate) fn usable_size(&self, memory: NonNull<u8>) -> usize {
         self.size_of(memory).unwrap_or_else(|_| {
             self.refuse(CorruptionKind::NotAnObject, memory);
@@ -293,7 +297,7 @@ impl Core {
         })
     }
 
-    /// Number of usable bytes at `memory`, for a caller that is about to free the memory.
+    /// Number of usable bytes at `memory`, for a caller that will move the memory and free it.
     pub(crate) fn size_to_move(&self, memory: NonNull<u8>) -> Result<usize, AllocError> {
         self.size_of(memory).map_err(|kind| {
             self.refuse(kind, memory);
@@ -301,7 +305,8 @@ impl Core {
         })
     }
 
-    /// Resizes a watched object to `size` bytes; returns `false` if the object is not watched. See `Cache::resize_watched`.
+    /// Resizes a watched object to `size` bytes; returns `false` if the object is not watched. `Cache::resize_watched`
+    /// does the work.
     pub(crate) fn resize_watched(&self, _memory: NonNull<u8>, _size: usize, _zero: bool) -> bool {
         if self.has_zones() {
             return self.cache_at(_memory).is_some_and(|cache| cache.resize_watched(_memory, _size, _zero));
@@ -309,7 +314,7 @@ impl Core {
         false
     }
 
-    /// Order of the large block at `address`; the block begins at page `pfn`, and no cache owns the page.
+    /// Order of the large block at `address`, which begins at page `pfn`; no cache owns the page.
     fn large_at(&self, address: NonNull<u8>, pfn: Pfn) -> Result<Order, CorruptionKind> {
         let memory = &self.memory;
         let frame = memory.frames().frame(pfn);
@@ -326,7 +331,8 @@ impl Core {
     }
 
     /// # Safety
-    /// As [`free`](Self::free); `pfn` is the page of `memory`, and no cache owns it.
+    /// The conditions of [`free`](Self::free) hold, `pfn` is the page of `memory`, and no cache
+    /// owns the page.
     #[cold]
     unsafe fn free_large(&self, memory: NonNull<u8>, pfn: Pfn) {
         let order = match self.large_at(memory, pfn) {
@@ -336,7 +342,8 @@ impl Core {
         self.note_free(memory);
         self.large.freed(order);
         let op = self.operation(OperationKind::Free);
-        // SAFETY: the frame's owner marks a large block of the order in the frame. The free clears the owner.
+        // SAFETY: the frame's owner marks a large block, whose order is in the frame. The free clears the
+        // owner.
         unsafe { self.memory.pages.free_in(&op, pfn, order) };
         self.large.returned(&op);
         self.shed();

@@ -1,9 +1,9 @@
 //! Memory of any size for programs: four size classes per doubling.
 //!
-//! The kernel's 13 classes ([`kmalloc`](crate::kmalloc)) waste about a quarter of the bytes of evenly distributed requests.
-//! Malloc's 44 classes waste at most a fifth of a request, and an eighth on average. The size gives the class by arithmetic. Up
-//! to 64 bytes the class is the number of words; above, the bit length and the two bits after the highest bit give the class. A
-//! table holds the results.
+//! The kernel's 13 classes ([`kmalloc`](crate::kmalloc)) waste about a quarter of the bytes of evenly distributed
+//! requests. Malloc's 44 classes waste at most a fifth of a request, and an eighth on average. Arithmetic gives the
+//! class of a size. Up to 64 bytes the class is the number of words; above, the bit length and the two bits after the
+//! highest bit give the class. A table contains the classes of all sizes.
 //!
 //! A free with a size ([`free_sized`](Malloc::free_sized)) reads no frame. Above 32 KiB memory is a block of pages; above 4 MiB
 //! memory is a separate mapping ([`huge`](crate::huge)).
@@ -53,7 +53,7 @@ pub const MAX_ALIGN: usize = 16;
 pub struct Malloc {
     fast: FastPaths,
     caches: [KmemCache; CLASSES],
-    /// Number of canary bytes at the end of each object.
+    /// Number of bytes at the end of each object that a canary takes.
     tail: usize,
     /// Cache for empty layouts, if each empty layout gets a distinct address.
     empty_layout_cache: Option<KmemCache>,
@@ -72,7 +72,7 @@ impl Malloc {
         // SAFETY: `init` initialised the malloc.
         Ok(unsafe { place.assume_init() })
     }
-    /// Creates a malloc in the memory `place`; on an error, the memory stays uninitialised: see [`FastPaths::init`].
+    /// Creates a malloc in the memory `place`, which stays uninitialised on an error (see [`FastPaths::init`]).
     pub(crate) fn init(place: &mut MaybeUninit<Self>, core: &Arc<Core>) -> Result<(), CacheError> {
         let harden = core.harden;
         let tail = if harden.canaries { CANARY } else { 0 };
@@ -110,18 +110,19 @@ impl Malloc {
         }
         Ok(())
     }
-    /// Opens the static paths to this malloc; returns `false` if they cannot serve it: see [`static_paths`].
+    /// Opens the static paths to this malloc; returns `false` if they cannot serve it (see
+    /// [`static_paths`]).
     ///
     /// # Safety
     /// The malloc is never dropped.
     pub(crate) unsafe fn open(&self, paths: &'static StaticPaths) -> bool {
         let fast = &self.fast;
-        // Unless all caches use one table, their fast paths are disabled.
+        // Unless all caches use the same table, their fast paths are disabled.
         let is_claimed =
             StaticPaths::can_serve(fast) && self.caches[0].cache().take_static_words(paths.words());
         if is_claimed {
-            // SAFETY: `is_claimed` shows that the paths serve this malloc and that its table took their words. By contract,
-            // the malloc lives for ever.
+            // SAFETY: `is_claimed` shows that the paths can serve this malloc, and that its table has taken their
+            // words. By contract, the malloc lives for ever.
             unsafe { paths.open(fast) };
         }
         is_claimed
@@ -133,13 +134,14 @@ impl Malloc {
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
-    /// Releases addresses that the rest of the process needs, as [`Core::fit_addresses`] does.
+    /// Releases addresses that other parts of the process need, as [`Core::fit_addresses`] does.
     ///
     /// # Safety
-    /// The conditions of [`Core::fit_addresses`] hold. This malloc is the only one of its subsystem, and has no inlined
-    /// paths except its own and `process_paths`.
+    /// The conditions of [`Core::fit_addresses`] hold. This malloc is the only malloc of its subsystem, and has no
+    /// inlined paths except its own paths and `process_paths`.
     pub(crate) unsafe fn fit_addresses(&self, process_paths: &StaticPaths) {
-        // SAFETY: by contract, the malloc has no other paths. No path reads the class of a page that is not counted.
+        // SAFETY: by contract, the malloc has no other paths. No path reads the class of a page outside the counted
+        // pages.
         unsafe {
             self.core.fit_addresses(|bytes| {
                 self.fast.set_bytes(bytes);
@@ -155,9 +157,9 @@ impl Malloc {
 
     /// The cache that serves `layout`: the smallest class that holds the size at the alignment.
     ///
-    /// The result is the class of the size rounded up to the alignment. Between two powers of two, classes are a quarter of the
-    /// lower power apart. If the alignment is at most this quarter, each class is a multiple of the alignment; otherwise the
-    /// rounded size is itself a class.
+    /// This class is the class of the size after rounding it up to the alignment. Between two powers of two, classes
+    /// are a quarter of the lower power apart. If the alignment is at most this quarter, each class is a multiple of
+    /// the alignment; otherwise the rounded size is itself a class.
     #[inline(always)]
     fn cache(&self, layout: Layout) -> Option<&KmemCache> {
         self.caches.get(self.class(layout)?)
@@ -194,7 +196,8 @@ impl Malloc {
             None => self.alloc_any_layout(layout, gfp),
         }
     }
-    /// Serves layouts that are not in the table of sizes, and misses of the restartable sequences.
+    /// Serves layouts that are not in the table of sizes, and allocations whose restartable
+    /// sequence missed.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_any_layout(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
@@ -221,7 +224,8 @@ impl Malloc {
                 }
                 let memory = self.caches[class].cache().alloc_missed(gfp, layout.size())?;
                 if self.tail > 0 {
-                    // SAFETY: this malloc allocated the object for at least `layout.size()` bytes, and no other thread has it.
+                    // SAFETY: this malloc allocated the object for at least `layout.size()` bytes, and no other thread
+                    // has the object.
                     unsafe { self.caches[class].cache().resize(memory, layout.size()) };
                 }
                 Ok(memory)
@@ -238,8 +242,8 @@ impl Malloc {
         }
     }
 
-    /// Allocates during a profile whose samples have separate memory; because of it, the profile need not observe frees
-    /// of other objects.
+    /// Allocates during a profile whose samples have separate memory, so that the profile need not observe frees of
+    /// other objects.
     #[inline]
     fn alloc_counted(&self, class: usize, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let cache = self.caches[class].cache();
@@ -262,29 +266,32 @@ impl Malloc {
         Ok(memory)
     }
 
-    /// Allocates one in many requests in a separate page: see [`guard`](crate::guard).
+    /// Occasionally allocates in a separate page instead of a slab (see
+    /// [`guard`](crate::guard)).
     #[inline]
     fn guard_sample(&self, class: usize, layout: Layout) -> Option<NonNull<u8>> {
         let (guard, profiler) = (&self.core.guard, &self.core.profiler);
-        // During a profile that observes each operation, each allocation takes this path.
+        // While a profile observes each operation, each allocation takes this path.
         let observes_all = profiler.runs() && !profiler.counts_only();
         let allocs_per_miss = || if observes_all { 1 } else { self.caches[class].cache().allocs_of_a_miss() };
         let is_guarded = guard.is_on() && guard.is_due(allocs_per_miss());
         if is_guarded { guard.alloc(layout.size(), layout.align()) } else { None }
     }
 
-    /// Reallocates memory of `layout` to `size` bytes at the same alignment, and keeps the bytes of `layout` that fit. Further
-    /// bytes are zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty `layout` allocates; a `size` of 0 frees.
+    /// Reallocates memory of `layout` to `size` bytes with the same alignment, and keeps the bytes of `layout` that
+    /// fit. Further bytes are zeroed with [`Gfp::ZERO`], otherwise unspecified. If `layout` is empty, the call
+    /// allocates; if `size` is 0, it frees.
     ///
-    /// Cost: arithmetic if the class stays the same; otherwise an allocation, a copy and a free. A block of pages stays in
-    /// place if it holds `size` bytes without being twice as large. Above 4 MiB the system remaps pages instead of copying
-    /// bytes.
+    /// Cost: arithmetic if the class stays the same; otherwise an allocation, a copy and a free. A block of pages stays
+    /// in place if it has room for `size` bytes and is less than twice as large. Above 4 MiB, the system remaps pages
+    /// instead of copying bytes.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged.
     ///
     /// # Safety
-    /// After a success, the conditions of [`free_sized`](Self::free_sized) hold.
+    /// If the call succeeds, `memory` counts as freed, so the conditions of
+    /// [`free_sized`](Self::free_sized) hold.
     #[inline]
     pub unsafe fn realloc_sized(
         &self,
@@ -328,8 +335,8 @@ impl Malloc {
             _ => {}
         }
         let new_memory = self.alloc(new, gfp - Gfp::ZERO)?;
-        // SAFETY: both blocks have that many bytes and do not overlap. By contract, the old memory has this layout and
-        // is no longer used.
+        // SAFETY: both blocks have at least this many bytes, and do not overlap. By contract, the old memory has this
+        // layout and is no longer used.
         unsafe {
             new_memory.copy_from_nonoverlapping(memory, layout.size().min(size));
             self.free_sized(memory, layout);
@@ -337,25 +344,27 @@ impl Malloc {
         Ok(zero(new_memory, layout.size()))
     }
 
-    /// Reallocates memory of unknown layout, at an alignment of at most 16, and keeps as many [usable](Self::usable_size) bytes
-    /// as fit. The memory stays in place if it holds `size` bytes without being twice as large. Free the result with
-    /// [`free`](Self::free).
+    /// Reallocates memory of unknown layout, at an alignment of at most 16, and keeps as many
+    /// [usable](Self::usable_size) bytes as fit. The memory stays in place if it has room for `size` bytes and is less
+    /// than twice as large. Free the result with [`free`](Self::free).
     ///
-    /// Cost: in place, arithmetic and a load of the page's class; otherwise one [`realloc_sized`](Self::realloc_sized).
+    /// Cost: arithmetic and a load of the page's class if the memory stays in place, and otherwise one
+    /// [`realloc_sized`](Self::realloc_sized).
     ///
     /// # Errors
-    /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged. Reports [corruption](crate::corruption) and
-    /// fails with [`AllocError::NotAnObject`] if the address is not an object's.
+    /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged. If the address is not an object's,
+    /// reports [corruption](crate::corruption) and fails with [`AllocError::NotAnObject`].
     ///
     /// # Safety
-    /// After a success, the conditions of [`free`](Self::free) hold.
+    /// If the call succeeds, `memory` counts as freed, so the conditions of [`free`](Self::free)
+    /// hold.
     pub unsafe fn realloc(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
         // SAFETY: by contract, the caller may free `memory`.
         let usable = match unsafe { self.fast.size_of(memory) } {
             Some(size) => size,
             None => {
                 let usable = self.core.size_to_move(memory)?;
-                // SAFETY: by contract, the caller owns `memory`, which holds `size` bytes.
+                // SAFETY: by contract, the caller owns `memory`, which has room for `size` bytes.
                 if fits_in_place(usable, size) && unsafe { self.core.resize_object(memory, size) } {
                     return Ok(memory);
                 }
@@ -371,7 +380,8 @@ impl Malloc {
             return Ok(resized);
         }
         let new_memory = self.alloc(new, Gfp::KERNEL)?;
-        // SAFETY: both blocks have that many bytes and do not overlap. By contract, the old memory is no longer used.
+        // SAFETY: both blocks have at least this many bytes, and do not overlap. By contract, the old memory is no
+        // longer used.
         unsafe {
             new_memory.copy_from_nonoverlapping(memory, usable.min(size));
             self.free(memory);
@@ -406,20 +416,21 @@ impl Malloc {
             return;
         }
         match self.class(layout) {
-            // A layout always leads to the same cache, except for samples.
+            // A layout always leads to the same cache, except for guard samples.
             Some(class) if self.holds(memory) => self.caches[class].cache().free_missed(memory),
             // SAFETY: by contract, the caller may free `memory`.
             _ => unsafe { self.core.free(memory) },
         }
     }
 
-    /// Frees memory: the address gives the page, and the page names the class.
+    /// Frees memory, whose address gives the page, which in turn names the class.
     ///
-    /// Cost: one load to find the class, then [`KmemCache::free`]. The cache line of that load covers 32 pages, and allocations
-    /// and frees do not write the line.
+    /// Cost: one load to find the class, then [`KmemCache::free`]. The cache line of this load covers 32 pages, and no
+    /// allocation or free writes to the line.
     ///
     /// # Safety
-    /// `memory` came from this malloc's subsystem, but from no other malloc on it, and is no longer used.
+    /// `memory` came from this malloc's subsystem, but from no other malloc of that subsystem, and is no
+    /// longer used.
     #[inline]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
         // SAFETY: the malloc is borrowed, so it is alive. By contract, the caller may free `memory`.
@@ -442,7 +453,7 @@ impl Malloc {
             // The class's fast path has missed. The cache lives as long as this malloc.
             Some(class) => self.caches[class].cache().free_missed(memory),
             None => {
-                // With limited addresses, pages get their addresses when they are committed.
+                // If addresses are limited, pages get their addresses only when they are committed.
                 if !self.holds(memory) && self.core.memory.pages.pfn_of(memory.as_ptr()).is_some() {
                     self.core.report_page_bytes(|bytes| self.fast.set_bytes(bytes));
                 }
@@ -452,15 +463,16 @@ impl Malloc {
         }
     }
 
-    /// Returns `true` if memory was allocated or resized for this layout, as far as known; otherwise reports the
-    /// corruption. An address without an object passes, because the free reports it.
+    /// Returns `true` if memory was allocated or resized for this layout, as far as the malloc knows; otherwise
+    /// reports the corruption. If no object is at the address, the result is `true`, because the free reports
+    /// that error.
     #[cold]
     pub(crate) fn has_size(&self, memory: NonNull<u8>, layout: Layout) -> bool {
         let Ok(usable) = self.core.size_of(memory) else { return true };
         let size = layout.size();
         let same_class = self.class(layout).is_some_and(|class| size_of_class(class) == usable + self.tail);
-        // After a realloc in place, memory may have up to twice the bytes. A block has at least the bytes of its
-        // alignment. A mapping has whole pages, or the pages of a freed mapping that it reuses.
+        // After a realloc in place, memory may have up to twice the bytes. A block has at least as many bytes as
+        // its alignment. A mapping has whole pages, or the pages of a freed mapping that it reuses.
         let fits_size = |size| fits_in_place(usable, size);
         let close = || {
             fits_size(size)
@@ -469,8 +481,8 @@ impl Malloc {
         };
         // A block of pages has no canary.
         let is_right_cache = match self.core.cache_at(memory).filter(|_| self.tail > 0) {
-            // C++ libraries round up the size of an aligned `new`, but not the size of its `delete`. The free reports
-            // an overwritten canary.
+            // C++ libraries round up the size that an aligned `new` requests, but not the size that its `delete`
+            // passes. The free reports an overwritten canary.
             Some(cache) => {
                 let rounded = if layout.align() > MAX_ALIGN {
                     size.max(1).next_multiple_of(layout.align())
@@ -487,11 +499,12 @@ impl Malloc {
         is_right_cache
     }
 
-    /// Number of usable bytes at `memory`, at least the requested size. Reports [corruption](crate::corruption) and
-    /// returns 0 if the address is not an object's.
+    /// Number of usable bytes at `memory`: at least the requested size. If the address is not an object's, reports
+    /// [corruption](crate::corruption) and returns 0.
     ///
     /// # Safety
-    /// `memory` came from this malloc's subsystem, but from no other malloc on it, and is not freed during the call.
+    /// `memory` came from this malloc's subsystem, but from no other malloc of that subsystem, and is not freed
+    /// during the call.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
         // SAFETY: by contract, `memory` is not freed during the call.
         unsafe { self.fast.size_of(memory) }.unwrap_or_else(|| self.core.usable_size(memory))
@@ -504,7 +517,8 @@ mod tests {
     use crate::Config;
     use crate::Subsystem;
 
-    /// A C++ `delete` passes the size that the program requested, even if the aligned `new` rounded it up.
+    /// A C++ `delete` passes the size that the program requested, even if the aligned `new` has rounded
+    /// this size up.
     #[test]
     fn malloc_accepts_the_unrounded_size_of_aligned_memory() {
         let harden = crate::Harden { canaries: true, ..crate::Harden::OFF };
@@ -556,7 +570,7 @@ mod tests {
             let layout = Layout::from_size_align(layout.0, layout.1).unwrap();
             assert_eq!(malloc.alloc(layout, Gfp::KERNEL), Err(AllocError::TooLarge));
         }
-        // Larger than any process's address space.
+        // This size exceeds the address space of any process.
         let bytes = (1 << 47) - 1;
         let layout = Layout::from_size_align(bytes, 8).unwrap();
         assert_eq!(malloc.alloc(layout, Gfp::KERNEL), Err(AllocError::Refused { bytes }));

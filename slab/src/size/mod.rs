@@ -1,4 +1,4 @@
-//! Memory of any size.
+//! Memory of any size, in size classes, blocks and mappings.
 //!
 //! | file | |
 //! |---|---|

@@ -9,7 +9,7 @@ pub(crate) const CLASSES: usize = 13;
 /// Size in bytes of the objects of each class, ascending.
 pub const CLASS_SIZES: [usize; CLASSES] = [8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192];
 
-/// Labels in the class names: `kmalloc-1k`.
+/// Labels of the sizes in the names of caches, as in `kmalloc-1k`.
 const LABELS: [&str; CLASSES] =
     ["8", "16", "32", "64", "96", "128", "192", "256", "512", "1k", "2k", "4k", "8k"];
 
@@ -44,8 +44,8 @@ const BY_EIGHTS: [u8; TABLE_MAX / 8] = {
 pub struct SizeClass(u8);
 
 impl SizeClass {
-    /// Smallest class that holds `size` bytes; `None` for 0 bytes and above 8,192 bytes. Cost: one load, or a count of
-    /// leading zeros.
+    /// Returns the smallest class that has room for `size` bytes; `None` for 0 bytes, and above 8,192 bytes. Cost: one
+    /// load, or a count of leading zeros.
     #[inline]
     pub const fn for_size(size: usize) -> Option<Self> {
         match size {
@@ -58,12 +58,13 @@ impl SizeClass {
             _ => None,
         }
     }
-    /// Smallest class whose objects hold `size` bytes at a multiple of `align`.
+    /// Returns the smallest class whose objects have room for `size` bytes at a multiple of
+    /// `align`.
     pub fn for_layout(size: usize, align: usize) -> Option<Self> {
         let first = Self::for_size(size.max(1))?;
         (first.0..CLASSES as u8).map(Self).find(|class| class.align() >= align)
     }
-    /// All 13 classes, ascending.
+    /// Iterates all 13 classes, from the smallest to the largest.
     pub fn all() -> impl ExactSizeIterator<Item = Self> {
         (0..CLASSES as u8).map(Self)
     }
@@ -76,7 +77,7 @@ impl SizeClass {
     pub const fn size(self) -> usize {
         CLASS_SIZES[self.index()]
     }
-    /// Guaranteed alignment: the largest power of two that divides the size.
+    /// Alignment that the class guarantees: the largest power of two that divides its size.
     pub const fn align(self) -> usize {
         1 << self.size().trailing_zeros()
     }

@@ -25,8 +25,8 @@ fn start() -> Result<&'static Subsystem, CacheError> {
     Ok(subsystem)
 }
 
-/// Registers the fork handlers when the library is loaded. A program's own fork handlers then run before the library's
-/// handlers take the locks, and again after the locks are released.
+/// Registers the fork handlers when the library is loaded. Fork handlers of the program then run before the library's
+/// handlers take the locks, and after they release the locks.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = register;
@@ -46,9 +46,10 @@ std::thread_local! {
 }
 
 extern "C" fn before_fork() {
-    // The thread-local is accessed first, because it may need a malloc.
+    // The thread-local is accessed before the locks are taken, because its first access may
+    // allocate memory.
     FORKING.set(started());
-    // SAFETY: `in_parent` or `in_child` follows on this thread.
+    // SAFETY: `in_parent` or `in_child` runs afterwards on this thread.
     FORKING.get().into_iter().for_each(|subsystem| unsafe { subsystem.before_fork() });
 }
 extern "C" fn in_parent() {

@@ -1,7 +1,8 @@
-//! `libuslab-cache.so`: the object caches of `uslab.h` for a program that keeps its malloc.
+//! `libuslab-cache.so` provides the object caches of `uslab.h` for a program that keeps its malloc.
 //!
 //! The library shares source code with `libuslab.so`. The `Makefile` shows how to install both libraries. The caches
-//! are in a subsystem of the process, which starts with the first cache. A fork holds the subsystem's locks.
+//! belong to one subsystem of the process, which starts when the first cache is made. A fork holds the subsystem's
+//! locks.
 
 #[cfg(any(uslab_heap, not(target_os = "linux")))]
 compile_error!("the C libraries are for Linux");

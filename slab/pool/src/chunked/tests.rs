@@ -1,4 +1,5 @@
-//! Tests that chunks are added, moved, filled and freed, and measures the pages of allocations after much churn.
+//! Tests that chunks are added, moved, filled and freed, and measurements of the pages that allocations touch
+//! after many allocations and frees.
 
 use super::super::ReservedPool;
 use super::*;
@@ -53,7 +54,7 @@ fn purge_releases_only_empty_chunks() {
     let mut pool = pool();
     let n = pool.capacity();
     let slots = alloc_slots(&mut pool, 5 * n);
-    // Frees all slots of chunks 0, 2 and 4, one slot of chunk 1, and no slot of chunk 3.
+    // Free all slots of chunks 0, 2 and 4, one slot of chunk 1, and no slot of chunk 3.
     for slot in slots[..n].iter().chain(&slots[2 * n..3 * n]).chain(&slots[4 * n..]).chain([&slots[n]]) {
         free_slot(&mut pool, *slot);
     }
@@ -109,8 +110,7 @@ fn wrong_frees_are_reported_by_kind() {
     }
 }
 
-/// A dropped pool unmaps all its chunks. The test retries, because another thread may map memory at the chunks'
-/// addresses.
+/// The test tries several times, because another thread may map memory at the chunks' addresses.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn dropped_pool_releases_all_chunks() {
@@ -139,7 +139,7 @@ struct Pages {
     frees: usize,
 }
 
-/// Allocates `live` objects and frees half of them in random order. `pages` then allocates and frees four times as many
+/// Allocates `live` objects and frees half of them in random order. Then `pages` allocates and frees four times as many
 /// objects at random.
 fn pages<P>(
     pool: &mut P,
@@ -156,7 +156,8 @@ fn pages<P>(
     };
     let mut allocated_blocks: Vec<_> = (0..live).map(|_| alloc(pool)).collect();
     for step in 0..4 * live {
-        // The number of objects varies randomly around half of `live`, so that not only the last hole is used.
+        // The number of objects varies randomly around half of `live`, so that allocations use more than the
+        // last free slot.
         if step < live / 2 || random(live) < allocated_blocks.len() {
             let pick = random(allocated_blocks.len());
             free(pool, allocated_blocks.swap_remove(pick));
@@ -174,8 +175,8 @@ fn pages<P>(
     Pages { allocs, frees: different_pages(freed) }
 }
 
-/// The comments on the post ask whether one list over a large range touches more pages than a list per chunk. One list
-/// touches many more pages for consecutive allocations, and as many pages for random frees.
+/// The comments on Reinalter's post ask if one list over a large range touches more pages than a list per chunk. For
+/// consecutive allocations, one list touches many more pages; for random frees, it touches as many pages.
 #[cfg_attr(miri, ignore = "a million steps")]
 #[test]
 fn chunks_touch_fewer_pages_than_a_single_list() {

@@ -10,7 +10,7 @@ fn pool(objects: usize) -> GuardedPool<HeapArea> {
 }
 
 fn write_outside(target: NonNull<u8>, offset: isize) {
-    // SAFETY: the tests stay within the pool's memory, which belongs to them.
+    // SAFETY: the tests write only within the pool's memory, which belongs to them.
     unsafe { target.offset(offset).write(0x11) };
 }
 

@@ -1,4 +1,4 @@
-//! Compares the lazy pool with a small model of the paper's listing, and checks the intended differences.
+//! Compares the pool with a small model of the paper's listing, and checks the intended differences.
 
 use super::super::area::{Borrowed, HeapArea, StackArea};
 use super::*;
@@ -97,7 +97,7 @@ fn lazily_initialized_pool_touches_no_memory_at_creation() {
         &uslab_buddy::Faults::default(),
     );
     struct ReadOnly(Region);
-    // SAFETY: the memory is only for reading, and the test makes sure that no code writes to it.
+    // SAFETY: the memory may only be read, and the test ensures that no code writes to it.
     unsafe impl Area for ReadOnly {
         fn memory(&self) -> NonNull<[u8]> {
             NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
@@ -106,7 +106,7 @@ fn lazily_initialized_pool_touches_no_memory_at_creation() {
     let mut pool = IndexPool::new(ReadOnly(region.unwrap()), 4096).unwrap();
     let blocks = pool.blocks();
     assert_eq!(blocks as usize, BYTES / 4096);
-    // On mapped memory, a write to the area would fault here.
+    // The area is mapped read-only, so a write to it would fault here.
     assert!((0..blocks).all(|block| pool.alloc_index() == Some(block)));
     assert_eq!(pool.alloc(), None);
 }
@@ -142,7 +142,7 @@ fn lazy_pool_leaves_untouched_memory_uncommitted() {
         [before, resident(pool.area.memory())]
     };
     let [when_empty, each_allocation] = [Initialise::WhenEmpty, Initialise::EachAllocation].map(pages);
-    // At most a huge page is resident, if the system makes huge pages automatically.
+    // If the system makes huge pages automatically, one huge page may be resident.
     assert!(when_empty[0] == 0 && when_empty[1] <= 512, "{when_empty:?}");
     assert!(each_allocation[0] == 0 && each_allocation[1] >= 1000, "{each_allocation:?}");
 }
@@ -231,7 +231,7 @@ fn recreated_pool_starts_empty() {
     assert!(pool.destroy().is_ok());
 }
 
-/// The listing sets `m_next` to null when the pool is full, and hands out the null after the pool has grown.
+/// The listing sets `m_next` to null when the pool is full, and returns this null after the pool has grown.
 #[test]
 fn grown_pool_allocates_its_new_blocks() {
     let mut listing = PaperListing::new(2);
@@ -295,7 +295,8 @@ fn pool_works_inside_a_block_of_another_pool() {
 #[test]
 fn index_pool_addresses_blocks_beyond_four_gibibytes() {
     struct Ends(Region);
-    // SAFETY: the region owns the memory, and the test only touches the pages at both ends, which are committed.
+    // SAFETY: the region owns the memory, and the test accesses only the pages at both ends, which are
+    // committed.
     unsafe impl Area for Ends {
         fn memory(&self) -> NonNull<[u8]> {
             NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
@@ -337,7 +338,7 @@ fn index_pool_addresses_blocks_beyond_four_gibibytes() {
 proptest! {
     /// With the paper's policy, the pool returns the listing's blocks in the listing's order, with equal counts.
     #[test]
-    fn it_does_what_the_listing_does(blocks in 1..40_u32, size in 4..40_usize, steps in prop::collection::vec(any::<u16>(), 1..300)) {
+    fn index_pool_agrees_with_the_listing_of_the_paper(blocks in 1..40_u32, size in 4..40_usize, steps in prop::collection::vec(any::<u16>(), 1..300)) {
         let mut pool = pool(size, blocks as usize, Initialise::EachAllocation);
         let mut listing = PaperListing::new(blocks);
         let mut allocated = Vec::new();
@@ -356,7 +357,7 @@ proptest! {
         }
     }
 
-    /// With each of the two policies, the pool hands out each block only once, and growing and shrinking lose no block.
+    /// With either policy, the pool must hand out each block only once, and growing and shrinking must lose no block.
     #[test]
     fn blocks_are_conserved_while_pools_grow_and_shrink(
         each_allocation in any::<bool>(), steps in prop::collection::vec(any::<u16>(), 1..300),

@@ -7,11 +7,11 @@
 //! ```
 //!
 //! A free block belongs to the class that contains its size. A search begins at the first class in which *all* blocks
-//! are large enough: the class of the size rounded up to the next step. Any block of the search's first class fits, so
-//! no list is searched. A search may skip a block of the request's own class that would fit.
+//! are large enough: the class of the size rounded up to the next step. In this class any block fits, so no list is
+//! searched. The search may therefore skip a block in the request's own class that would fit.
 //!
-//! Rounding up adds less than `1 / 2^sli` of the size. The rounded size only decides where the search begins. The block
-//! that a search finds is cut to the requested size.
+//! Rounding up adds less than `1 / 2^sli` of the size. The rounded size determines only where the search begins. The
+//! block that the search finds is cut to the requested size.
 
 /// Two levels of size classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,8 @@ mod tests {
 
     #[test]
     fn tlsf_classes_match_the_papers_example() {
-        // 460 bytes with 16 steps are in the doubling of 256 and its step 12 (Masmano and others, 2004).
+        // With 16 steps, 460 bytes are in the doubling that begins at 256, in its step 12 (Masmano and
+        // others, 2004).
         assert_eq!(Classes::new(4, 0).of(460), class(8, 12));
     }
 

@@ -11,8 +11,8 @@ use uslab_magazine::sync::Ordering::Acquire;
 use uslab_magazine::sync::{AtomicU64, Ordering::Relaxed, contain_panic};
 
 impl Cache {
-    /// Increments `count`, the number of objects or slabs that wait for readers, before another object or slab waits.
-    /// Wakes threads that sleep because they have read a count of 0.
+    /// Increments `count`, the number of objects or slabs that wait for readers, before one more object or slab
+    /// waits. Wakes threads that sleep because they have read a count of 0.
     #[cfg(not(loom))]
     pub(in crate::cache) fn begin_grace(&self, count: &AtomicU64) {
         // Acquire: pairs with the Release of `has_in_grace`.
@@ -38,14 +38,14 @@ impl Core {
         if let Some(full) = self.deferred.push(self.cpus.current(), object) {
             self.wait_for(full);
         }
-        // Waiters are checked after the batch's lock was held, which a new waiter takes, too. Relaxed: the batch's lock orders
-        // the load.
+        // Check for waiters after the batch's lock was held, because a new waiter also takes this lock. Relaxed: the
+        // batch's lock orders the load.
         if self.waited_for.load(Relaxed) > 0 {
             self.flush_deferred();
         }
     }
 
-    /// Starts the grace periods of the batches that are not full.
+    /// Starts grace periods for the batches that are not full.
     pub(crate) fn flush_deferred(self: &Arc<Self>) {
         self.deferred.take().for_each(|batch| self.wait_for(batch));
     }
@@ -54,9 +54,11 @@ impl Core {
         let core = self.clone();
         let free = move || {
             for object in batch.objects() {
-                // The cache is kept alive, because the free of its last object may destroy it.
+                // This reference keeps the cache alive, because the free of its last object may
+                // destroy it.
                 let cache = core.cache_at(object).and_then(Cache::keep_alive);
-                // The panic hook has reported a reset's panic already. Other objects of the batch belong to other users.
+                // The panic hook has already reported a reset's panic. Other objects of the batch belong to other
+                // users.
                 contain_panic(|| {
                     // SAFETY: the user freed the object, and all readers that might have found it have exited.
                     if !unsafe { core.free_object(object) } {
@@ -68,7 +70,8 @@ impl Core {
                         }
                     }
                 });
-                // The count is decremented last, so that a thread that waits for 0 finds all other work done.
+                // The count is decremented last, so that a thread that waits until it is 0 finds all other
+                // work done.
                 if let Some(cache) = cache {
                     // Relaxed: the count publishes no other data.
                     cache.deferred().fetch_sub(1, Relaxed);

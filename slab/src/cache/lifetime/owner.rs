@@ -1,26 +1,26 @@
-//! Ownership of a cache, and the end of a cache.
+//! Ownership and destruction of a cache.
 //!
-//! Handles and their aliases share one [`Owner`], whose drop destroys the cache if no object is in use. Objects in use keep
-//! their slab, and slabs keep their cache. Objects therefore need no reference count, and the free of the last object destroys
-//! an ownerless cache.
+//! Handles and their aliases share one [`Owner`], whose drop destroys the cache if no object is in use. Objects in use
+//! keep their slab alive, and slabs keep their cache alive. Objects therefore need no reference count, and the free of
+//! the last object destroys a cache without an owner.
 //!
-//! A thread without a handle may still be moving objects: for example, it has found the cache on the subsystem's list,
-//! and is flushing a CPU's magazine. A thread may also free an object without a handle, and then update counters. Each
-//! thread without a handle holds a [`CacheRef`], and the thread with the last reference destroys the cache if the owner
-//! could not. Only one thread at a time may end a cache; this thread counts as a reference.
+//! A thread without a handle may still be moving objects: for example, the thread found the cache on the subsystem's
+//! list, and is flushing a CPU's magazine. A thread may also free an object without a handle, and then update counters.
+//! Each thread without a handle holds a [`CacheRef`], and the thread with the last reference destroys the cache if the
+//! owner could not. Only one thread at a time may end a cache; this thread counts as a reference.
 //!
 //! ```text
 //! Owned ── owner drops ──> Ownerless ──┬─ no object in use ─────────────────────────────────────────────> Over
 //!                                      └─ objects in use: Leaked ── a reference drops, none in use ─────> Over
 //! ```
 //!
-//! * **Leaked**: the magazines are closed for good and empty. Each free therefore misses, takes a reference and frees to the
-//!   slab. The cache keeps itself alive, and stays in the reports.
-//! * **Over**: the cache is off the list, and its slabs are freed. Remaining references are `Arc`s, and the last `Arc` frees
-//!   the number of the cache's class.
+//! * **Leaked**: the magazines are empty, and closed for the rest of the cache's life. Each free therefore misses,
+//!   takes a reference and frees to the slab. The cache keeps itself alive, and stays in the reports.
+//! * **Over**: the cache is no longer on the subsystem's list, and its slabs are freed. Remaining references are
+//!   `Arc`s, and the last `Arc` frees the number of the cache's class.
 //!
-//! A free that finds room on the CPU's stack takes no reference, and touches nothing of the cache after its committing store.
-//! Before that store the object is in use; after the store, a drain takes the object from the stack.
+//! A free that finds room on the CPU's stack takes no reference, and accesses nothing of the cache after its committing
+//! store. Before the committing store, the object is in use; after the store, a drain takes the object from the stack.
 
 use super::refs::LastRelease;
 use crate::cache::core::Core;
@@ -83,22 +83,23 @@ impl Drop for CacheRef {
 }
 
 impl Core {
-    /// Iterates references to all caches: see [`Registry::iter`](crate::registry::Registry::iter).
+    /// Iterates references to all caches (see [`Registry::iter`](crate::registry::Registry::iter)).
     pub(crate) fn refs(&self) -> impl Iterator<Item = CacheRef> + '_ {
         self.caches.iter().map(CacheRef::new)
     }
 }
 
-/// Ends an ownerless cache if no object is in use. The caller counts as a reference until the cache's end, so that no
-/// other thread ends the cache. Two threads that flush the magazines at the same time would each count the other
-/// thread's objects as in use.
+/// Ends a cache without an owner if no object is in use. The caller counts as a reference until the cache has ended,
+/// so that no other thread ends it. If two threads flush the magazines at the same time, each counts the objects that
+/// the other thread moves as in use.
 fn end_if_unused(cache: &Arc<Cache>) {
     loop {
         let (references_so_far, is_leaked) = {
             let refs = cache.refs().0.lock();
             let visited = refs.now.get() > 1;
             if visited {
-                // Objects that other threads are moving count as in use. The last of these threads ends the cache.
+                // Objects that other threads are moving count as in use. The last of the threads that move objects
+                // ends the cache.
                 refs.leave();
                 return;
             }
@@ -112,7 +113,7 @@ fn end_if_unused(cache: &Arc<Cache>) {
             cache.core().caches.remove(Arc::as_ptr(cache));
             return drop(kept);
         }
-        // Without handles, no more allocations can happen.
+        // If a cache has no handles, no more allocations can happen.
         cache.discard_empty(&cache.operation(OperationKind::Reclaim));
         let mut refs = cache.refs().0.lock();
         if refs.references_so_far == references_so_far {
@@ -128,7 +129,6 @@ mod tests {
     use super::*;
     use crate::{Config, Fork, Gfp, KmemCache, Subsystem};
 
-    /// Without this test, each destroyed cache might leave its entry on the list.
     #[test]
     fn destroyed_cache_is_removed_from_the_list() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
@@ -170,7 +170,8 @@ mod tests {
         }
         drop(cache);
         assert!(subsystem.info().caches.iter().all(|cache| cache.name != "visited"));
-        // SAFETY: the reference is neither used nor dropped afterwards, like memory that a child of a fork loses.
+        // SAFETY: the reference is neither used nor dropped afterwards, like memory that the child of a fork
+        // loses.
         drop(unsafe { core::ptr::read(&raw const held.0) });
     }
 }

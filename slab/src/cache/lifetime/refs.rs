@@ -1,4 +1,5 @@
-//! Counts of the references to a cache without a handle, and of the cache's handles. See [`owner`](super::owner).
+//! Counts of a cache's handles, and of the references by threads that have no handle. The module
+//! [`owner`](super::owner) describes the protocol.
 
 use core::fmt;
 use std::sync::Arc;
@@ -10,16 +11,15 @@ pub(in crate::cache) enum LastRelease<C> {
     #[default]
     Owned,
     Ownerless,
-    /// The cache has objects in use, and keeps itself alive.
+    /// The cache has objects in use, and this reference keeps the cache alive.
     Leaked(#[allow(dead_code, reason = "held, not read")] Arc<C>),
     Over,
 }
 
 pub(crate) struct RefCount<C> {
-    /// Number of current references, including the thread that ends the cache. Protected by the lock, or by the fork that holds
-    /// the lock.
+    /// Number of current references, including the thread that ends the cache. The lock protects the number, or a fork
+    /// that holds the lock does.
     pub(in crate::cache) now: Counter,
-    /// Number of all references so far.
     pub(in crate::cache) references_so_far: u64,
     pub(in crate::cache) end: LastRelease<C>,
     /// Number of handles; 0 while a handle destroys the cache, and afterwards.
@@ -36,7 +36,7 @@ impl<C> RefCount<C> {
 
 impl<C> fmt::Debug for RefCount<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The cache itself is omitted, because this count is a part of it.
+        // The output omits the cache itself, because this count is a part of it.
         f.debug_struct("RefCount")
             .field("now", &self.now.get())
             .field("ever", &self.references_so_far)
@@ -61,13 +61,12 @@ impl<C> CacheRefs<C> {
             },
         ))
     }
-    /// Counts one more handle; returns `false` if the cache is destroyed.
+    /// Counts one more handle; returns `false` if the cache is already destroyed.
     pub(in crate::cache) fn share(&self) -> bool {
         let mut refs = self.0.lock();
         refs.handles += u64::from(refs.handles > 0);
         refs.handles > 0
     }
-    /// Counts one handle less.
     pub(in crate::cache) fn leave(&self) {
         if !abandoned() {
             let mut refs = self.0.lock();
@@ -78,10 +77,10 @@ impl<C> CacheRefs<C> {
     pub(in crate::cache) fn aliases(&self) -> u64 {
         self.0.lock().handles.saturating_sub(1)
     }
-    /// Prevents further handles. Returns `false` if another thread has already done so.
+    /// Prevents new handles. Returns `false` if another thread has already prevented them.
     ///
     /// # Errors
-    /// Returns the number of other handles, if any.
+    /// If there are other handles, returns their number.
     pub(in crate::cache) fn close(&self) -> Result<bool, u64> {
         let mut refs = self.0.lock();
         if refs.handles > 1 {

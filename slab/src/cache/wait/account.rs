@@ -1,4 +1,4 @@
-//! Accounts, which limit the memory of several caches together: see [`Account`].
+//! Accounts, which limit the memory of several caches together (see [`Account`]).
 
 use super::Charges;
 use crate::cache::Cache;
@@ -10,19 +10,20 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed};
 use uslab_magazine::tracepoints::OperationKind;
 
-/// An account limits and counts the memory of several caches, for example of a tenant or a part of a program. An account is
-/// like a memory control group of Linux, for caches.
+/// An account limits and counts the memory of several caches, for example of a tenant or a part of a program. An
+/// account corresponds to a memory control group of Linux, with caches in place of processes.
 ///
-/// Pages of slabs are charged when a slab is made, and uncharged when it is freed. An account is therefore exact about
-/// memory, and the fast paths cost nothing more. A free object counts until its slab is empty and freed. (Since 5.9,
-/// Linux charges groups for each object, from a stock on each CPU, because several tenants share a cache. In uslab,
-/// each tenant has separate caches, as in Linux before 5.9.)
+/// The account is charged for a slab's pages when the slab is made, and uncharged when the slab is freed. Because
+/// slabs are charged whole, an account is exact about memory, and the fast paths cost nothing more. A free object
+/// counts towards the charge until its slab is empty and freed. (Since 5.9, Linux charges groups for each object, from
+/// a stock on each CPU, because several tenants share a cache. In uslab, each tenant has separate caches, as in Linux
+/// before 5.9.)
 ///
 /// At the limit an allocation first flushes the free objects of the account's other caches, then calls the
 /// [shrinkers](crate::shrinker) of each cache. If no memory becomes free, the allocation fails with
-/// [`AccountLimit`](crate::AllocError::AccountLimit), and [`acquire`](crate::KmemCache::acquire) waits until pages are freed.
-/// As long as the account has waiters, all its caches work without magazines, and free each slab that becomes empty. The
-/// waiters of one cache are served in order; waiters of different caches have no order.
+/// [`AccountLimit`](crate::AllocError::AccountLimit), and [`acquire`](crate::KmemCache::acquire) waits until pages are
+/// freed. While the account has waiters, all its caches work without magazines, and free each slab that becomes empty.
+/// The waiters of one cache are served in order, but there is no order between waiters of different caches.
 ///
 /// ```
 /// use uslab::cache::Account;
@@ -57,8 +58,8 @@ impl Account {
     pub(crate) fn on(core: &Arc<Core>, limit: usize) -> Self {
         Self { charges: Arc::new(Charges::new(limit)), core: core.clone() }
     }
-    /// Sets the account's name in reports, `account` by default. Only an account that has no cache and was not cloned can be
-    /// named; other accounts keep their name.
+    /// Sets the account's name in reports, `account` by default. `named` works only on an account that has no cache and
+    /// was not cloned; other accounts keep their name.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         if let Some(charges) = Arc::get_mut(&mut self.charges) {
@@ -66,16 +67,17 @@ impl Account {
         }
         self
     }
-    /// Maximum bytes that the account's caches may have together.
+    /// Maximum bytes that the account's caches may use together.
     pub fn limit(&self) -> usize {
         self.charges.limit()
     }
     /// Changes the account's limit, and makes its waiters try again.
     ///
-    /// If more is charged than the new limit allows, free objects and slabs of the caches are freed immediately, and then the
-    /// [shrinkers](crate::shrinker) of each cache are called. Slabs with objects in use stay usable, and no new slab is made.
+    /// If the charge exceeds the new limit, the call immediately frees free objects and slabs of the caches, and then
+    /// calls the [shrinkers](crate::shrinker) of each cache. Slabs with objects in use stay usable, but the caches make
+    /// no new slab.
     ///
-    /// Cost: the queue's lock of each cache of the account; if the new limit is below the charge, also the cost of an
+    /// Cost: the lock of each cache's wait queue; if the new limit is below the charge, also the cost of an
     /// allocation at the limit. The caller must not hold a lock that a shrinker takes.
     ///
     /// ```
@@ -96,20 +98,20 @@ impl Account {
                 self.shrink();
                 (self.charged() <= bytes).then_some(()).ok_or(())
             };
-            // Slabs with objects in use stay.
+            // The caches keep slabs with objects in use.
             _ = self.core.of_account(&self.charges).fold(again(), |result, cache| {
                 self.core.shrink_until(Gfp::KERNEL, Some(&cache), again, result)
             });
         }
-        // Taking each queue's lock makes a refused waiter notice the new limit: the waiter reads the limit afterwards, and
+        // This call takes each queue's lock, so that a waiter that was just refused reads the new limit afterwards, and
         // tries again.
         self.core.of_account(&self.charges).for_each(|cache| cache.limit_changed());
     }
-    /// Bytes of all slabs now, including slabs that are just being allocated.
+    /// Bytes of all slabs now, including slabs that threads are just allocating.
     pub fn charged(&self) -> usize {
         self.charges.bytes.load(Relaxed)
     }
-    /// Highest charge so far, including slabs for which no memory was found.
+    /// Highest charge so far, including charges for slabs that then got no memory.
     pub fn peak(&self) -> usize {
         self.charges.peak.get() as usize
     }
@@ -120,7 +122,7 @@ impl Account {
     }
 }
 
-/// Numbers of an [`Account`] with caches: a snapshot in which each number is taken separately.
+/// Numbers of an [`Account`] with caches; each number is read at a slightly different time.
 ///
 /// ```
 /// use uslab::cache::Account;
@@ -139,11 +141,11 @@ impl Account {
 pub struct AccountInfo {
     /// [Name](Account::named) of the account.
     pub name: String,
-    /// Maximum bytes that the account's caches may have together.
+    /// Maximum bytes that the account's caches may use together.
     pub limit: u64,
-    /// Bytes of all slabs now: see [`Account::charged`].
+    /// Bytes of all slabs now (see [`Account::charged`]).
     pub charged: u64,
-    /// Highest charge so far: see [`Account::peak`].
+    /// Highest charge so far (see [`Account::peak`]).
     pub peak: u64,
     /// Number of refused slabs. An allocation may be refused several times before it succeeds.
     pub refusals: u64,
@@ -167,7 +169,6 @@ impl Cache {
 }
 
 impl Core {
-    /// Numbers of all accounts with caches.
     pub(crate) fn account_infos(&self) -> Vec<AccountInfo> {
         let mut found = BTreeMap::new();
         for cache in self.caches.iter() {
@@ -187,7 +188,8 @@ impl Core {
     pub(in crate::cache) fn of_account(&self, charges: &Charges) -> impl Iterator<Item = Arc<Cache>> {
         self.caches.iter().filter(|cache| cache.is_charged_to(charges))
     }
-    /// Closes the magazines of all caches of the account, for its waiters, and flushes their free objects.
+    /// Closes the magazines of all caches of the account, so that its waiters get the free objects, and
+    /// flushes these objects.
     pub(in crate::cache) fn close_account(&self, op: &Operation, charges: &Charges) {
         self.of_account(charges).for_each(|cache| cache.follow_account());
         self.shrink_account(op, charges);

@@ -1,4 +1,4 @@
-//! Charges of an account: see [`Account`](super::Account).
+//! Charges of an account (see [`Account`](super::Account)).
 
 use crate::error::AllocError;
 use uslab_magazine::sync::Ordering::{Relaxed, Release};
@@ -12,7 +12,7 @@ pub(crate) struct Charges {
     pub(in crate::cache) peak: Counter,
     pub(in crate::cache) refusals: Counter,
     pub(in crate::cache) name: String,
-    /// Number of caches with a waiter for a charge.
+    /// Number of caches that have a waiter for the account's charge to fall.
     waiting: AtomicU32,
 }
 
@@ -23,14 +23,15 @@ impl Charges {
         Self { limit: AtomicUsize::new(limit), bytes, peak, refusals, name: "account".to_owned(), waiting }
     }
     pub(in crate::cache) fn limit(&self) -> usize {
-        // Relaxed: the limit publishes no other data. A waiter for a larger limit reads it under the queue's lock.
+        // Relaxed: the limit publishes no other data. A waiter for a larger limit reads the limit under the lock
+        // of its wait queue.
         self.limit.load(Relaxed)
     }
     pub(in crate::cache) fn set_limit(&self, bytes: usize) {
         self.limit.store(bytes, Relaxed);
     }
     pub(in crate::cache) fn charge(&self, bytes: usize) -> Result<(), AllocError> {
-        // Relaxed: the charge orders nothing about the slabs.
+        // Relaxed: the charge publishes nothing about the slabs.
         let mut charged = self.bytes.load(Relaxed);
         while charged + bytes <= self.limit() {
             match self.bytes.compare_exchange_weak(charged, charged + bytes, Relaxed, Relaxed) {
@@ -50,12 +51,11 @@ impl Charges {
     pub(in crate::cache) fn error(&self) -> AllocError {
         AllocError::AccountLimit { bytes: self.limit() }
     }
-    /// Returns `true` if a cache has a waiter for a charge.
+    /// Returns `true` if a cache has a waiter for the account's charge to fall.
     pub(in crate::cache) fn is_waited_for(&self) -> bool {
         // Relaxed: see "No lost wake-up by a charge" in `waiters`.
         self.waiting.load(Relaxed) > 0
     }
-    /// Counts one more cache with a waiter.
     pub(in crate::cache) fn begin_wait(&self) {
         self.waiting.fetch_add(1, Relaxed);
         // Release: pairs with the Acquire of `uncharge_account`.

@@ -1,4 +1,4 @@
-//! The queue of a cache's waiters. [`waiters`](super::waiters) describes the protocol.
+//! The queue of a cache's waiters. The module [`waiters`](super::waiters) describes the protocol.
 
 use crate::cache::object::Object;
 use core::ops::Range;
@@ -10,43 +10,45 @@ use uslab_magazine::sync::{AtomicBool, Counter, Rank};
 
 #[derive(Debug)]
 pub(crate) struct Waiters {
-    /// True if there is a waiter without an object. The fields `waiting` and `closed` are written under the lock of `queue`.
+    /// True if a waiter has no object yet. The fields `waiting` and `closed` are written under the lock of `queue`.
     pub(in crate::cache) waiting: AtomicBool,
     /// True if the magazines are closed, because the cache or its account has a waiter.
     pub(in crate::cache) closed: AtomicBool,
     pub(crate) queue: ForkMutex<Queue>,
 }
 
-/// State of the queue, under the lock.
+/// State of the queue, which the queue's lock protects.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// Waiters by ticket. The first `served_waiters` waiters have an object; all later waiters wait.
+    /// Waiters in the order of their tickets. The first `served_waiters` waiters have an object; all
+    /// later waiters wait.
     pub(in crate::cache) entries: VecDeque<Waiter>,
     pub(in crate::cache) served_waiters: usize,
     pub(in crate::cache) next_ticket: u64,
-    /// Number of times that a waiter joined an empty queue. `called_in` is the value of `closings` for which the CPUs
-    /// were last drained.
+    /// Number of times that a waiter joined an empty queue. `called_in` is the value that `closings` had when the
+    /// CPUs were last drained.
     pub(in crate::cache) closings: u64,
     pub(in crate::cache) called_in: u64,
     /// True if the first waiter should try to make a slab.
     pub(in crate::cache) grow: bool,
-    /// True if the waiters also wait for the account.
+    /// True if the waiters wait for the account in addition to the cache's own limit.
     pub(in crate::cache) at_account: bool,
     /// True if the cache no longer has an owner, so that its magazines stay closed.
     pub(in crate::cache) is_left: bool,
-    /// Nonzero in the child of a fork until the queue was emptied, because the waiting threads do not exist in the child.
+    /// Nonzero in the child of a fork until the queue is emptied, because the waiting threads do not exist in the
+    /// child.
     pub(in crate::cache) forked: Counter,
 }
 
-/// An entry of the wait queue.
 #[derive(Debug)]
 pub(in crate::cache) struct Waiter {
     pub(in crate::cache) ticket: u64,
     /// Start of the wait; `None` without a clock.
     since: Option<Instant>,
-    /// True for a thread, which may sleep long and polls periodically; the reaper polls for futures.
+    /// True if the waiter is a thread, which polls periodically and may sleep long; for futures, the
+    /// reaper polls.
     is_thread: bool,
-    /// The waiter's waker; `None` after it was woken.
+    /// The waiter's waker, or `None` after the waiter was woken.
     pub(in crate::cache) waker: Option<Waker>,
     pub(in crate::cache) object: Option<Object>,
 }
@@ -68,8 +70,8 @@ impl Queue {
     pub(in crate::cache) fn is_waiting(&self) -> bool {
         self.entries.len() > self.served_waiters
     }
-    /// Takes the waker of the first waiting thread with one of `tickets` that has not been woken, and removes the tickets up to
-    /// that thread's.
+    /// Takes the waker of the first sleeping thread whose ticket is in `tickets`, and removes the tickets up to that
+    /// thread's ticket.
     pub(in crate::cache) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
         let from =
             self.entries.partition_point(|waiter| waiter.ticket < tickets.start).max(self.served_waiters);

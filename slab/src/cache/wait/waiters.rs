@@ -11,46 +11,50 @@
 //!
 //! # Protocol
 //!
-//! * **Magazines** are closed as long as the cache has waiters, so the inlined paths need not check the queue. A free finds no
-//!   room on its CPU's stack, and takes the slow path to its slab, as for a full stack. A free that was already running also
-//!   ends in the slab (see [`Layer::close`](uslab_magazine::Layer::close)). Every path that puts an object into a slab checks
-//!   for waiters afterwards.
-//! * **No lost wake-up by an object.** A waiter sets `closed` and then searches each slab under its node's lock. A free puts
-//!   its object into the slab under the same lock, and then reads `closed`. Whichever thread takes the lock second sees the
-//!   other thread's step.
-//! * **No lost wake-up by a charge.** A waiter sets `waiting` and then adds 0 to the charge. A thread reduces the charge and
-//!   then reads `waiting`. Whichever thread is second in the modification order of the charge sees the other thread's step. A
-//!   thread that sees a waiter sets `grow`, which makes the first waiter try to make a slab. A waiter that leaves the first
-//!   place also sets `grow`, for the next waiter.
-//! * **Unconstructed objects** are not handed to a waiter, because constructors run without a lock. A thread that frees an
-//!   unconstructed object to its slab sets `grow`. The first waiter takes the object from the slab and constructs it.
-//! * **Accounts.** A waiter at an account's limit waits in its cache's queue. The account's first waiter closes the magazines
-//!   of all caches of the account, and each cache frees its slabs as they become empty. After a free, a cache opens its
-//!   magazines if the account has no waiters.
+//! * **Magazines** are closed while the cache has waiters, so the inlined paths need not check the queue. A free then
+//!   finds no room on its CPU's stack, and takes the slow path to its slab, as if the stack were full. A free that was
+//!   already running when the magazines were closed also ends in the slab (see
+//!   [`Layer::close`](uslab_magazine::Layer::close)). Every path that puts an object into a slab checks for waiters
+//!   afterwards.
+//! * **No lost wake-up by an object.** A waiter first sets `closed`, and then searches each slab under its node's lock.
+//!   A free first puts its object into the slab under the node's lock, and then reads `closed`. The thread that takes
+//!   the lock second sees what the other thread did.
+//! * **No lost wake-up by a charge.** A waiter sets `waiting` and then adds 0 to the charge. A thread that frees a slab
+//!   first reduces the charge, and then reads `waiting`. The thread that is second in the modification order of the
+//!   charge sees what the other thread did. A thread that sees a waiter sets `grow`, which makes the first waiter try
+//!   to make a slab. A waiter that leaves the first place also sets `grow`, for the next waiter.
+//! * **Unconstructed objects** are not handed to a waiter, because constructors run without a lock. A thread that frees
+//!   an unconstructed object to its slab sets `grow`. The first waiter takes such an unconstructed object from the slab
+//!   and constructs it.
+//! * **Accounts.** A waiter at an account's limit waits in its cache's queue. The account's first waiter closes the
+//!   magazines of all caches of the account, and each cache frees its slabs as they become empty. After a free, a cache
+//!   opens its magazines if the account no longer has waiters.
 //! * **Fairness.** An object is given to the waiter with the lowest ticket that has no object yet. Slabs refuse other
 //!   allocations while there are waiters ([`SlabSupplier`](crate::cache::alloc)), and a new waiter joins at the end. A first poll does
 //!   not return before the CPUs have been drained. An object that was given to a waiter stays with that waiter, however late
 //!   the waiter runs.
-//! * **Cancellation.** A waiter that is dropped leaves the queue. The dropped waiter's object is freed, and thereby passed to
-//!   the next waiter. If the first waiter is dropped, the next waiter tries to grow the cache. A leaked future (`mem::forget`)
-//!   gets one object, which is lost until the cache is destroyed. Until the leaked future has its object, later waiters make no
-//!   slabs. Later waiters also make no slabs as long as the first waiter is not polled.
-//! * **Shrinkers** are called by an allocation before it waits. A shrinker whose lock was taken may be able to free objects a
-//!   moment later, and no free announces that. Therefore a waiting thread calls shrinkers again periodically, and the reaper
-//!   calls them for futures. The first waiter wakes the reaper, which does not sleep until there are no waiters.
-//! * **RCU readers** do not announce their exit. While objects of its cache or account are in a grace period, a waiting thread
-//!   periodically advances the collector; the reaper does so for futures. Without objects in a grace period, the thread sleeps
-//!   until it is woken. A waiting thread reads the counts of objects in a grace period by adding 0. A thread that raises a
-//!   count from 0 sees the waiter, and wakes it. Whichever thread is second in the modification order of the count sees the
-//!   other thread's step. Registering a shrinker at a limit also wakes threads; the lock of the shrinkers' list orders
-//!   registration and wait.
-//! * **Wakers** are user code. The queue's lock is never held while a waker runs or is dropped. A panic of a waker is
+//! * **Cancellation.** A waiter that is dropped leaves the queue. The dropped waiter's object is freed, and thereby
+//!   passed to the next waiter. If the first waiter is dropped, the next waiter tries to grow the cache. A leaked
+//!   future (`mem::forget`) gets one object, which is lost until the cache is destroyed. Until the leaked future has
+//!   its object, later waiters make no slabs. Later waiters also make no slabs as long as the first waiter is not
+//!   polled.
+//! * **Shrinkers** are called by an allocation before it waits. If another thread holds a lock that a shrinker needs,
+//!   the shrinker may be able to free objects a moment later, which no free announces. Therefore a waiting thread calls
+//!   shrinkers again periodically, and the reaper calls them for futures. The first waiter wakes the reaper, which does
+//!   not sleep while there are waiters.
+//! * **RCU readers** do not announce their exit. While objects of its cache or account are in a grace period, a waiting
+//!   thread periodically advances the collector; the reaper does so for futures. If no objects are in a grace period,
+//!   the thread sleeps until it is woken. A waiting thread reads the counts of objects in a grace period by adding 0. A
+//!   thread that raises such a count from 0 sees the waiter, and wakes it. The thread that is second in the
+//!   modification order of the count sees what the other thread did. Registering a shrinker at a limit also wakes
+//!   threads; the lock of the shrinkers' list orders registration and wait.
+//! * **Wakers** are user code. No thread holds the queue's lock while it runs or drops a waker. A panic of a waker is
 //!   contained, because the caller may hold objects, and has other waiters to wake.
-//! * **Lock order:** the queue's lock before `Drains`, `Depot` and `Node`.
+//! * **Lock order:** take the queue's lock before the locks of `Drains`, `Depot` and `Node`.
 //!
 //! A cache with waiters is slow: each allocation and free takes the queue's lock and a node's lock. The first waiter
-//! pays for a drain of all CPUs; each waiter that joins before this drain is done also pays for one. If callers did not
-//! wait, each allocation that fails at the limit would pay for a drain, too.
+//! pays for a drain of all CPUs, and so does each waiter that joins before this drain ends. Without waiting, each
+//! allocation that fails at the limit would also pay for a drain.
 
 use super::queue::{Queue, Waiter};
 use crate::cache::alloc::SlabSupplier;
@@ -74,10 +78,11 @@ use uslab_magazine::tracepoints::OperationKind;
 
 /// Interval at which a sleeping thread calls the shrinkers again, if any, and advances the RCU collector.
 const SHRINKER_INTERVAL: Duration = Duration::from_millis(10);
-/// A repeated call of a shrinker requests `1 / REPEAT_DIVISOR` of the shrinker's count.
+/// A repeated call requests that a shrinker frees `1 / REPEAT_DIVISOR` of its objects.
 const REPEAT_DIVISOR: usize = 8;
 
-/// Runs a waker, which is user code. The panic hook has reported a panic already; the remaining wakers still run.
+/// Runs a waker, which is user code. If a waker panics, the panic hook has already reported the panic, and the
+/// remaining wakers still run.
 fn quietly(run: impl FnOnce()) {
     assert_unlocked();
     contain_panic(run);
@@ -93,14 +98,14 @@ impl Cache {
         self.waiters.waiting.load(Relaxed)
     }
 
-    /// Number of waiters that have not been given an object.
+    /// Number of waiters that have not yet been given an object.
     pub(in crate::cache) fn waiting(&self) -> usize {
         let queue = self.queue();
         queue.entries.len() - queue.served_waiters
     }
 
-    /// Resets the queue in the child of a fork. Other waiting threads do not exist in the child, and this thread finds that its
-    /// wait is over.
+    /// Resets the queue in the child of a fork. Other waiting threads do not exist in the child, and this thread finds
+    /// that its own wait is over.
     ///
     /// # Safety
     /// By the contract of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads), the lock is held.
@@ -129,8 +134,8 @@ impl Cache {
         queue
     }
 
-    /// Publishes the queue's state; call this after each change of the queue. Returns the waker of the first waiter if that
-    /// waiter should try to grow the cache.
+    /// Publishes the queue's state; call this after each change of the queue. Returns the waker of the first waiter, if
+    /// that waiter should try to grow the cache.
     fn settle(&self, queue: &mut Queue) -> Option<Waker> {
         let (waiters, account) = (&self.waiters, self.config.account.as_ref());
         let is_waiting = queue.is_waiting();
@@ -143,7 +148,8 @@ impl Cache {
             account.into_iter().for_each(|account| account.end_wait());
         }
         let closed = is_waiting || account.is_some_and(|account| account.is_waited_for());
-        // Relaxed: written under the lock, and only a hint to readers without the lock.
+        // Relaxed: the flag is written under the lock, and is only a hint to readers without the
+        // lock.
         if closed != waiters.closed.load(Relaxed) {
             waiters.closed.store(closed, Relaxed);
             match closed {
@@ -179,14 +185,14 @@ impl Cache {
             }
         });
         if begins {
-            // From now on this cache's waiting threads watch the account's other caches, too.
+            // From now on this cache's waiting threads also watch the account's other caches.
             self.wake_own_threads();
             self.core.close_account(&self.operation(OperationKind::Reclaim), account);
         }
         begins
     }
 
-    /// Appends a waiter to the queue, and writes its ticket to `place` before any other step.
+    /// Appends a waiter to the queue; the first step is to write the waiter's ticket to `place`.
     fn join(&self, waker: &Waker, is_thread: bool, place: &mut Option<u64>) -> Result<(), AllocError> {
         let mut waker = Some(waker.clone());
         let mut larger = VecDeque::new();
@@ -211,16 +217,16 @@ impl Cache {
             *place = Some(ticket);
             queue.grow |= is_first;
             queue.closings += u64::from(is_first);
-            // The returned waker belongs to this waiter, which is not asleep.
+            // The returned waker belongs to this waiter, which is running and need not be woken.
             let own = self.settle(&mut queue);
             drop(queue);
             quietly(|| drop(own));
             return Ok(());
         }
     }
-    /// Flushes all CPUs and depots to the slabs, for the waiters. The first waiter flushes; each waiter that joins
-    /// before this flush is done also flushes. Until the flush is done, a CPU may hold an object that a later waiter
-    /// would get.
+    /// Flushes the objects of all CPUs and depots to the slabs, so that the waiters get them. The first waiter
+    /// flushes, and so does each waiter that joins before this flush ends. Until the flush ends, a CPU may hold an
+    /// object that a later waiter would get.
     fn call_in(&self) {
         let Queue { closings, called_in, .. } = *self.queue();
         if called_in < closings {
@@ -232,7 +238,7 @@ impl Cache {
         }
     }
 
-    /// Gives free objects of the slabs to waiters. Runs after each free to a slab.
+    /// Hands free objects of the slabs to waiters. Every free to a slab calls this function.
     #[inline]
     pub(in crate::cache) fn serve(&self, op: &Operation) {
         // Relaxed: see "No lost wake-up" in the module docs.
@@ -283,7 +289,7 @@ impl Cache {
         Some([waker, self.settle(&mut queue)])
     }
 
-    /// Lets the first waiter try to make a slab, after the charge fell.
+    /// Makes the first waiter try to make a slab, after the charge has decreased.
     pub(in crate::cache) fn let_grow(&self) {
         if self.has_waiters() {
             self.update_queue(|queue| queue.grow = true);
@@ -293,7 +299,8 @@ impl Cache {
     pub(in crate::cache) fn limit_changed(&self) {
         self.update_queue(|queue| queue.grow = true);
     }
-    /// Runs the shrinkers of the exhausted cache or account once more, for a part of their counts, if there are waiters.
+    /// If there are waiters, runs the shrinkers of the exhausted cache or account once more, for a part of their
+    /// objects.
     pub(in crate::cache) fn rerun_shrinkers(&self, gfp: Gfp) {
         if !self.has_waiters() || !gfp.may_reclaim() {
             return;
@@ -305,7 +312,7 @@ impl Cache {
             None => ask(self),
         }
     }
-    /// Returns `true` if objects of this cache wait for readers. If a thread defers a free after this call, it wakes
+    /// Returns `true` if objects of this cache wait for readers. A thread that defers a free after this call wakes
     /// the waiters.
     #[cfg(not(loom))]
     fn has_in_grace(&self) -> bool {
@@ -316,7 +323,7 @@ impl Cache {
     #[cfg(not(loom))]
     fn must_look(&self) -> bool {
         let mut of_account = self.config.account.iter().flat_map(|account| self.core.of_account(account));
-        // A checker's clock does not advance, so the reaper runs the shrinkers there.
+        // The clock of a model checker does not advance, so there the reaper runs the shrinkers.
         let asks = !cfg!(shuttle) && self.core.shrinkers.has_limits();
         asks || self.has_in_grace() || of_account.any(|cache| cache.has_in_grace())
     }
@@ -334,7 +341,8 @@ impl Cache {
             wake(core::iter::from_fn(|| self.queue().next_thread(&mut tickets)));
         }
     }
-    /// Sleeps until the thread is woken or `deadline` passes; returns `true` if it was woken.
+    /// Sleeps until another thread wakes this thread or `deadline` passes; returns `true` if the
+    /// thread was woken.
     fn sleep(&self, parker: &Parker, deadline: Option<Instant>, _gfp: Gfp) -> bool {
         #[cfg(not(loom))]
         while self.must_look() {
@@ -357,8 +365,8 @@ impl Cache {
             self.config.per_cpu.reopen();
         }
     }
-    /// Closes the magazines for good, once the cache has no owner. Futures borrow the cache, so any remaining entries in the
-    /// queue were leaked.
+    /// Closes the magazines for the rest of the cache's life, because the cache has no owner any more. Futures borrow
+    /// the cache, so any remaining entries of the queue were leaked.
     pub(in crate::cache) fn close_for_good(&self) {
         let mut queue = self.queue();
         queue.is_left = true;
@@ -386,12 +394,13 @@ impl Cache {
             Err(error @ AllocError::Memory(_)) => self.reclaim(op, &source, error, again),
             result => result,
         };
-        // The new slab may have more free objects, which go to other waiters.
+        // The new slab may have more free objects, which other waiters get.
         self.serve(op);
         result
     }
 
-    /// Allocates below the limit. Returns `None` if the caller must wait, and errors that are not about the limit.
+    /// Allocates an object if the cache is below its limit. Returns `None` if the caller must wait, and returns
+    /// errors that do not concern the limit.
     #[inline]
     fn acquire_now(&self, gfp: Gfp) -> Option<Result<NonNull<u8>, AllocError>> {
         if self.has_waiters() {
@@ -399,7 +408,7 @@ impl Cache {
         }
         let result = self.alloc(gfp);
         if result.is_err_and(AllocError::is_limit) {
-            // The operation waits, so it has not failed.
+            // The operation will wait, so it does not count as failed.
             self.counts.failures.sub(1);
             return None;
         }
@@ -426,7 +435,6 @@ impl Cache {
             let mut mine = Some(waker.clone());
             let mut queue = self.queue();
             let Some(at) = queue.find(ticket) else {
-                // A fork emptied the queue.
                 *place = None;
                 continue;
             };
@@ -463,8 +471,8 @@ impl Cache {
         self.counts.waits.add(1);
         self.counts.waited.add(left.waited());
     }
-    /// Leaves the queue and frees the object that the waiter was given. If `grow` is true, the next waiter tries to
-    /// make a slab in any case.
+    /// Leaves the queue, and frees the object that the waiter was given, if any. If `grow` is true, the next waiter
+    /// tries to make a slab in any case.
     fn leave(&self, ticket: u64, grow: bool) {
         let mut queue = self.queue();
         let Some(at) = queue.find(ticket) else { return };
@@ -532,7 +540,7 @@ pub struct Acquiring<'c> {
     gfp: Gfp,
     /// True if a thread waits through this future, in [`KmemCache::acquire_timeout`](crate::KmemCache::acquire_timeout).
     is_thread: bool,
-    /// The waiter's ticket while it is queued.
+    /// The waiter's ticket, as long as the waiter is in the queue.
     place: Option<u64>,
 }
 
@@ -589,7 +597,6 @@ mod tests {
         assert_eq!(woken.0.get(), 1);
     }
 
-    /// Without waiters, a free to a slab must not access the queue.
     #[cfg(debug_assertions)]
     #[test]
     fn free_without_waiters_does_not_lock_the_wait_queue() {
@@ -598,8 +605,8 @@ mod tests {
         let cache = KmemCache::builder("free", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let [first, second] = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
         {
-            // The free takes only locks that follow the queue's lock in the lock order. Taking the queue's lock again would be
-            // reported.
+            // The free takes only locks that follow the queue's lock in the lock order. If the free took the queue's
+            // lock again, the lock would report an error.
             let _held = cache.cache().queue();
             // SAFETY: the object was allocated above, and is freed once.
             assert!(contain_panic(|| unsafe { cache.free(first) }).is_some());
@@ -704,7 +711,7 @@ mod tests {
         let mut acquire = cache.acquire(Gfp::KERNEL);
         assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(account.charges.is_waited_for());
-        // Runs twice, because the wait ends once.
+        // The loop runs twice, because only the first run ends the wait.
         for _ in 0..2 {
             // SAFETY: the test continues as a forked child's only thread, and no other thread uses the subsystem.
             unsafe {
@@ -719,16 +726,16 @@ mod tests {
         drop((acquire, held));
     }
 
-    /// Regression test: threads that waited were not woken by objects of the account's other caches, if these objects
-    /// already waited for readers.
+    /// Regression test: objects of the account's other caches did not wake waiting threads, if these objects already
+    /// waited for readers.
     #[test]
-    fn sleeping_waiters_wake_if_the_first_awaits_the_account() {
+    fn threads_wake_if_the_first_waiter_waits_for_the_account() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
         let cache = KmemCache::builder("waits", 1000).account(&account).build_in(&subsystem).unwrap();
         let woken = [(); 3].map(|()| Arc::new(CountingWaker(Counter::new(0))));
-        // The queue has a future, and two threads behind it.
+        // The queue contains a future, followed by two threads.
         let tickets = [0, 1, 2].map(|i| {
             let mut place = None;
             cache.cache().join(&Waker::from(woken[i].clone()), i > 0, &mut place).unwrap();

@@ -17,7 +17,8 @@ impl Bytes {
     /// The tag is committed.
     #[inline(always)]
     pub(super) unsafe fn at<'a>(&'a self, memory: &'a Reserved, offset: usize) -> Option<&'a AtomicU8> {
-        // SAFETY: by contract, the tag is committed. An atomic byte is a byte, and all accesses use it.
+        // SAFETY: by contract, the tag is committed. An atomic byte has the layout of a byte, and all
+        // accesses to the tag are atomic.
         Some(unsafe { memory.base().add(offset / BYTES_PER_TAG).cast::<AtomicU8>().as_ref() })
     }
 }

@@ -13,7 +13,7 @@ impl Bytes {
     pub(super) fn new(bytes: usize) -> Self {
         Self((0..bytes * BYTES_PER_TAG / SPACING).map(|_| AtomicU8::new(0)).collect())
     }
-    /// Tag for the byte at `offset` in the pages; `None` if no object begins there.
+    /// Tag for the byte at `offset` in the pages, or `None` if no object can begin there.
     ///
     /// # Safety
     /// This build has no safety condition.

@@ -4,10 +4,11 @@ use core::alloc::Layout;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::Region;
 
-/// Maximum number of freed mappings. Each operation visits all freed mappings, which costs less than a page fault.
+/// Maximum number of freed mappings. Each operation inspects all freed mappings, which costs less than a page
+/// fault.
 const MAX_FREED: usize = 64;
 
-/// One part in `WASTE` of a request is the maximum surplus that is handed out with a mapping.
+/// The surplus that is handed out with a mapping is at most one part in `WASTE` of the request.
 const WASTE: usize = 8;
 
 /// Number of reaping intervals after which an unused mapping is unmapped.
@@ -17,7 +18,7 @@ const IDLE: u8 = 2;
 #[derive(Debug)]
 struct Extent {
     region: Region,
-    /// Number of the latest free of a part of this mapping.
+    /// Number of the latest free that added a part to this mapping.
     freed_at: u64,
     /// Number of intervals that ended since the latest free.
     idle: u8,
@@ -26,7 +27,8 @@ struct Extent {
 /// Freed mappings, with the contents that their last users left.
 ///
 /// # Invariants
-/// No two mappings are adjacent, unless the system refused to join them; `bytes` is the sum of their sizes.
+/// No two mappings are adjacent, unless the system refused to join them, and `bytes` is the sum of the
+/// mappings' sizes.
 #[derive(Debug)]
 pub(super) struct Freed {
     /// The freed mappings, in a box because they are too large for the stack.
@@ -46,7 +48,7 @@ impl Freed {
         self.extents.iter().flatten().map(|extent| &extent.region)
     }
 
-    /// Takes the smallest mapping that holds `layout`, and cuts off a surplus.
+    /// Takes the smallest mapping that has room for `layout`, and cuts off its surplus.
     pub(super) fn take(&mut self, layout: Layout) -> Option<Region> {
         let bytes = layout.size().max(1).checked_next_multiple_of(PAGE_SIZE)?;
         let fits = |region: &Region| {
@@ -62,13 +64,14 @@ impl Freed {
         Some(region)
     }
 
-    /// Keeps a freed mapping. If the list is full, returns the mapping that has been unused for longest.
+    /// Keeps a freed mapping. If the list is full, returns the mapping that has been unused for the
+    /// longest time.
     pub(super) fn put(&mut self, mut region: Region) -> Option<Region> {
         self.bytes += region.bytes();
         for slot in &mut self.extents {
             let Some(Extent { region: mut other, freed_at, idle }) = slot.take() else { continue };
             let join_result = match other.join(region) {
-                // The new mapping is joined to its lower neighbour.
+                // The new mapping is joined to the mapping below it.
                 Ok(()) => {
                     region = other;
                     continue;
@@ -90,8 +93,8 @@ impl Freed {
         victim
     }
 
-    /// Takes a mapping to unmap if more than `max_bytes` bytes are kept: the mapping that has been unused for longest, and no more
-    /// of it than necessary.
+    /// If more than `max_bytes` bytes are kept, takes the mapping that has been unused for the longest time, or the
+    /// part of it that must be unmapped.
     pub(super) fn pop_above(&mut self, max_bytes: usize) -> Option<Region> {
         let excess = self.bytes.checked_sub(max_bytes).filter(|excess| *excess > 0)?;
         let slot = self.oldest()?;
@@ -107,7 +110,7 @@ impl Freed {
         self.extents.iter_mut().flatten().for_each(|extent| extent.idle = extent.idle.saturating_add(1));
     }
 
-    /// Takes a mapping that has been unused for too long.
+    /// Takes a mapping that was unused for [`IDLE`] intervals, if there is one.
     pub(super) fn pop_idle(&mut self) -> Option<Region> {
         let idle = |slot: &&mut Option<Extent>| slot.as_ref().is_some_and(|extent| extent.idle >= IDLE);
         let region = self.extents.iter_mut().find(idle)?.take()?.region;
@@ -145,7 +148,6 @@ mod tests {
         sizes.sort_unstable();
         sizes
     }
-    /// Maps adjacent regions with the given sizes in MiB.
     fn row<const N: usize>(mib: [usize; N]) -> [Region; N] {
         let mut rest = Some(mapped(mib.iter().sum::<usize>() * MIB));
         mib.map(|mib| {
@@ -239,8 +241,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the kept mappings with a list of the owners of all bytes. No byte may have two owners, and the kept bytes
-        /// must be all bytes that were put and not taken.
+        /// Compares the kept mappings with a list of the owners of all bytes. No byte may have two owners, and the kept
+        /// bytes must be exactly the bytes that were put and not taken.
         #[test]
         fn freed_mappings_agree_with_a_list(steps in prop::collection::vec((0..10_u8, 1..64_usize, any::<prop::sample::Index>()), 1..80)) {
             let (mut freed, mut held, mut kept) = (Freed::new(), Vec::<Region>::new(), 0);

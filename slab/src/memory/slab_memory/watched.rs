@@ -1,4 +1,4 @@
-//! Object ownership in models: a cell for each object, which a checker watches.
+//! Ownership of objects in models, as one cell per object that the model checker watches.
 
 use super::SlabMemory;
 use crate::geometry::SPACING;
@@ -44,7 +44,8 @@ impl Owners {
     pub(super) fn take_back(&self, memory: &SlabMemory, object: NonNull<u8>) {
         self.owner_of(memory, object).set(false, object);
     }
-    /// Reports that the memory of these pages is lost. No object on the pages is out, or is allocated concurrently.
+    /// Reports that the memory of these pages is lost. No object on the pages is in use, and no thread allocates
+    /// one concurrently.
     pub(super) fn discard(&self, first: Pfn, pages: u32) {
         tell!("discards {pages} pages from page {first}");
         let objects_per_page = PAGE_SIZE / SPACING;

@@ -1,8 +1,8 @@
 //! Fork handlers (`pthread_atfork`) that hold every lock of the process-wide malloc across a fork.
 //!
-//! The handlers are registered when the library is loaded, or else at the allocator's start, which is before almost all other
-//! registrations. Other libraries' fork handlers therefore run before the malloc's handlers take the locks, and after they
-//! release the locks.
+//! The handlers are registered when the library is loaded, or otherwise at the allocator's start, which is before
+//! almost all other handlers are registered. Other libraries' fork handlers therefore run before the malloc's handlers
+//! take the locks, and after these handlers release the locks.
 
 use super::{PROCESS, STARTING};
 use crate::cache::core::Core;
@@ -11,7 +11,6 @@ use uslab_magazine::Fork;
 use uslab_magazine::sync::AtomicBool;
 use uslab_magazine::sync::Ordering::Relaxed;
 
-/// Registers the fork handlers, once.
 pub(super) fn register() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     // Relaxed: the flag only selects the thread that registers the handlers.
@@ -23,7 +22,7 @@ pub(super) fn register() {
 }
 
 std::thread_local! {
-    /// The subsystem whose locks the forking thread holds.
+    /// The subsystem whose locks this thread holds while it forks.
     static FORKING: Cell<Option<&'static Core>> = const { Cell::new(None) };
 }
 

@@ -1,9 +1,9 @@
-//! Pressure events on systems other than Linux; these systems have no pressure events.
+//! Pressure events on systems other than Linux, which do not have them.
 
 use super::Psi;
 use std::io;
 
-/// Uninhabited, because no pressure can be watched.
+/// An uninhabited type, because these systems have no pressure to watch.
 #[derive(Debug)]
 pub(crate) enum Watched {}
 
@@ -18,7 +18,7 @@ impl Psi {
     }
 }
 
-/// Waits for the next event of `watched`; on these systems, no value of its type exists.
+/// Waits for the next event of `watched`, of whose type no value exists on these systems.
 pub(crate) fn next(watched: &Watched, _: &io::PipeReader) -> bool {
     match *watched {}
 }

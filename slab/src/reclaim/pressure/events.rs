@@ -6,7 +6,6 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A pressure file, which becomes ready at each event.
 pub(crate) type Watched = OwnedFd;
 
 impl Psi {
@@ -24,7 +23,8 @@ impl Psi {
     }
 }
 
-/// Waits for the next event of `watched`. Returns `false` once `stop` is closed or broken, or no more events can come.
+/// Waits for the next event of `watched`. Returns `false` once `stop` is closed or broken, or if no more events can
+/// happen.
 pub(crate) fn next(watched: &Watched, stop: &io::PipeReader) -> bool {
     loop {
         let mut fds =

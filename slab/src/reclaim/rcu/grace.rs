@@ -1,8 +1,9 @@
-//! Grace periods under shuttle: a minimal implementation of the guarantees of `crossbeam-epoch`. The atomics and collector of
-//! `crossbeam-epoch` belong to the process: they would outlive executions, and run closures in another execution.
+//! Grace periods under shuttle: a minimal implementation of the guarantees of `crossbeam-epoch`. The atomics and
+//! collector of `crossbeam-epoch` belong to the process: they would outlive executions, and run closures in another
+//! execution.
 //!
-//! A deferred closure runs when all readers that were pinned at the time of the deferral have unpinned. A closure runs
-//! in a thread that pins or flushes, immediately or later, depending on the schedule.
+//! A deferred closure runs when all readers that were pinned when the closure was deferred have unpinned. The closure
+//! runs in a thread that pins or flushes, immediately or later, depending on the schedule.
 
 use core::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -17,14 +18,14 @@ struct Periods {
     waiting: VecDeque<(u64, Box<dyn FnOnce() + Send>)>,
 }
 
-/// State of an execution; all of its threads run on one system thread, and threads switch only between accesses.
+/// State of one execution, whose threads all run on one system thread and switch only between accesses.
 #[derive(Default)]
 struct SharedPeriods(RefCell<Periods>);
 // SAFETY: one system thread runs all threads, and no access is interrupted.
 unsafe impl Sync for SharedPeriods {}
 impl Drop for SharedPeriods {
     fn drop(&mut self) {
-        // The closures of a failed execution have no checker any more.
+        // After a failed execution, no model checker is left for its closures.
         core::mem::forget(core::mem::take(&mut self.0.borrow_mut().waiting));
     }
 }
@@ -33,11 +34,10 @@ lazy_static! {
     static ref PERIODS: SharedPeriods = SharedPeriods::default();
 }
 
-/// A pinned reader; dropping the guard unpins it.
+/// A pinned reader, which is unpinned when the guard is dropped.
 #[derive(Debug)]
 pub struct Guard(u64);
 
-/// Enters a read-side section.
 pub(super) fn pin() -> Guard {
     relax();
     let mut periods = PERIODS.0.borrow_mut();

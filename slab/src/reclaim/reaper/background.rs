@@ -11,16 +11,17 @@
 //!
 //! # Rules
 //!
-//! * Allocations that make a slab, take a block, map memory, or wait at a limit start the thread. Frees never start the thread,
-//!   because thread libraries free memory while they may hold the locks that a new thread needs. The starting thread holds none
-//!   of the subsystem's locks. Allocations made by the start find the reaper running already.
+//! * Allocations that make a slab, take a block, map memory, or wait at a limit start the thread. Frees never start the
+//!   thread, because thread libraries free memory while they hold locks that starting a thread may need. The starting
+//!   thread holds none of the subsystem's locks. If the start itself allocates, these allocations find the reaper
+//!   already running.
 //! * The C library makes the thread, because `std`'s thread start reads the environment under a lock, and registers destructors
 //!   of thread-locals.
-//! * A free unparks the thread through a word and a futex, without a lock or an allocation.
-//! * The thread holds the subsystem only while it ends an interval. Dropping the subsystem's last user wakes the thread, which
-//!   then exits.
-//! * A process whose main thread called `pthread_exit` lives as long as it has threads. If only the library's threads are left,
-//!   they exit, which ends the process.
+//! * A free unparks the thread by a word and a futex, without a lock or an allocation.
+//! * The thread keeps the subsystem alive only while it ends an interval. When the last user of the subsystem drops it,
+//!   the drop wakes the thread, which then exits.
+//! * A process whose main thread called `pthread_exit` lives as long as it has threads. If only the library's threads
+//!   are left, they exit, which ends the process.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -29,14 +30,15 @@ use uslab_magazine::sync::thread::{Thread, current, park_timeout};
 use uslab_magazine::sync::unseen::AtomicU64;
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, MODEL, contain_panic};
 
-/// Bytes of committed pages and mappings above 4 MiB at which a subsystem starts its thread. A smaller subsystem is not
-/// worth a thread.
+/// Bytes of committed pages, plus mappings above 4 MiB, at which a subsystem starts its thread. A smaller subsystem is
+/// not worth a thread.
 pub const START_BYTES: usize = 8 << 20;
 
-/// Number of consecutive intervals without work after which the thread sleeps: more than the flush of a depot takes.
+/// Number of consecutive intervals without work after which the thread sleeps, which is more than flushing a depot
+/// takes.
 const QUIET: u32 = 4;
 
-/// Interval at which the sleeping thread checks if it is the last thread of the process.
+/// Interval at which the sleeping thread checks if it is the process's last thread.
 const LAST_THREAD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// State of the thread of [`Config::reap_every`](crate::Config::reap_every).
@@ -52,13 +54,13 @@ const LAST_THREAD_INTERVAL: Duration = Duration::from_secs(1);
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum ReaperThread {
-    /// No reaper was configured.
+    /// The configuration requests no reaper.
     Off,
     /// The thread has not started: the subsystem is too small, or the system refused a thread.
     Wanted,
     /// The thread runs, and ends intervals.
     Running,
-    /// The thread sleeps until pages are freed, or a waiter joins.
+    /// The thread sleeps until pages are freed or a waiter joins.
     Asleep,
 }
 use ReaperThread::{Asleep, Off, Running, Wanted};
@@ -98,18 +100,17 @@ pub struct ReaperInfo {
 
 /// Operations that the reaper's thread calls on a subsystem.
 pub(crate) trait Reap: Send + Sync {
-    /// Ends a reaping interval. Returns the number of bytes decommitted.
+    /// Ends a reaping interval. Returns the number of decommitted bytes.
     fn end_interval(&self) -> usize;
-    /// Frees all unused memory, when the system is short of memory.
+    /// Frees all unused memory, because the system is short of memory.
     fn free_unused(&self);
-    /// Counter of changes: if it is unchanged, another interval finds no work.
+    /// Counter of changes; if it has not changed, another interval would find no work.
     fn changes(&self) -> u64;
-    /// Returns `true` if the next interval is needed: a cache has a waiter, or the state [changed](Self::changes)
-    /// without a wake-up.
+    /// Returns `true` if another interval is needed, because a cache has a waiter, or the state has
+    /// [changed](Self::changes) without waking the thread.
     fn is_needed(&self, _seen: u64) -> bool {
         false
     }
-    /// The subsystem's reaper thread.
     fn background(&self) -> &Background;
 }
 
@@ -121,7 +122,7 @@ pub(crate) struct Background {
     interval: Fixed,
     /// MiB of committed pages at which the thread is started.
     start_at: Fixed,
-    /// Handle that wakes the thread; null until the thread sets it.
+    /// Handle that wakes the thread, or null until the thread has stored it.
     thread: AtomicPtr<Thread>,
     intervals: Counter,
     refused: Counter,
@@ -133,7 +134,7 @@ impl Background {
         let new = Self {
             state: AtomicU32::new(Off as u32),
             interval: Fixed::new(0),
-            // Models need a reaper at any size, because they are small.
+            // Subsystems of models are small, so they need a reaper at any size.
             start_at: Fixed::new(if cfg!(shuttle) { 0 } else { (START_BYTES >> 20) as u32 }),
             thread: AtomicPtr::new(core::ptr::null_mut()),
             intervals: Counter::new(0),
@@ -146,20 +147,22 @@ impl Background {
         new
     }
 
-    /// Sets the reaping interval in milliseconds, at least one.
+    /// Sets the reaping interval, which is at least one millisecond.
     pub(crate) fn reap_every(&self, interval: Duration) {
         self.interval.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
-        // Relaxed: the state is a hint to the next allocation that grows the subsystem.
+        // Relaxed: the state is only a hint to the next allocation that grows the subsystem.
         let _ = self.state.compare_exchange(Off as u32, Wanted as u32, Relaxed, Relaxed);
     }
 
-    /// Returns `true` if the thread should be started once the subsystem is large enough.
+    /// Returns `true` if a reaper was requested and should start once the subsystem is large
+    /// enough.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
         self.is_served_by(Wanted)
     }
 
-    /// Starts the reaper thread if `committed` bytes are enough.
+    /// Starts the reaper thread if the subsystem has reached the size for it, with `committed`
+    /// bytes.
     #[cold]
     pub(crate) fn start(&self, committed: usize) {
         let committed = committed as u64;
@@ -167,7 +170,8 @@ impl Background {
             self.start_at.set(u32::try_from(committed >> 19).unwrap_or(u32::MAX));
         }
     }
-    /// Starts the reaper thread if it is wanted. Returns `false` if the system refuses a thread.
+    /// Starts the reaper thread if one was requested and is not running. Returns `false` if the
+    /// system refuses a thread.
     fn start_now(&self) -> bool {
         // Relaxed: the exchange only selects the starting thread; the new thread gets its data through the start itself.
         if self.state.compare_exchange(Wanted as u32, Running as u32, Relaxed, Relaxed).is_err() {
@@ -187,7 +191,7 @@ impl Background {
         !cfg!(loom) && self.state.load(Relaxed) == thread as u32
     }
 
-    /// Wakes the reaper thread, after pages were freed or a waiter joined.
+    /// Wakes the reaper thread after pages were freed or a waiter joined.
     #[inline]
     pub(crate) fn wake(&self) {
         if self.is_served_by(Asleep) {
@@ -214,7 +218,8 @@ impl Background {
 
     /// Resets the state in the child of a fork, which has no reaper thread. The child's next growth or waiter starts a thread.
     pub(crate) fn in_child(&self) {
-        // Relaxed: the child has one thread. The handle is leaked, as is everything that other threads owned.
+        // Relaxed: the child has one thread. The handle is leaked, like everything that the parent's other
+        // threads owned.
         self.thread.store(core::ptr::null_mut(), Relaxed);
         if self.state.load(Relaxed) != Off as u32 {
             self.state.store(Wanted as u32, Relaxed);
@@ -236,7 +241,8 @@ impl Drop for Background {
         // Acquire: pairs with the Release in `run`.
         let thread = self.thread.load(Acquire);
         if !thread.is_null() {
-            // SAFETY: `run` made the handle from a box. `self` is being dropped, so it has no other user.
+            // SAFETY: `run` made the handle from a box. `self` is being dropped, so no other thread uses
+            // the handle.
             unsafe { Box::from_raw(thread) }.unpark();
         }
     }
@@ -266,20 +272,22 @@ fn run(weak: &Weak<dyn Reap>) {
         } else {
             quiet = 0;
             // Relaxed: the locks of the zones and of mappings order the store. A free is either counted below, or takes
-            // its lock afterwards and then sees that the thread sleeps.
+            // its lock afterwards and then sees that the thread is asleep.
             own.state.store(Asleep as u32, Relaxed);
             if core.changes() != seen {
                 own.state.store(Running as u32, Relaxed);
             }
             drop(core);
-            // Sleep until another thread frees pages, waits at a limit, or drops the subsystem.
+            // The thread now sleeps until another thread frees pages, waits at a limit, or drops
+            // the subsystem.
             let sleeps =
                 |core: Arc<dyn Reap>| core.background().is_served_by(Asleep) && !core.is_needed(seen);
             while !are_alone() && weak.upgrade().is_some_and(sleeps) {
                 park_timeout(LAST_THREAD_INTERVAL);
             }
             if let Some(core) = weak.upgrade() {
-                // Relaxed: the exchange only ends the sleep, unless a waker has already ended it.
+                // Relaxed: the exchange only ends the sleep, unless another thread has already
+                // ended it.
                 _ = core.background().state.compare_exchange(Asleep as u32, Running as u32, Relaxed, Relaxed);
             }
         }
@@ -290,15 +298,15 @@ fn run(weak: &Weak<dyn Reap>) {
 }
 
 fn wait(interval: Duration) {
-    // Time does not pass under shuttle, where only a wake-up ends the park below. A lost wake-up is thus found.
+    // Time does not pass under shuttle, where only a wake-up ends the park below. Shuttle therefore finds a
+    // lost wake-up.
     if cfg!(shuttle) { uslab_magazine::sync::relax() } else { park_timeout(interval) }
 }
 
-/// Pid in the upper half, and in the lower half the number of library threads of that process. The child of a fork has
-/// no library threads, and library threads do not keep a process alive.
+/// The upper half contains a pid, and the lower half the number of library threads in that process. The child of a
+/// fork has no library threads, so the pid shows if the number is valid; library threads do not keep a process alive.
 static LIBRARY_THREADS: AtomicU64 = AtomicU64::new(0);
 
-/// Changes the number of library threads.
 fn change_own(change: impl Fn(u32) -> u32) {
     let process = u64::from(std::process::id()) << 32;
     // Relaxed, here and at the read: the counter publishes no other data.
@@ -348,7 +356,7 @@ pub fn are_alone() -> bool {
         let mut fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
         let is_over = fields.next() == Some("Z");
         let threads: Option<u64> = fields.nth(16).and_then(|threads| threads.parse().ok());
-        // A thread that starts or exits during the check may or may not be counted: the next check decides.
+        // A thread that starts or exits during this check may be counted or not, so the next check decides.
         is_over && LIBRARY_THREADS.load(Relaxed) == own && threads == Some(1 + (own & u64::from(u32::MAX)))
     }
     #[cfg(not(target_os = "linux"))]
@@ -365,13 +373,14 @@ mod thread {
     /// Size of the thread's stack in bytes, as in `std`, because destructors run on it.
     const STACK: usize = 2 << 20;
 
-    /// Starts a reaper thread, which handles no signals. Returns `false` if the system refuses a thread.
+    /// Starts a reaper thread, in which all signals are blocked. Returns `false` if the system refuses a
+    /// thread.
     pub(super) fn start(core: Weak<dyn Reap>) -> bool {
         let (mut attributes, mut id) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let core = Box::into_raw(Box::new(core));
-        // SAFETY: each value is initialised by the first call that gets it. The new thread owns its argument; without a
-        // new thread, this function keeps it.
+        // SAFETY: each value is initialised by the first call that receives it. The new thread owns its argument;
+        // without a new thread, this function keeps it.
         unsafe {
             if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
                 drop(Box::from_raw(core));
@@ -379,7 +388,8 @@ mod thread {
             }
             libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
             libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
-            // The new thread inherits this mask, because no signal handler of the program should run on it.
+            // The new thread inherits this signal mask, because it should run no signal handler of the
+            // program.
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
             let made = libc::pthread_create(id.as_mut_ptr(), attributes.as_ptr(), main, core.cast());
@@ -394,11 +404,11 @@ mod thread {
 
     extern "C" fn main(core: *mut c_void) -> *mut c_void {
         #[cfg(target_os = "linux")]
-        // SAFETY: the name has less than 16 bytes and ends in a NUL.
+        // SAFETY: the name has fewer than 16 bytes and ends in a NUL.
         unsafe {
             libc::prctl(libc::PR_SET_NAME, c"uslab-reaper".as_ptr());
         }
-        // SAFETY: the pointer came from `start`, which gave up its ownership.
+        // SAFETY: the pointer came from `start`, which passed its ownership to this thread.
         super::run(&unsafe { *Box::from_raw(core.cast::<Weak<dyn Reap>>()) });
         null_mut()
     }

@@ -1,4 +1,4 @@
-//! Models of handles, small and exhaustive: two or three threads, on two pages.
+//! Small, exhaustive models of handles, with two or three threads on two pages.
 
 use super::{ObjectHandle, Objects};
 use crate::Magazines;
@@ -6,7 +6,7 @@ use crate::debug::check::on_cpu;
 use crate::scenarios::world::SMALL;
 use uslab_magazine::sync::thread;
 
-/// H1: a held handle refers to the old object until it is dropped, or the handle is stale.
+/// H1: a held handle refers to the old object until it is dropped, or else the handle is stale.
 pub(in crate::scenarios) fn held_during_a_free_and_the_next_life() {
     let world = Objects::new(SMALL);
     let handle = world.alloc(1);
@@ -23,7 +23,7 @@ pub(in crate::scenarios) fn held_during_a_free_and_the_next_life() {
     Objects::end(world, 1);
 }
 
-/// H2: one of two frees succeeds, and the object is returned once.
+/// H2: of two frees of one handle, one succeeds, and the object is returned to the cache once.
 pub(in crate::scenarios) fn two_frees_of_one_handle() {
     let world = Objects::new(SMALL);
     let handle = world.alloc(1);
@@ -56,14 +56,15 @@ pub(in crate::scenarios) fn two_holders_during_a_free() {
     Objects::end(world, 0);
 }
 
-/// H4: a thread that gets a handle finds the object prepared, and may free it. Weaker orderings fail this model.
+/// H4: a thread that receives a handle finds the object prepared, and may free it. If the memory orderings were
+/// weaker, this model would fail.
 pub(in crate::scenarios) fn a_handle_that_is_passed_on_without_any_ordering() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
         on_cpu(1);
         let Some((handle, _)) = other.shared_handle(0) else { return };
-        // As this thread sees it, the access happens before the object's life begins, or during that life.
+        // For this thread, the access happens either before the object's life begins, or during that life.
         if other.find(handle, 1) && other.cache.free(handle) {
             // In most executions this allocation gets the same object.
             other.alloc(2);
@@ -74,7 +75,8 @@ pub(in crate::scenarios) fn a_handle_that_is_passed_on_without_any_ordering() {
     Objects::end(world, 1);
 }
 
-/// H4: a thread that guesses a handle before it is handed out finds the object prepared, or finds nothing.
+/// H4: a thread that guesses a handle before it is handed out either finds the object prepared, or finds
+/// nothing.
 pub(in crate::scenarios) fn a_handle_guessed_during_its_allocation() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
@@ -106,7 +108,8 @@ pub(in crate::scenarios) fn a_passed_handle_is_freed_without_holding() {
     Objects::end(world, 1);
 }
 
-/// H5: writes precede the next life, whichever thread returned the object. Weaker orderings fail this model.
+/// H5: writes precede the next life, whichever thread returned the object. If the memory orderings were
+/// weaker, this model would fail.
 pub(in crate::scenarios) fn writes_before_a_free_precede_the_next_life() {
     let world = Objects::new(Magazines::Off);
     let handle = world.alloc(1);
@@ -117,7 +120,7 @@ pub(in crate::scenarios) fn writes_before_a_free_precede_the_next_life() {
         drop(other.cache.get(handle));
         let mine = other.alloc(2);
         if mine.index() == 0 {
-            // This thread owns the object and the state of its index.
+            // This thread owns the object, and the state that belongs to its index.
             other.index_0_state.set(2);
         }
     });
@@ -127,7 +130,7 @@ pub(in crate::scenarios) fn writes_before_a_free_precede_the_next_life() {
     Objects::end(world, 1);
 }
 
-/// H6: two objects get two numbers, and two entries.
+/// H6: two objects that are numbered concurrently get two numbers and two entries.
 pub(in crate::scenarios) fn two_objects_get_numbers_concurrently() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
@@ -142,7 +145,7 @@ pub(in crate::scenarios) fn two_objects_get_numbers_concurrently() {
     Objects::end(world, 2);
 }
 
-/// H7: stale handles do not find the new object.
+/// H7: a stale handle does not find the new object that has its number.
 pub(in crate::scenarios) fn a_number_is_reused_after_destruction() {
     let world = Objects::new(Magazines::Off);
     let stale = world.alloc(1);

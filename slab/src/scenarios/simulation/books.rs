@@ -1,13 +1,14 @@
-//! Shadow of all ownership in a simulation, kept separately from the subsystem.
+//! Shadow model of a simulation, which records the owner of all memory separately from the
+//! subsystem.
 
 use super::*;
 
-/// Origin of memory, which determines how it is freed.
+/// Origin of memory, which determines the function that frees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// Memory of the cache in the given slot, with the cache's number.
+    /// The cache in the given slot, with the number of the cache.
     Cache(usize, u64),
-    /// Memory of any cache, including kmalloc's caches.
+    /// Any cache, including kmalloc's caches.
     Any,
     Pool,
     Large(Order),
@@ -48,29 +49,27 @@ impl Object {
     }
 }
 
-/// Expected ownership of all memory, as the operations imply it.
+/// Expected owners of all memory, as the operations imply them.
 #[derive(Default)]
 pub(super) struct Books {
     pub(super) stamps: u64,
     pub(super) owned: BTreeMap<usize, Object>,
-    /// Objects that wait for readers, with their stamp and these readers.
+    /// Objects that wait for readers, each with its stamp and its readers.
     pub(super) waiting: BTreeMap<usize, (u64, Vec<u64>)>,
     pub(super) readers: BTreeSet<u64>,
     /// Objects passed to other threads; `hoard` has objects kept for the shrinker.
     pub(super) posted: Vec<Object>,
     pub(super) hoard: Vec<Object>,
     pub(super) handles: Vec<NamedObject>,
-    /// Number of objects out of the pool, including objects in transit; `pool_most` is the maximum since each thread's
-    /// operation began.
+    /// Number of objects that users have from the pool, including objects in transit; `pool_most` is the maximum since
+    /// each thread's operation began.
     pub(super) pool_out: usize,
     pub(super) pool_most: [usize; 8],
-    /// Waiters at a limit, by the start of their wait.
+    /// Waiters at a limit, by the time at which their wait began.
     pub(super) queued: BTreeMap<u64, QueuedFree>,
 }
 pub(super) struct QueuedFree {
-    /// Address of the waiter's cache.
     pub(super) cache: usize,
-    /// Time at which the waiter joined.
     pub(super) joined: u64,
     /// True if a later waiter was served.
     pub(super) is_due: bool,
@@ -80,7 +79,8 @@ impl Books {
         self.stamps += 1;
         self.stamps
     }
-    /// Records that a waiter from `begun` got an object of this cache. All earlier waiters must have an object, too.
+    /// Records that the waiter whose wait began at `begun` got an object of this cache. All earlier waiters must
+    /// have an object, too.
     pub(super) fn served(&mut self, cache: usize, begun: u64) {
         self.queued.remove(&begun);
         let before = self.queued.values_mut().filter(|other| other.cache == cache && other.joined < begun);
@@ -95,22 +95,22 @@ pub(super) struct NamedObject {
     pub(super) freed: bool,
 }
 
-/// The books, and the set of constructed objects. All threads of an execution run on one system thread, and no thread keeps a
-/// borrow across a switch.
+/// The recorded owners, and the set of constructed objects. All threads of an execution run on one system thread, and
+/// no thread keeps a borrow across a switch of threads.
 #[derive(Default)]
 pub(super) struct Shadow {
     pub(super) books: RefCell<Books>,
     pub(super) made: RefCell<BTreeSet<usize>>,
-    /// Error that a destructor found. The error is stored because a panic of the destructor would be contained.
+    /// Error that a destructor found. The destructor stores the error here, because its panic would be
+    /// contained.
     pub(super) destructed: Cell<Option<&'static str>>,
 }
-// SAFETY: all threads run on one system thread, and no borrow is kept across a switch.
+// SAFETY: all threads run on one system thread, and no borrow is kept across a switch of threads.
 unsafe impl Sync for Shadow {}
-// SAFETY: all threads run on one system thread, and no borrow is kept across a switch.
+// SAFETY: all threads run on one system thread, and no borrow is kept across a switch of threads.
 unsafe impl Send for Shadow {}
 
 impl Shadow {
-    /// Records an owner of memory.
     #[track_caller]
     pub(super) fn adopt(&self, mut object: Object) -> Object {
         let books = &mut *self.books.borrow_mut();

@@ -1,4 +1,5 @@
-//! Operations of a simulation's threads. Each operation asserts what it can check alone.
+//! Operations of a simulation's threads. Each operation asserts everything that it can check
+//! without the other threads.
 
 use super::*;
 use crate::Fork;
@@ -157,7 +158,7 @@ impl SimThread<'_> {
 fn gfp(b: u64) -> Gfp {
     [Gfp::KERNEL, Gfp::KERNEL, Gfp::ZERO, Gfp::NOWAIT, Gfp::HIGH, Gfp::MEMALLOC | Gfp::ZERO][b as usize % 6]
 }
-/// Checks that an object without a constructor is zero if `gfp` requested zeros.
+/// If `gfp` requested zeros, checks that an object without a constructor is zero.
 #[track_caller]
 fn is_zero(gfp: Gfp, slot: &Slot, at: NonNull<u8>) {
     if gfp.contains(Gfp::ZERO) && slot.setup.ctor == 0 {
@@ -197,7 +198,7 @@ fn free(s: &SimThread<'_>, t: &ScriptedOp) {
         s.world.give_back(object);
     }
 }
-/// Frees an object by its address only.
+/// Frees an object, given only its address.
 fn free_any(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(object) = s.pick(t.a) else { return };
     let of = if let Origin::Cache(..) = object.of { Origin::Any } else { object.of };
@@ -258,7 +259,7 @@ fn defer(s: &SimThread<'_>, t: &ScriptedOp) {
                 let readers = books.readers.iter().copied().collect();
                 books.waiting.insert(object.at.addr().get(), (object.stamp, readers));
             });
-            // SAFETY: the object's owner gave it up.
+            // SAFETY: the object's owner has given it up.
             unsafe { slot.cache.free_deferred(object.at) };
         }
         _ => s.hold(object),
@@ -314,7 +315,7 @@ fn read(s: &SimThread<'_>, t: &ScriptedOp) {
     s.ends_reading();
 }
 
-/// Acquires some objects, up to the first object that it must wait for.
+/// Acquires some objects, until it must wait for one.
 fn acquire(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
     _ = (0..1 + t.b % 4).all(|_| s.polls(s.world.wait(s.number(t.a), &slot, gfp(t.b / 4))));
@@ -322,8 +323,8 @@ fn acquire(s: &SimThread<'_>, t: &ScriptedOp) {
 fn poll(s: &SimThread<'_>, t: &ScriptedOp) {
     s.pick_wait(t.a).into_iter().for_each(|wait| _ = s.polls(wait));
 }
-/// Waits like a sleeping thread: polls after each wake-up, for the duration of some operations. At the end the thread cancels
-/// the wait, or leaves it for later.
+/// Waits like a sleeping thread: polls after each wake-up, for the duration of some operations. At the end, the thread
+/// cancels the wait, or leaves the wait for later.
 fn wait(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
     let mut wait = s.world.wait(s.number(t.a), &slot, gfp(t.b / 4));
@@ -367,7 +368,7 @@ fn hoard(s: &SimThread<'_>, t: &ScriptedOp) {
         object => object.into_iter().for_each(|object| s.hold(object)),
     }
 }
-/// As long as fewer objects are out than the reserve holds, an allocation must succeed.
+/// As long as users have fewer objects than a full reserve, an allocation must succeed.
 fn pool_alloc(s: &SimThread<'_>, _: &ScriptedOp) {
     let Some(pool) = s.world.world_parts.borrow().pool.clone() else { return };
     s.books(|books| {
@@ -485,7 +486,7 @@ fn large(s: &SimThread<'_>, t: &ScriptedOp) {
 }
 fn kmalloc(s: &SimThread<'_>, t: &ScriptedOp) {
     let parts = s.world.world_parts.as_ptr();
-    // SAFETY: the parts are not written before the end.
+    // SAFETY: no thread writes to the parts before the end of the execution.
     let Some(kmalloc) = (unsafe { &(*parts).kmalloc }) else { return };
     let size = [8, 100, 1000, 3000][t.a as usize % 4];
     if let Ok(at) = kmalloc.alloc(size, gfp(t.b)) {
@@ -515,7 +516,7 @@ fn drain(s: &SimThread<'_>, t: &ScriptedOp) {
     let to = if t.b & 8 > 0 { from + 1 } else { s.cpus() };
     s.slot(t.a).into_iter().for_each(|slot| slot.cache.drain(from..to));
 }
-/// An object that was in use throughout must be among the live objects.
+/// An object that was in use throughout the call must be in the snapshot of live objects.
 fn live(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a).filter(|slot| slot.setup.merge == 0) else { return };
     let of = |slot: &Slot| Origin::Cache(s.number(t.a), slot.number);
@@ -539,17 +540,17 @@ fn destroy(s: &SimThread<'_>, t: &ScriptedOp) {
         let shared = slot.setup.merge > 0 && others.any(|other| other.setup.merge > 0);
         let left = s.world.shadow.count(|owned| (owned == of).into());
         assert!(shared || left == 0, "destroyed with {left} objects in use");
-        // Any error is accepted, because a concurrent allocation may still count at the limit.
+        // Any error is accepted, because a concurrent allocation may still count towards the limit.
         assert!(slot.cache.alloc(Gfp::KERNEL).is_err(), "a destroyed cache allocates");
     }
 }
-/// Drops the handle of a cache, whose objects may be in use.
+/// Drops the handle of a cache that may have objects in use.
 fn leave(s: &SimThread<'_>, t: &ScriptedOp) {
     let slot = s.world.world_parts.borrow_mut().slots.get_mut(s.number(t.a)).and_then(Option::take);
     drop(slot);
 }
 
-/// Makes a cache, and drops it with objects in use.
+/// Makes a cache, and drops its handle while objects are in use.
 fn brief(s: &SimThread<'_>, t: &ScriptedOp) {
     let magazines = Magazines::Sized { capacity: 1 + t.b as u16 % 2, stock: 0, depot_limit: 1 };
     let Ok(cache) = KmemCache::builder("brief", 64).magazines(magazines).build_in(&s.world.subsystem) else {
@@ -594,7 +595,7 @@ fn wrong_free(s: &SimThread<'_>, t: &ScriptedOp) {
 
 /// Takes and releases the locks of a fork while other threads work, as the parent does.
 fn fork(s: &SimThread<'_>, t: &ScriptedOp) {
-    // SAFETY: the subsystem is not used in between.
+    // SAFETY: this thread does not use the subsystem between the calls.
     unsafe {
         s.world.subsystem.before_fork();
         (0..t.a).for_each(|_| relax());
@@ -605,7 +606,7 @@ fn fork(s: &SimThread<'_>, t: &ScriptedOp) {
 /// threads, and objects that other threads were moving are lost. The execution ends here, because no other thread is left.
 fn child(s: &SimThread<'_>, t: &ScriptedOp) {
     let subsystem = &s.world.subsystem;
-    // SAFETY: from `alone` on there is no other thread.
+    // SAFETY: after `alone`, no other thread exists.
     unsafe {
         subsystem.before_fork();
         alone();
@@ -623,7 +624,7 @@ fn child(s: &SimThread<'_>, t: &ScriptedOp) {
     }
     pages(s, &ScriptedOp::default());
     let held = s.with_state(|mine| std::mem::take(&mut mine.held));
-    // A mempool of other threads belongs to the parent, so its objects are skipped.
+    // A mempool that other threads use belongs to the parent, so its objects are skipped.
     held.into_iter().filter(|object| object.of != Origin::Pool).for_each(|object| s.world.give_back(object));
     check("after some frees");
     subsystem.shrink();

@@ -1,11 +1,11 @@
-//! Checks of a simulation while all threads rest, and at its end.
+//! Checks of a simulation at times when all threads are idle, and at its end.
 
 use super::*;
 use uslab_magazine::sync::Ordering::Relaxed;
 
 impl World {
-    /// Checks waiters while all threads rest. A woken waiter takes an available object; for a waiter that was not woken, no
-    /// object is available.
+    /// Checks the waiters while all threads are idle. A waiter that was woken takes an available object; if a waiter
+    /// was not woken, no object may be available to it.
     pub(super) fn settle(&self) {
         let mut goes_on = true;
         while core::mem::take(&mut goes_on) {
@@ -27,8 +27,8 @@ impl World {
         }
     }
 
-    /// Checks the subsystem while all threads rest, and compares it with the shadow. `quiet` means that no memory waits for
-    /// readers.
+    /// While all threads are idle, checks the subsystem and compares it with the shadow model. `quiet` is true if no
+    /// memory is waiting for readers.
     pub(super) fn census(&self, quiet: bool) {
         self.settle();
         let census = self.core().check().unwrap_or_else(|violation| panic!("census: {violation}"));
@@ -52,7 +52,7 @@ impl World {
         assert_eq!(census.large_pages, large, "pages of large blocks: {census:?}");
         let blocks =
             self.shadow.count(|of| if let Origin::Pages(_, order) = of { order.pages().into() } else { 0 });
-        // Slabs of a destroyed cache that wait for readers are in no other count.
+        // If slabs of a destroyed cache wait for readers, no other count includes them.
         let exact = census.block_pages == blocks || census.block_pages > blocks && !quiet;
         assert!(exact, "{} pages of blocks are counted, but {blocks} exist: {census:?}", census.block_pages);
         assert_eq!(
@@ -71,7 +71,7 @@ impl World {
             assert_eq!(info.paths.operations(), info.allocs + info.frees, "each operation has one level");
             self.observed_counts(&slot);
         }
-        // SAFETY: all threads rest.
+        // SAFETY: all threads are idle.
         let view = unsafe { self.subsystem.pages().per_cpu_view() };
         let pages =
             |orders: &[u32]| (0..).zip(orders).map(|(order, blocks)| u64::from(*blocks) << order).sum();
@@ -79,10 +79,10 @@ impl World {
         assert_eq!(seen, self.subsystem.pages().info().per_cpu(), "the view shows the pages that CPUs hold");
     }
 
-    /// Checks that a view of a cache shows each object that is out exactly one time, either with its owner or in a
-    /// magazine.
+    /// Checks that a view of a cache shows each object that is not free in its slab exactly once, either with its
+    /// owner or in a magazine.
     fn observed_counts(&self, slot: &Slot) {
-        // SAFETY: all threads rest.
+        // SAFETY: all threads are idle.
         let view = unsafe { slot.cache.view() };
         let info = slot.cache.info();
         let layer = view.magazines.iter();
@@ -128,7 +128,7 @@ impl World {
         panic!("a deferred free must not wait without readers");
     }
 
-    /// Frees all memory; in between, each cache has all memory for itself.
+    /// Frees all memory; before the end, each cache in turn gets all memory for itself.
     pub(super) fn end(self: Arc<Self>) {
         self.faults.disarm();
         on_cpu(0);
@@ -190,7 +190,7 @@ impl World {
         assert_eq!(self.core().caches.iter().count(), 0, "a cache without an owner is freed");
         assert!(self.shadow.made.borrow().is_empty(), "freed objects are still constructed");
         let Some(mut world) = Arc::into_inner(self) else { panic!("the threads have ended") };
-        // SAFETY: the world is not used after this.
+        // SAFETY: the world is not used after this statement.
         unsafe {
             ManuallyDrop::drop(&mut world.world_parts);
             ManuallyDrop::drop(&mut world.thread_states);
@@ -198,7 +198,8 @@ impl World {
         }
     }
 
-    /// Checks that a single cache gets all objects that its limit and the pages allow, wherever its free objects are.
+    /// Checks that one cache alone can get all objects that its limit and the pages allow, wherever its free objects
+    /// are.
     fn all_of(&self, number: usize, slot: &Slot, from: u32) {
         let cpus = self.subsystem.cpus().count();
         let (geometry, setup) = (slot.cache.geometry(), &self.script.setup);
@@ -207,7 +208,7 @@ impl World {
         while let Ok(at) = slot.cache.alloc(Gfp::KERNEL) {
             all.push(self.adopted(number, slot, at));
         }
-        // Slabs may be as small as one object, if no larger block is free.
+        // If no larger block is free, slabs may be as small as one object.
         let order = geometry.min_order();
         let blocks = (1 + setup.pages) >> order.get();
         let pages = u64::from(self.subsystem.cpus().nodes()) * blocks;
@@ -224,7 +225,7 @@ impl World {
             self.give_back(object);
         }
     }
-    /// Frees an object twice. While all threads rest, no thread has reallocated the object.
+    /// Frees an object twice. All threads are idle, so no thread has reallocated the object.
     fn double_free(&self, cache: &KmemCache) {
         on_cpu(0);
         let Ok(object) = cache.alloc(Gfp::KERNEL) else { return };

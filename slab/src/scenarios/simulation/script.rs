@@ -53,13 +53,13 @@ macro_rules! numbers {
 numbers! {
     /// Configuration of the subsystem. Numbers beyond the possible range are clamped.
     Setup {
-        /// Number of CPUs beyond the first.
+        /// Number of CPUs, not counting the first.
         cpus,
-        /// Number of nodes beyond the first.
+        /// Number of nodes, not counting the first.
         nodes,
         /// 1 for restartable sequences, 0 for the claimed slot.
         rseq,
-        /// Number of pages of each node, beyond the first.
+        /// Number of pages of each node, not counting the first.
         pages,
         /// Order of the largest block.
         order,
@@ -67,7 +67,7 @@ numbers! {
         slab_order,
         /// 1 if CPUs keep pages.
         per_cpu,
-        /// Number of free pages that are kept, plus one; 0 keeps all.
+        /// Number of free pages that are kept, plus one; 0 keeps all free pages.
         keep,
         /// Number of objects in the reserve of a mempool; 0 for no mempool.
         pool,
@@ -75,7 +75,8 @@ numbers! {
         kmalloc,
         /// 1 if pages are mapped, 0 for the heap.
         mapped,
-        /// 1 if the hoard is for the limit of the first cache, 0 for all memory.
+        /// 1 if the shrinker's objects serve the limit of the first cache, or 0 if they serve all
+        /// memory.
         hoard_limit
     }
     /// Fault rule for calls that are refused.
@@ -84,7 +85,7 @@ numbers! {
         point, percent
     }
     CacheSetup {
-        /// Number of bytes of an object, above the minimum.
+        /// Number of bytes of an object beyond the minimum.
         size,
         /// Capacity of the cache's magazines; 0 for no magazines.
         capacity, stock, depot,
@@ -95,7 +96,7 @@ numbers! {
     ScriptedOp { a, b, cpu, at, then, abort }
 }
 
-/// An operation: its index in [`OPS`], and its arguments.
+/// An operation, given by its index in [`OPS`] and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Op {
     pub(crate) name: &'static str,
@@ -108,7 +109,7 @@ pub(crate) struct Script {
     pub(crate) setup: Setup,
     pub(crate) faults: Vec<Fault>,
     pub(crate) caches: Vec<CacheSetup>,
-    /// Operations of each thread between two rests.
+    /// Operations of each thread, in rounds between which all threads are idle.
     pub(crate) rounds: Vec<Vec<Vec<Op>>>,
 }
 
@@ -160,13 +161,13 @@ impl Script {
         Ok(read)
     }
 
-    /// Draws the script of a seed. A script has only a few kinds of operations, and some of them are much more frequent
-    /// than others, because mixes of all operations would all be similar (Groce et al., "Swarm Testing", ISSTA 2012).
+    /// Draws the script of a seed. A script has only a few kinds of operations, some of them much more frequent than
+    /// others, because mixes of all operations would all be similar (Groce et al., "Swarm Testing", ISSTA 2012).
     pub(crate) fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
         let chance = |rng: &mut Rng, percent| u64::from(rng.below(100) < percent);
-        // Some worlds are for lock-free readers.
+        // Some simulated subsystems are for lock-free readers.
         let readers = chance(rng, 20);
         let cpus = rng.below(3);
         let setup = Setup {
@@ -186,7 +187,8 @@ impl Script {
         let faults = match rng.below(3) {
             0 => (0..1 + rng.below(2))
                 .map(|_| {
-                    // The constructor's point is excluded, because it panics, and a checker does not allow panics.
+                    // The fault point of constructors is excluded, because it panics, and the checker does not
+                    // allow panics.
                     let point = [1, 2, 3, 4, 4, 5, 6, 6, 8][rng.below(9) as usize];
                     Fault { point, percent: [3, 10, 30][rng.below(3) as usize] }
                 })
@@ -210,8 +212,8 @@ impl Script {
                 }
             })
             .collect();
-        // Draws a few groups of operations, several groups, or half of all groups. Only among few groups do related operations
-        // meet often enough.
+        // A script uses a few groups of operations, several groups, or half of all groups. Related operations happen
+        // together often enough only if there are few groups.
         let one_of = [2, 4, 8][rng.below(3) as usize];
         let groups: BTreeMap<char, u64> = OPS
             .iter()
@@ -256,8 +258,8 @@ impl Script {
         Self { schedule: rng.next() >> 1, setup, faults, caches, rounds }
     }
 
-    /// Finds the smallest script that fails in the same way. Shrinking removes rounds, threads, operations and faults, and
-    /// lowers numbers, as long as `fails` returns a schedule under which the script fails.
+    /// Finds the smallest script that fails in the same way. Shrinking removes rounds, threads, operations and faults,
+    /// and lowers numbers, as long as `fails` returns a schedule under which the script fails.
     pub(crate) fn shrink(self, fails: impl Fn(&Self) -> Option<u64>) -> Self {
         let mut best = self;
         loop {
@@ -267,8 +269,8 @@ impl Script {
                     _ = (rounds < script.rounds.len()).then(|| script.rounds.remove(rounds))
                 });
             }
-            // Removes chunks from the list of all threads' operations: half of the list, a quarter, and so on down to one
-            // operation.
+            // Removes chunks of operations from all threads' list: first half of the list, then a quarter, and so on
+            // down to one operation.
             let mut chunk = best.ops().count().next_power_of_two();
             while chunk > 0 {
                 let mut at = 0;

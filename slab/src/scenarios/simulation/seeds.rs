@@ -15,7 +15,7 @@ fn failure_kind(failure: &str) -> String {
 pub(in crate::scenarios) struct Seeds(pub(in crate::scenarios) u64);
 
 impl Seeds {
-    /// Number of schedules under which a smaller script is tried.
+    /// Number of schedules under which each smaller script is tried.
     const TRIES: u64 = 30;
     /// Maximum time for shrinking one failure.
     const SHRINKING_TIMEOUT: Duration = Duration::from_secs(120);
@@ -77,7 +77,7 @@ impl Seeds {
         );
     }
 
-    /// Expects that the simulations detect a planted bug within `seeds` seeds.
+    /// Checks that the simulations detect a planted bug within `seeds` seeds.
     pub(in crate::scenarios) fn bug(
         self,
         bug: &'static str,
@@ -118,10 +118,10 @@ fn shrunk(script: Script, failure: &str) -> (Script, String) {
     (script, failure)
 }
 
-/// Prints the number of seeds until each planted bug is detected, and the failure. `WORLD_BUGS=file` lists the bugs' names, one
-/// per line. In a build without planted bugs, no seed detects them.
+/// Prints the number of seeds until each planted bug is detected, and the failure. `WORLD_BUGS=file` lists the bugs'
+/// names, one per line. In a build without planted bugs, no seed can detect them.
 #[test]
-fn detection() {
+fn prints_the_seeds_until_each_planted_bug_is_detected() {
     let Ok(path) = std::env::var("WORLD_BUGS") else { return };
     let bugs = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("WORLD_BUGS={path}: {error}"));
     for bug in bugs.leak().lines() {

@@ -2,7 +2,7 @@
 
 use crate::profile::MAX_SAMPLE_BYTES;
 
-/// Number of classes up to 64 bytes, one for each word.
+/// Number of classes up to 64 bytes, with one class for each word.
 const SMALL: usize = 8;
 /// Size of the largest class in bytes. Larger requests get blocks of pages.
 pub const MAX_CLASS: usize = 32 << 10;
@@ -14,7 +14,7 @@ pub(super) const MAX_SLAB: u8 = 5;
 /// Objects up to this many bytes are in slabs of the subsystem's usual orders.
 pub(super) const ORDINARY: usize = 8 << 10;
 
-/// The smallest class that holds `size` bytes, 1 to [`MAX_CLASS`].
+/// The smallest class whose objects have at least `size` bytes, for `size` from 1 to [`MAX_CLASS`].
 pub(super) const fn class_of(size: usize) -> usize {
     if size <= 64 {
         return (size - 1) / 8;
@@ -26,7 +26,6 @@ pub(super) const fn class_of(size: usize) -> usize {
     SMALL + 4 * (bits as usize - 6) + ((last >> (bits - 2)) & 3)
 }
 
-/// Size in bytes of the objects of class `class`.
 pub(super) const fn size_of_class(class: usize) -> usize {
     if class < SMALL {
         return (class + 1) * 8;
@@ -52,10 +51,10 @@ pub(super) const fn align_of_class(class: usize) -> usize {
     1 << size_of_class(class).trailing_zeros()
 }
 
-/// Number of sizes in words that have a class.
+/// Number of sizes, in words, that have a class.
 pub(super) const WORDS: usize = MAX_CLASS / 8;
-/// The class by number of words minus one. A table is used instead of arithmetic, because a branch on varying sizes would be
-/// mispredicted.
+/// The class by number of words minus one. A table replaces arithmetic, because the processor would mispredict a branch
+/// on varying sizes.
 pub(super) const BY_WORDS: [u8; WORDS] = {
     let mut table = [0; WORDS];
     let mut word = 0;

@@ -1,9 +1,9 @@
-//! Tables that malloc's inlined paths read: by size for allocations, and by address for frees. Allocations and frees do not
-//! write the tables.
+//! Tables that malloc's inlined paths read, by size for allocations, and by address for frees. Allocations and frees do
+//! not write the tables.
 //!
-//! An inlined path costs its loads and stores. Therefore one load from a 16-KiB table finds a size's fast path. A program
-//! touches only the table's lines of the sizes that it uses. The process-wide malloc has [the same tables in
-//! statics](super::static_paths).
+//! The cost of an inlined path is the cost of its loads and stores. An allocation therefore finds the fast path of its
+//! size by one load, from a table of 16 KiB. A program accesses only the cache lines of the table for the sizes that it
+//! uses. The process-wide malloc has [the same tables in statics](super::static_paths).
 
 use super::classes::{BY_WORDS, CLASSES, WORDS, size_of_class, word_of};
 use crate::cache::Object;
@@ -39,17 +39,16 @@ pub(super) struct Stride {
 }
 
 impl Stride {
-    /// Maximum size of a slab in bytes. For offsets below 2^17, `offset * ceil(2^32 / stride)` modulo `2^32` recognises
-    /// multiples of strides up to 2^15.
+    /// Maximum size in bytes of a slab whose objects a [`Stride`] recognises. For offsets below 2^17, `offset *
+    /// ceil(2^32 / stride)` modulo `2^32` recognises multiples of strides up to 2^15.
     const MAX_SLAB_BYTES: usize = 1 << 17;
 
-    /// Recognises objects `stride` bytes apart in slabs of `slab` bytes, a power of two. `None` for larger slabs,
-    /// because the objects of larger slabs are found by their frames.
+    /// Recognises objects `stride` bytes apart in slabs of `slab` bytes, a power of two. Returns `None` for
+    /// larger slabs, whose objects are found by their frames.
     fn new(stride: usize, slab: usize) -> Option<Self> {
         (slab <= Self::MAX_SLAB_BYTES)
             .then(|| Self { mask: (slab - 1) as u32, multiples: u32::MAX / stride as u32 + 1 })
     }
-    /// Packs both fields into one word.
     pub(super) fn to_bits(self) -> u64 {
         u64::from(self.multiples) << 32 | u64::from(self.mask)
     }
@@ -70,16 +69,17 @@ pub(crate) struct FastPaths {
     /// Address of the first page.
     base: usize,
     bytes: AtomicUsize,
-    /// The class of each page: see [`PageClasses`](crate::memory::page_classes::PageClasses).
+    /// The class of each page (see [`PageClasses`](crate::memory::page_classes::PageClasses)).
     page_classes: NonNull<PageClass>,
     /// The caches' inlined free paths, which are disabled if objects are checked.
     pub(super) frees: FastPathTable<Object, StackMemory, CLASSES>,
-    /// Allocation paths during a profile that counts allocations; disabled if every object is observed anyway.
+    /// Allocation paths during a profile that only counts allocations; disabled if every object is observed
+    /// anyway.
     pub(super) counted: FastPathTable<Object, StackMemory, CLASSES>,
     profiler: NonNull<Profiler>,
     /// Strides by page class: first for pages without a known class, then for the classes.
     pub(super) strides: [Stride; CLASSES + 1],
-    /// Allocation paths by number of words minus one.
+    /// Allocation paths, by the number of words of the size minus one.
     pub(super) by_words: FastPathTable<Object, StackMemory, WORDS>,
 }
 
@@ -130,14 +130,15 @@ impl FastPaths {
         (self.base, self.bytes.load(Relaxed), self.page_classes)
     }
 
-    /// Fast path of allocations of a size at an alignment; `None` for size 0, and beyond [`MAX_CLASS`](super::MAX_CLASS).
+    /// Fast path for allocations of a size with an alignment; `None` for size 0, and for sizes beyond
+    /// [`MAX_CLASS`](super::MAX_CLASS).
     #[inline(always)]
     fn fast_path_for(&self, size: usize, align: usize) -> Option<FastPath<Object, StackMemory>> {
         let word = word_of(size, align);
         // SAFETY: `by_words` has `WORDS` entries.
         (word < WORDS).then(|| unsafe { self.by_words.fast_path(word) })
     }
-    /// Allocates an object for a size at an alignment; returns `None`, with nothing done, on a miss.
+    /// Allocates an object for a size with an alignment; on a miss, does nothing and returns `None`.
     ///
     /// # Safety
     /// The malloc is alive.
@@ -148,8 +149,8 @@ impl FastPaths {
             .and_then(|fast_path| unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// Allocates an object during a profile that observes only allocations. If the allocation misses, no such profile
-    /// runs, or the object would be a sample, does nothing and returns `None`.
+    /// Allocates an object during a profile that observes only allocations. Does nothing and returns `None` if the
+    /// allocation misses, if no profile of this kind is running, or if the object would be a sample.
     ///
     /// # Safety
     /// The conditions of [`alloc`](Self::alloc) hold.
@@ -170,8 +171,8 @@ impl FastPaths {
             .spend(bytes.into(), || unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// Frees memory that was allocated for this size and alignment. Returns `false`, with nothing done, on a miss, or
-    /// for memory outside the pages.
+    /// Frees memory that was allocated for this size and alignment. On a miss, or for memory outside the pages, does
+    /// nothing and returns `false`.
     ///
     /// # Safety
     /// The conditions of [`alloc`](Self::alloc) hold, and the memory is no longer used.
@@ -182,13 +183,14 @@ impl FastPaths {
         if word >= WORDS || self.offset(memory).is_none() {
             return false;
         }
-        // SAFETY: by contract, the malloc is alive. The same size leads to the same layer, and null is in no page.
+        // SAFETY: by contract, the malloc is alive. The same size always leads to the same layer, and null is in
+        // no page.
         unsafe {
             let fast_path = self.by_words.fast_path_as(&self.frees, word);
             fast_path.free_fast(Object::new(NonNull::new_unchecked(memory)))
         }
     }
-    /// Frees the memory at an address, which may be null. Returns `false`, with nothing done, on a miss.
+    /// Frees the memory at an address, which may be null. On a miss, does nothing and returns `false`.
     ///
     /// # Safety
     /// The conditions of [`free_sized`](Self::free_sized) hold.
@@ -203,7 +205,7 @@ impl FastPaths {
         }
     }
 
-    /// Allocates as [`alloc`](Self::alloc) does, in processes without restartable sequences.
+    /// Allocates as [`alloc`](Self::alloc) does, for processes without restartable sequences.
     ///
     /// # Safety
     /// The conditions of [`alloc`](Self::alloc) hold.
@@ -214,7 +216,7 @@ impl FastPaths {
             .and_then(|fast_path| unsafe { fast_path.alloc_claimed() })
             .map(Object::memory)
     }
-    /// Frees as [`free`](Self::free) does, in processes without restartable sequences.
+    /// Frees as [`free`](Self::free) does, for processes without restartable sequences.
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold.
@@ -242,7 +244,8 @@ impl FastPaths {
         self.offset(memory.as_ptr()).is_some()
     }
 
-    /// Class of the object that begins at `memory`; `None` if the page has no known class, or no object begins at the address.
+    /// Class of the object that begins at `memory`; `None` if the page has no known class, or if no object begins
+    /// there.
     ///
     /// # Safety
     /// The caller owns the memory.
@@ -256,7 +259,7 @@ impl FastPaths {
             begins.then(|| class.wrapping_sub(1))
         }
     }
-    /// Fast path of frees to the class of the object at `memory`.
+    /// Fast path for frees of objects that have the same class as the object at `memory`.
     ///
     /// # Safety
     /// The conditions of [`class_at`](Self::class_at) hold.

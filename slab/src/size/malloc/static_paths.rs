@@ -1,9 +1,10 @@
-//! Inlined paths of the process-wide malloc, with tables in statics, so that the tables' addresses are constants.
+//! Inlined paths of the process-wide malloc, whose tables are in statics, so that the tables' addresses are
+//! constants.
 //!
-//! Before the paths are [opened](StaticPaths::open), no size has a stack and no address is within the pages. Every operation on
-//! closed paths misses, without a test for a malloc. The paths stay closed if the pages have fewer than 64 GiB of addresses, or
-//! without restartable sequences. If the static paths are closed, the slow path tries [the malloc's own
-//! paths](super::fast_paths).
+//! Before the paths are [opened](StaticPaths::open), no size has a stack and no address is within the pages. Every
+//! operation on closed paths misses, without a test for a malloc. The paths stay closed if the pages have fewer than 64
+//! GiB of addresses, or without restartable sequences. If the static paths are closed, the slow path tries [the
+//! malloc's own paths](super::fast_paths).
 //!
 //! An allocation makes 6 loads: one of the size's stack, and 5 for the pop. A free by address makes 10 loads: the addresses of
 //! the first page and of the table of page classes, the page's class and stack in one word, the class's stride, and 6 for the
@@ -26,7 +27,8 @@ const UNREACHABLE_PAGE: usize = 1 << (usize::BITS - 1);
 
 /// Inlined paths of the process-wide malloc, in statics. See the [module](self).
 #[derive(Debug)]
-// Aligned to a page, so that an allocation and a free together touch three pages of the tables.
+// The value is aligned to a page, so that an allocation and a free together access three pages of
+// the tables.
 #[repr(C, align(4096))]
 pub(crate) struct StaticPaths {
     base: AtomicUsize,
@@ -49,19 +51,20 @@ impl StaticPaths {
             words: StaticWords::new(),
         }
     }
-    /// The per-CPU words that the malloc's table uses.
+    /// The per-CPU words, which the malloc's table uses.
     pub(super) fn words(&'static self) -> &'static StaticWords {
         &self.words
     }
-    /// Returns `true` if these static paths can serve a malloc with the paths `fast_paths`.
+    /// Returns `true` if the static paths can serve the malloc whose paths are `fast_paths`.
     pub(super) fn can_serve(fast_paths: &FastPaths) -> bool {
         let (_, bytes, _) = fast_paths.pages();
         bytes >> BITS > 0 && !fast_paths.by_words.is_disabled() && !fast_paths.frees.is_disabled()
     }
-    /// Opens the static paths as a copy of the malloc's paths `fast_paths`.
+    /// Opens the static paths as a copy of a malloc's paths, `fast_paths`.
     ///
     /// # Safety
-    /// The static paths [can serve](Self::can_serve) the malloc, and its table has taken their words. The malloc is never dropped.
+    /// The static paths [can serve](Self::can_serve) the malloc, and the malloc's table has taken their words. The
+    /// malloc is never dropped.
     pub(super) unsafe fn open(&self, fast_paths: &FastPaths) {
         let (base, _, page_classes) = fast_paths.pages();
         // Relaxed: the Release store of `base` publishes these strides.
@@ -69,8 +72,8 @@ impl StaticPaths {
             static_word.store(stride.to_bits(), Relaxed);
         }
         self.page_classes.store(page_classes.as_ptr(), Relaxed);
-        // Release: `base` pairs with the Acquire in `offset`, and each stack with the Acquire in `path_for`. The static per-CPU
-        // words were written before.
+        // Release: `base` pairs with the Acquire in `offset`, and each stack with the Acquire in `path_for`. The static
+        // per-CPU words were already written.
         self.base.store(base, Release);
         let mut start = 0;
         for class in 0..CLASSES {
@@ -83,8 +86,8 @@ impl StaticPaths {
         // Relaxed: the result is only a hint.
         self.base.load(Relaxed) != UNREACHABLE_PAGE
     }
-    /// Records that the pages keep only `bytes` bytes of addresses. If the pages have fewer bytes than the paths need, all
-    /// frees miss from now on.
+    /// Records that only `bytes` bytes of addresses are left for the pages. If fewer bytes are left than the paths
+    /// need, all frees miss from now on.
     pub(super) fn trim(&self, bytes: usize) {
         if bytes >> BITS == 0 {
             // Relaxed: the store publishes no other data.
@@ -92,7 +95,8 @@ impl StaticPaths {
         }
     }
 
-    /// Path of a size at an alignment; `None` if the paths are closed, or have no such size.
+    /// Path for allocations of a size with an alignment; `None` if the paths are closed, or have no
+    /// such size.
     #[inline(always)]
     fn path_for(&'static self, size: usize, align: usize) -> Option<StaticPath<Object>> {
         // Acquire: pairs with the Release in `open`.
@@ -100,12 +104,13 @@ impl StaticPaths {
         // SAFETY: `open` stored the stack, and its contract has the same conditions.
         (stack != 0).then(|| unsafe { StaticPath::new(&self.words, stack) })
     }
-    /// Allocates an object for a size at an alignment; returns `None`, with nothing done, on a miss.
+    /// Allocates an object for a size with an alignment; on a miss, does nothing and returns `None`.
     #[inline(always)]
     pub(crate) fn alloc(&'static self, size: usize, align: usize) -> Option<NonNull<u8>> {
         self.path_for(size, align)?.alloc().map(Object::memory)
     }
-    /// Frees memory that was allocated for this size and alignment. Returns `false`, with nothing done, on a miss or for null.
+    /// Frees memory that was allocated for this size and alignment. On a miss, or for null, does nothing and returns
+    /// `false`.
     ///
     /// # Safety
     /// The memory is no longer used.
@@ -118,10 +123,10 @@ impl StaticPaths {
             _ => false,
         }
     }
-    /// Frees the memory at an address, which may be null. Returns `false`, with nothing done, on a miss.
+    /// Frees the memory at an address, which may be null. On a miss, does nothing and returns `false`.
     ///
     /// # Safety
-    /// The memory came from this malloc; and the conditions of [`free_sized`](Self::free_sized) hold.
+    /// The memory came from this malloc, and the conditions of [`free_sized`](Self::free_sized) hold.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free(&'static self, memory: *mut u8) -> bool {
