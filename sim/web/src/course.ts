@@ -25,7 +25,7 @@ export type Work = { "questions": Array<Question> } | { "code": Code };
 
 /** The code that a student must complete. */
 export type Code = {
-/** A source file that compiles but does not do its work yet. */
+/** A source file that compiles but lacks the student's part. */
 starter: string,
 /** The criteria by which the judge decides, one sentence each. */
 judged_by: Array<string>, };
@@ -64,7 +64,7 @@ pieces: Array<[number, string | null]>, };
 
 /** A student's answers to the labs with questions, as the course page writes them. */
 export type Sheet = {
-/** The version of the course that the sheet belongs to. [`Sheet::COURSE_VERSION`]. */
+/** The version of the course that the sheet belongs to. The current version is [`Sheet::COURSE_VERSION`]. */
 course: number,
 /** The name of the student. */
 name: string,
@@ -73,7 +73,7 @@ seed: number,
 /** The answers of each lab, in the order of its questions. `null` represents a missing answer. */
 answers: { [key in string]: Array<number | null> }, };
 
-/** The states before a policy's failure, and the error at one of them. A failure has either `views` or `scenes`. */
+/** The states before a policy's failure, and the error at one of these states. A failure has either `views` or `scenes`. */
 export type Failure = {
 /** The name of the lab. */
 lab: string,

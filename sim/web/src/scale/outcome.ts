@@ -16,7 +16,7 @@ operations_per_us: number,
 waiting: number,
 /** The number of cache lines that moved, per operation. */
 lines_per_operation: number,
-/** The locks of the levels between CPUs and slabs that all CPUs share. */
+/** The locks of the shared levels between CPUs and slabs. */
 depot: LockCounts,
 /** The locks of the slab lists. */
 lists: LockCounts,
@@ -74,7 +74,7 @@ source: string, };
 export type Level = {
 /** The number of CPUs in a group; 0 if one group has all CPUs. */
 cpus: number,
-/** The time to move a cache line from a CPU of the group that has written it to another CPU of the group. */
+/** The time to move a cache line between two CPUs of the group, from the CPU that has written the line. */
 line: Price, };
 
 /** A run in virtual time, operation by operation, in the order in which the operations began. */
@@ -98,7 +98,7 @@ to_ns: number,
 holds: Array<LockHold>,
 /** The number of cache lines that came from another CPU. */
 lines: number,
-/** The state after the operation. Its only step is the operation. */
+/** The state after the operation. The state's only step is the operation. */
 view: View, };
 
 /** The time for which an operation held a lock, and waited for it. */
