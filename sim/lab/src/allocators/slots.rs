@@ -10,7 +10,7 @@ use core::ops::Range;
 #[derive(Debug)]
 pub(super) struct Slots {
     arena: Linear,
-    /// The size of a slot in bytes, which is also the distance from one slot to the next.
+    /// The size of a slot, and the distance between the starts of adjacent slots, in bytes.
     size: usize,
     stride: usize,
     align: usize,
@@ -128,7 +128,7 @@ impl Slots {
     pub(super) fn range(&self, piece: &Piece) -> Range<usize> {
         piece.at()..piece.at() + self.size
     }
-    /// Returns the holes that `free` free slots make; some of these slots may not be opened yet.
+    /// Returns `free` free slots as holes; some of the free slots may not be opened yet.
     pub(super) fn holes(&self, free: usize) -> Holes {
         let mut holes = Holes::default();
         holes.add_all(free, self.size);

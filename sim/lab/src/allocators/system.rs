@@ -38,7 +38,7 @@ impl SystemBlock {
             if skip <= slack {
                 return Some(Self { bytes, skip, size: layout.size() });
             }
-            // This platform's malloc guarantees less alignment than most.
+            // This platform's malloc aligns blocks to less than `MALLOC_ALIGN` bytes.
             slack = layout.align() - 1;
         }
     }
@@ -64,7 +64,7 @@ impl Allocator for System {
         block.bytes.resize(block.skip + block.size, 0);
         &mut block.bytes[block.skip..]
     }
-    // The first call of `bytes` must write all bytes.
+    // This method avoids `bytes`, whose first call writes all bytes of the block.
     fn touch(&mut self, block: &mut SystemBlock) {
         if block.size > 0 && block.bytes.len() <= block.skip {
             block.bytes.resize(block.skip + 1, 1);
