@@ -87,7 +87,7 @@ pub(super) fn of_buddy(buddy: &Buddy, operation: &Operation<'_>, log: &[Event]) 
     steps
 }
 
-/// The header of a block of the TLSF heap, and the tags of a block of the other heaps.
+/// The bytes of a block's header in the TLSF heap, and of a block's tags in the other heaps.
 const HEADER: usize = 4;
 const TAGS: usize = 8;
 

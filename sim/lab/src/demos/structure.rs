@@ -132,7 +132,7 @@ pub struct Mark {
     pub name: String,
     /// The position.
     pub at: usize,
-    /// `true` if the allocator refuses the marker, because the head has been below it.
+    /// `true` if the allocator refuses the marker, because the head has been below the marker.
     pub stale: bool,
 }
 
@@ -168,7 +168,7 @@ pub struct Slot {
 pub struct Lines {
     /// The name of the memory layout.
     pub layout: String,
-    /// The field of each number in memory, from the first line to the last, as an index in the names.
+    /// The field of each number, as an index into the field names; the numbers are in address order.
     pub fields: Vec<usize>,
     /// The numbers that the walk uses.
     pub used: Vec<bool>,
@@ -209,7 +209,7 @@ pub enum On {
     Word {
         /// The row; `None` for the first level.
         row: Option<usize>,
-        /// The first bit of the scan.
+        /// The bit at which the scan began.
         from: usize,
         /// The bit that the scan found.
         found: Option<usize>,

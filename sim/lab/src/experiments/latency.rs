@@ -57,8 +57,8 @@ struct CallTimes {
 struct AllocatorTimes {
     allocs: CallTimes,
     frees: CallTimes,
-    /// The duration, in nanoseconds, of all allocations and frees in the worst frame: including calls that another
-    /// program interrupted, and excluding them.
+    /// The duration, in nanoseconds, of all allocations and frees in the worst frame: first with all calls, then
+    /// without the calls that another program interrupted.
     worst_frame: [u64; 2],
 }
 
@@ -411,8 +411,8 @@ fn bins(times: &Histogram<u64>) -> Vec<(f64, f64)> {
     bins.into_iter().map(|(bin, count)| (bin as f64, count as f64)).collect()
 }
 
-/// The tail of the durations is judged at a quantile that at least ten samples of a round exceed. Calls during which
-/// the thread lost its CPU do not count. The allocators are compared separately in each round.
+/// Adds the claim about the slowest calls, which compares a quantile that at least ten samples of a round exceed. Calls
+/// during which the thread lost its CPU do not count. The allocators are compared separately in each round.
 fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<AllocatorTimes>]) {
     let samples =
         all.iter().flatten().map(|allocator_times| allocator_times.allocs.own.len()).min().unwrap_or(0);
@@ -472,7 +472,8 @@ mod tests {
     fn only_a_context_switch_excludes_a_slow_call() {
         let mut times = CallTimes::new().unwrap();
         let mut clock = Clock::new();
-        // The test pretends that the last check preceded a context switch; the next check finds none.
+        // An old count of -1 simulates a context switch since the last check; an old count of `i64::MAX` simulates
+        // none.
         clock.before.1 = -1;
         assert!(!times.record(SLOW, &mut clock), "the thread must have been descheduled");
         clock.before.1 = i64::MAX;

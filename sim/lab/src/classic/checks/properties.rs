@@ -446,7 +446,7 @@ fn unknown_cpu_number_gets_a_slot() {
     on_cpu(0);
 }
 
-/// One thread runs as each CPU in turn, like a simulator. A CPU allocates objects that another CPU freed.
+/// One thread runs as one CPU after another, like a simulator. A CPU allocates objects that another CPU freed.
 #[test]
 fn one_thread_simulates_a_thousand_cpus() {
     let numbers = NumberSupplier::new(20_000);
