@@ -114,8 +114,7 @@ impl Headerless {
                     (false, false) => self.free.insert(index, used),
                     (true, false) => self.free[index - 1].end = used.end,
                     (false, true) => {
-                        // A next-fit search after the merge begins at the block where it would have begun before the
-                        // merge.
+                        // The merge does not change the place at which the next search begins.
                         if self.rover == Some(used.end) {
                             self.rover = Some(used.start);
                         }

@@ -22,8 +22,8 @@ pub fn nanoseconds(work: impl FnOnce()) -> f64 {
     (cpu() - start_time).as_nanos() as f64
 }
 
-/// Each round begins with another contender and reverses the direction, so that no contender always follows one and the
-/// same contender. The measurements of one contender in each round.
+/// Returns the order of the contenders in a round. Each round begins with another contender and reverses the direction,
+/// so that no contender always runs after the same contender.
 pub fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |i| {
         let i = (i + round) % contenders;
@@ -95,8 +95,8 @@ impl<const N: usize> Samples<N> {
     pub fn spread_of(&self, value_of: impl Fn(&[f64; N]) -> f64) -> Spread {
         Spread::of(self.0.iter().map(value_of).collect())
     }
-    /// Returns the spread of the ratio to `other`, computed in each round: a disturbance affects both contenders of a
-    /// round.
+    /// Returns the spread of the ratio to `other`, computed in each round, because a disturbance affects both
+    /// contenders of a round.
     pub fn times(&self, other: &Self, index: usize) -> Spread {
         Spread::of(self.pairs(other).map(|(a, b)| a[index] / b[index]).collect())
     }
@@ -122,8 +122,8 @@ impl Spread {
         let rounds = values.len();
         Self { low, high, rounds, median: median(values) }
     }
-    /// Decides if the value is at most `limit`: at least five rounds are needed, and the whole interval must be on one
-    /// side of the limit.
+    /// Decides if the value is at most `limit`. A decision takes at least five rounds, and an interval that is wholly
+    /// on one side of the limit.
     pub fn at_most(self, limit: f64) -> Holds {
         match self {
             _ if self.rounds < Self::FEWEST => Holds::Undecided,

@@ -19,7 +19,7 @@ pub struct Machine {
     pub libc: Option<String>,
     /// The compiler, with the optimisation level and the flags.
     pub compiler: &'static str,
-    /// `true` if the program was compiled with optimisation; times of other programs mean little.
+    /// `true` if the program was compiled with optimisation; times without optimisation mean little.
     pub optimised: bool,
 }
 

@@ -7,7 +7,7 @@
 //!
 //! | module | |
 //! |---|---|
-//! | [`clock`] | rounds, medians and their intervals, and decisions by these |
+//! | [`clock`] | rounds, medians with intervals, and decisions based on intervals |
 //! | [`machine`] | the machine and the compiler of a measurement |
 //! | [`picture`] | curves and bars, and their axes |
 //! | `show`, `csv`, `page`, `svg` | findings as text, CSV, HTML, and their pictures |

@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(ids, [('a', 0), ('a', 1), ('f', 0), ('a', 2), ('f', 1), ('a', 3), ('f', 2)]);
     }
 
-    /// Regression test: because each tick was processed, 2^32 ticks between two blocks took too long.
+    /// Regression test: the generator processed each tick, so 2^32 ticks between two blocks took too long.
     #[test]
     fn empty_ticks_are_skipped() {
         let workload = Workload {
