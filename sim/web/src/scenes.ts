@@ -46,7 +46,7 @@ bytes: number, } & ({ "is": "used", "block": string } | { "is": "rounding", "blo
 export type Is = { "is": "used", "block": string } | { "is": "rounding", "block": string } | { "is": "tag" } | { "is": "padding" } | { "is": "free" } | { "is": "untouched" } | { "is": "retired" } | { "is": "loaded" };
 
 /** The number of free pieces, the size of the largest free piece, and the sum of all free pieces.
- * A piece is the largest block that one request can get from a place. Adjacent free blocks count as one piece if one request can get all of them. Each free slot of a pool is a separate piece. */
+ * A piece is free memory that a single request can get. Adjacent free blocks count as one piece if one request can get all of them. Each free slot of a pool is a separate piece. */
 export type Holes = {
 /** The number of free pieces. */
 count: number,
@@ -75,7 +75,7 @@ text: Array<string>, };
 export type Shape = { "is": "tree",
 /** The size of the smallest block. */
 unit: number,
-/** The positions of the free blocks, by list. The blocks of each list are twice as large as the blocks of the list before. */
+/** The positions of the free blocks of each list. The blocks of each list are twice as large as the blocks of the list before. */
 lists: Array<Array<number>>, } | { "is": "grid",
 /** The first level: one row for each power of two. */
 rows: Array<Row>, } | { "is": "list",
@@ -165,7 +165,7 @@ finds: string | null, };
 
 /** A slot of a handle table. */
 export type Slot = {
-/** The current generation, or the next one if the slot is free; `None` if the slot was never in use. */
+/** The current generation, or the next generation if the slot is free; `None` if the slot was never in use. */
 generation: number | null,
 /** The object in the slot. */
 object: string | null,
@@ -198,7 +198,7 @@ bytes: number,
 found: boolean, } | { "is": "class",
 /** The row. */
 row: number,
-/** The cell in the row. */
+/** The class's cell in the row. */
 cell: number, } | { "is": "word",
 /** The row; `None` for the first level. */
 row: number | null,
@@ -230,9 +230,9 @@ bytes: number, } | { "is": "put",
 at: number,
 /** The size. */
 bytes: number, } | { "is": "head",
-/** The position before the step. */
+/** The head's position before the step. */
 from: number,
-/** The position after the step. */
+/** The head's position after the step. */
 to: number, } | { "is": "handle",
 /** The handle's name. */
 name: string, } | { "is": "line",
@@ -240,7 +240,7 @@ name: string, } | { "is": "line",
 array: number,
 /** The line's number. */
 line: number, } | { "is": "value",
-/** The place before the step. */
+/** The value's place before the step. */
 from: number,
-/** The place after the step. */
+/** The value's place after the step. */
 to: number, };

@@ -15,7 +15,7 @@ pub trait Allocator {
 
     /// The allocator's name in tables and on the command line.
     const NAME: &'static str;
-    /// When freed memory can be reused.
+    /// The condition under which freed memory can be reused.
     const REUSE: Reuse = Reuse::Each;
 
     /// Allocates memory with the given layout; the memory contains arbitrary bytes. If no free memory is large enough,
@@ -64,7 +64,7 @@ pub trait Allocator {
     }
 }
 
-/// When freed memory can be reused.
+/// The condition under which freed memory can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reuse {
@@ -80,8 +80,8 @@ pub enum Reuse {
 
 /// The number of free pieces, the size of the largest free piece, and the sum of all free pieces.
 ///
-/// A piece is the largest block that one request can get from a place. Adjacent free blocks count as one piece if one
-/// request can get all of them. Each free slot of a pool is a separate piece.
+/// A piece is free memory that a single request can get. Adjacent free blocks count as one piece if one request can get
+/// all of them. Each free slot of a pool is a separate piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Holes {
@@ -123,7 +123,7 @@ pub struct Work {
     pub frees: u64,
     /// The steps of all searches, for free memory or for positions in lists.
     pub steps: u64,
-    /// The steps of the longest operation so far. `None` if steps are not counted separately for each operation.
+    /// The steps of the longest operation so far; `None` if steps are not counted separately for each operation.
     pub longest: Option<u64>,
     /// The number of blocks split in two.
     pub splits: u64,

@@ -1,4 +1,4 @@
-//! The cheat sheet, which describes in words when to use each allocator. The measurements are in the experiments.
+//! The cheat sheet, which describes in words when to use each allocator. The experiments contain the measurements.
 
 use super::registry::Name;
 
@@ -19,13 +19,13 @@ pub struct CheatSheet {
     pub waste: &'static str,
     /// Programs that contain an allocator of this kind.
     pub ships: &'static str,
-    /// How the allocator works.
+    /// A description of how the allocator works.
     pub idea: &'static str,
     /// The allocator's operations, each with its cost.
     pub costs: &'static [(&'static str, &'static str)],
-    /// When to choose the allocator.
+    /// Advice on when to choose the allocator.
     pub take: &'static str,
-    /// When to choose another allocator.
+    /// Advice on when to choose another allocator.
     pub leave: &'static str,
     /// The source of the description.
     pub source: &'static str,

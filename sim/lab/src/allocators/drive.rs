@@ -1,8 +1,8 @@
 //! Drives an allocator through a workload, and records the outcome.
 //!
-//! Every block is filled with a pattern that is computed from the block's number. To find overwritten bytes, the driver
-//! checks the pattern when it frees or resizes the block. The driver counts refused requests, and later operations on
-//! blocks whose allocation was refused.
+//! The driver fills every block with a pattern that depends on the block's number. To find overwritten bytes, the
+//! driver checks the pattern when it frees or resizes the block. The driver counts refused requests, and later
+//! operations on blocks whose allocation was refused.
 
 use super::allocator::{Allocator, Holes, Work};
 use crate::workload::Op;
@@ -108,7 +108,7 @@ impl<A: Allocator> Driver<'_, A> {
     fn alloc(&mut self, id: u64, layout: Layout) -> Option<HeldBlock<A::Block>> {
         let Some(mut block) = self.allocator.alloc(layout) else {
             self.outcome.refused += 1;
-            // Counting the free bytes takes a walk over all memory. The driver therefore counts them only after a
+            // Counting the free bytes takes a walk over all memory. The driver therefore counts free bytes only after a
             // refusal, and only once for consecutive refusals.
             let free = *self.free.get_or_insert_with(|| self.allocator.holes().total);
             self.outcome.refused_for_pieces += u64::from(free >= layout.size());

@@ -8,8 +8,8 @@
 //! - **[`mark`](Linear::mark) and [`rewind`](Linear::rewind)**, which free everything that was allocated after a mark.
 //!
 //! Sources: the papers that the library's arena cites; for marks and the fill, Frykholm, "Custom Memory Allocation in
-//! C++" (BitSquid blog, 2010). Shipped as Unreal's `FMemStack`, Apache's `apr_pool`, and obstacks. Each thread can have
-//! its own allocator, which needs no lock.
+//! C++" (BitSquid blog, 2010). Shipping linear allocators are Unreal's `FMemStack`, Apache's `apr_pool`, and obstacks.
+//! Each thread can have its own allocator, which needs no lock.
 //!
 //! As an [`Allocator`], a linear allocator only counts frees, and frees everything when the last block is freed. A step
 //! is the use of one page.
@@ -186,7 +186,7 @@ impl Linear {
     /// # Errors
     /// Fails if the mark is above the head, or if a smaller page has replaced the mark's page and ends before the mark.
     /// A rewind does not detect a stale mark if the head was below the mark and is now above the mark again; a
-    /// [`Stack`](super::stack::Stack) does.
+    /// [`Stack`](super::stack::Stack) detects these marks.
     pub fn rewind(&mut self, mark: Head) -> Result<(), StaleMark> {
         let head = self.pages.head();
         if mark > head || self.pages.get(mark.chunk).is_none_or(|page| mark.at > page.size()) {
@@ -242,7 +242,7 @@ impl Allocator for Linear {
         let offset = self.pages.get(block.page).map_or(0, |page| page.base) + block.piece.at();
         offset..offset + block.piece.bytes()
     }
-    /// If a reset has freed the block, returns the bytes that are now at the block's place, or no bytes if its page was
+    /// If a reset has freed the block, returns the bytes that are now at the block's place, or no bytes if the page was
     /// freed. The fill makes this use after free visible.
     fn bytes<'b>(&'b mut self, block: &'b mut LinearBlock) -> &'b mut [u8] {
         match self.pages.get_mut(block.page).filter(|page| page.memory.owns(&block.piece)) {
@@ -391,8 +391,8 @@ mod tests {
         assert_eq!(linear.used(), 16);
     }
 
-    /// Regression test: a rewind to a mark beyond its page panicked, or with the fill disabled moved the head beyond
-    /// the page.
+    /// Regression test: a rewind to a mark beyond the end of its page panicked. With the fill disabled, the rewind
+    /// moved the head beyond the page.
     #[test]
     fn mark_in_a_replaced_page_is_stale() {
         for fills in [true, false] {

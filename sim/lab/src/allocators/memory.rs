@@ -132,7 +132,7 @@ impl Memory {
     /// Returns the bytes of `piece`.
     ///
     /// # Panics
-    /// Panics as [`checked_offset`](Self::checked_offset) does.
+    /// Panics if `piece` is a block of another memory.
     pub(super) fn bytes(&mut self, piece: &Piece) -> &mut [u8] {
         let offset = self.checked_offset(piece);
         self.slice_mut(offset..offset + piece.bytes)

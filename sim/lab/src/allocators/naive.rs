@@ -6,11 +6,11 @@
 //! ```
 //!
 //! Each slot has a flag, which is set while the slot is in use. A loop over the objects of a pool inspects all flags.
-//! The two designs differ only in their allocation. [`NeverReuses`] always takes a slot that was never used, so each
+//! The two designs differ only in how they allocate. [`NeverReuses`] always takes a slot that was never used, so each
 //! freed slot is lost and becomes a hole. [`ScansForFree`] takes the first free slot, and takes a slot that was never
 //! used only if no other slot is free. `ScansForFree` does not lose slots, but one allocation may inspect all slots.
-//! Many readers learn pools from the article "Arena pools: from naive pool to slot map", which lists the first design
-//! and measures the second.
+//! Many readers learn pools from the article "Arena pools: from naive pool to slot map", which shows the code of
+//! `NeverReuses` and measures `ScansForFree`.
 //!
 //! - **Allocate**: O(1) in `NeverReuses`, O(slots) in `ScansForFree`. **Free**: O(1). **Loop over all objects**:
 //!   O(opened slots).

@@ -127,7 +127,7 @@ fn check_random_operations_every<A: Allocator>(interval: usize, new_allocator: i
         for (i, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Alloc { size, align } => {
-                    // Small sizes and alignments, so each layout is valid.
+                    // Sizes and alignments are small, so each layout is valid.
                     let layout = Layout::from_size_align(size, align)
                         .map_err(|e| TestCaseError::fail(e.to_string()))?;
                     shadow.alloc(layout)?;

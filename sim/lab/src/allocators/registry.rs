@@ -64,7 +64,7 @@ pub trait Trial {
     /// Runs the code with an allocator.
     ///
     /// # Errors
-    /// Fails with an error of the trial itself.
+    /// Returns the error of the trial.
     fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<Self::Outcome>;
 }
 

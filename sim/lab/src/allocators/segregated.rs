@@ -15,8 +15,8 @@
 //! There are four classes per doubling of the size, from 16 to 4096 bytes; larger requests are refused.
 //!
 //! Sources: Wilson and others, "Dynamic Storage Allocation" (1995), for the name; Alexandrescu, Modern C++ Design,
-//! chapter 4 (2001). Shipped as Loki's small-object allocator, Boost.Pool, and the small bins of Unreal. If each page
-//! had its own list, the allocator would find free pages without a search, and would be a slab allocator.
+//! chapter 4 (2001). Loki's small-object allocator, Boost.Pool, and the small bins of Unreal are shipping examples. If
+//! each page had its own list, the allocator would find free pages without a search, and would be a slab allocator.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, NONE, Piece};

@@ -29,8 +29,8 @@ pub struct Walk {
 }
 
 impl Slots {
-    /// Creates slots with the layout `slot` in an unused arena; each slot is followed by `trailing_bytes` bytes that the pool
-    /// uses. In an arena that grows, only the first page is used.
+    /// Creates slots with the layout `slot` in an unused arena; each slot is followed by `trailing_bytes` bytes that
+    /// the pool uses. The slots use only the first page of an arena that grows.
     ///
     /// # Errors
     /// Fails if a slot has no bytes, fewer than `min_size`, or an alignment above [`Memory::ALIGN`]. Also fails if the
@@ -94,7 +94,7 @@ impl Slots {
         self.arena.memory_mut()
     }
 
-    /// Opens a slot and returns the number of the slot. `None` if all slots have been opened.
+    /// Opens a slot and returns the number of the slot, or `None` if all slots have been opened.
     pub(super) fn open(&mut self) -> Option<usize> {
         if self.opened_slots == self.count() {
             return None;

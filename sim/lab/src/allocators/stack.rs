@@ -7,17 +7,18 @@
 //! ```
 //!
 //! - **Allocate**: O(1), as in a [linear](super::linear) allocator. **Pop**: O(1), plus a step for each destructor.
-//! - **Scopes**: the end of a [`StackScope`] pops all blocks that were allocated in the scope. Earlier blocks stay.
+//! - **Scopes**: the end of a [`StackScope`] pops all blocks that were allocated in the scope. Blocks from before the
+//!   scope stay.
 //! - **Waste**: the padding of alignments.
 //!
-//! As an [`Allocator`], a stack can also free a single block: the topmost block is freed immediately, any other block
-//! when all blocks above it are freed. The stack therefore records each block's start outside the memory; the records
-//! also reveal stale markers. The library's [`StackAlloc`](uslab::pool::StackAlloc) records only markers and paddings,
-//! inside the memory; its paddings have 8 bytes or more.
+//! As an [`Allocator`], a stack can also free a single block. The topmost block is freed immediately; any other block
+//! is freed when all blocks above the block are freed. The stack therefore records each block's start outside the
+//! memory; the records also reveal stale markers. The library's [`StackAlloc`](uslab::pool::StackAlloc) records only
+//! markers and paddings, inside the memory; its paddings have 8 bytes or more.
 //!
 //! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for destructors that a pop runs; Frykholm, "Custom Memory
-//! Allocation in C++" (2010). Shipped as Unreal's `FMemMark` on `FMemStack`, Frostbite's scope stack, and every call
-//! stack.
+//! Allocation in C++" (2010). Shipping stack allocators are Unreal's `FMemMark` on `FMemStack`, Frostbite's scope
+//! stack, and every call stack.
 
 use super::allocator::{Allocator, Holes, Reuse, Work};
 use super::linear::{FREED, StaleMark};
@@ -112,7 +113,7 @@ impl Stack {
     /// [`FREED`]. If a destructor panics, the other blocks are freed nevertheless.
     ///
     /// # Errors
-    /// Fails if the marker is stale, because the block below it was popped.
+    /// Fails if the marker is stale, because the block below the marker was popped.
     pub fn pop(&mut self, marker: Marker) -> Result<(), StaleMark> {
         if self.is_stale(marker) {
             return Err(StaleMark { mark: marker.head, head: self.head });
@@ -170,7 +171,7 @@ impl Stack {
     /// destructor; a second call replaces the destructor.
     ///
     /// # Errors
-    /// Fails, returning the destructor, if the block was popped already.
+    /// Returns `destructor` as the error if the block was popped already.
     pub fn on_pop<D: FnOnce(&mut [u8]) + Send + 'static>(
         &mut self,
         block: &StackBlock,
@@ -222,7 +223,7 @@ impl Stack {
     }
 }
 
-/// A scope of a [`Stack`]; the stack is used through this value until the scope ends.
+/// A scope of a [`Stack`]; callers use the stack through this value until the scope ends.
 #[derive(Debug)]
 pub struct StackScope<'s> {
     stack: &'s mut Stack,
@@ -242,8 +243,8 @@ impl DerefMut for StackScope<'_> {
 }
 impl Drop for StackScope<'_> {
     fn drop(&mut self) {
-        // The pop fails only if this scope popped or freed blocks below its own marker. Blocks allocated after that
-        // belong to the outer scope.
+        // The pop fails only if this scope popped or freed blocks below its own marker. Blocks that were allocated
+        // after that pop or free belong to the outer scope.
         let _ = self.stack.pop(self.marker);
     }
 }

@@ -1,6 +1,7 @@
 //! The program's own allocator under the lab's trait; it is the C library's malloc, unless the program replaced it.
 //!
-//! The free memory of this allocator, and the size of its blocks, are unknown. Only calls are counted.
+//! The free memory of this allocator, and the size of its blocks, are unknown. The lab counts only the calls of this
+//! allocator.
 
 use super::allocator::{Allocator, Holes, Work};
 use core::alloc::Layout;

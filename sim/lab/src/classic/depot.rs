@@ -12,7 +12,7 @@ pub(super) enum Fill {
 }
 
 /// A stack of magazines of one fill, with the data of their working set (section 3.7). The list records its smallest
-/// length in an interval: this number of magazines was not needed.
+/// length in an interval, which is the number of magazines that no CPU needed.
 #[derive(Debug)]
 pub(super) struct List<T> {
     pub(super) magazines: Vec<Magazine<T>>,
@@ -76,7 +76,7 @@ impl<T> Stock<T> {
         } else if current {
             self.empty.magazines.push(magazine);
         }
-        // An empty magazine of an old size is in no list, nor is the placeholder for a missing magazine: both are dropped.
+        // An empty magazine of an old size is dropped, and so is the placeholder for a missing magazine.
     }
 
     /// Section 3.4: if an interval has more contention than `sizes` permits, magazines become larger, up to a bound.

@@ -40,9 +40,9 @@ fn sets(text: &str) -> Result<u32, String> {
 
 /// A common cache geometry, which is used for counts that are equal on any machine.
 const COMMON_CACHE: Cache = Cache { sets: 64, ways: 8, line: 64 };
-/// The smallest difference that counts, in misses per thousand accesses.
+/// The smallest difference that counts as an effect, in misses per thousand accesses.
 const MISSES: f64 = 50.0;
-/// The smallest difference in time that counts, as a fraction.
+/// The smallest difference in time that counts as an effect, as a fraction.
 const TIME: f64 = 0.1;
 /// The largest number of bytes that all objects together may have.
 const MAX_BYTES: u64 = 1 << 30;
@@ -81,7 +81,7 @@ impl Lines {
     }
 }
 
-/// How the slabs of a cache are placed. The slabs have Linux's geometry, either without colour or with all colours that
+/// The placement of a cache's slabs. The slabs have Linux's geometry, either without colour or with all colours that
 /// fit into the slack.
 struct Slabs {
     bytes: usize,
@@ -286,7 +286,7 @@ impl Colouring {
     }
 }
 
-/// Reports if the model can be trusted on this machine.
+/// Reports whether the model agrees with the times that this machine measured.
 fn disagreements(findings: &mut Findings, geometry_source: GeometrySource, agreement: &[(&u32, Holds)]) {
     let sizes = |wanted_verdict| {
         let sizes =

@@ -101,8 +101,8 @@ fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     Ok([count(true)?, count(false)?])
 }
 
-/// Returns the nanoseconds per object, from allocation to free: for objects kept constructed, for objects constructed
-/// anew, and the ratio.
+/// Returns the nanoseconds per object, from allocation to free: for objects that stay constructed, for objects that are
+/// constructed at each allocation, and the ratio of the two.
 fn times(context: &Context<'_>, words: u16, burst: u32, bursts: u32) -> anyhow::Result<[Spread; 3]> {
     let subsystem = Subsystem::new(Config::default())?;
     let object_sources =

@@ -22,7 +22,7 @@ pub struct FiftyPercent {
     /// Blocks in use.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=500_000))]
     blocks: u32,
-    /// How often each block in use is freed and replaced.
+    /// The number of times that each block in use is replaced.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     turnovers: u32,
 }

@@ -33,9 +33,9 @@ use policy::{Policy, Run, SEEDS, seeds, shown};
 pub struct Fragmentation {
     #[command(flatten)]
     load: Load,
-    /// Memory of the buddy allocator: bytes, or with K, M, G; a power of two. Each other allocator gets a memory of
-    /// which the same fraction is in use. Default: 1.25 times the peak of requested bytes, rounded up to a power of
-    /// two.
+    /// Memory of the buddy allocator: bytes, or with K, M, G; a power of two. The memory of each other allocator has
+    /// the size at which the same fraction is in use. Default: 1.25 times the peak of requested bytes, rounded up to a
+    /// power of two.
     #[arg(long, value_name = "BYTES", value_parser = memory)]
     memory: Option<u64>,
 }

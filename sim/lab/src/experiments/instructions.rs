@@ -105,7 +105,7 @@ impl Instructions {
     }
 }
 
-/// Returns the number of instructions of one allocation and one free. `None` if valgrind is not installed.
+/// Returns the number of instructions of one allocation and one free, or `None` if valgrind is not installed.
 ///
 /// # Errors
 /// Fails if valgrind is installed but fails.

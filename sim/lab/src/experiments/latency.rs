@@ -1,5 +1,5 @@
-//! The experiment on the duration of single allocations: not the median but the slowest allocation uses up the time of
-//! a frame.
+//! The experiment on the duration of single allocations: a frame's time depends on its slowest allocation, not on the
+//! median.
 
 use super::{Context, check_bound};
 use crate::allocators::{Allocator, Linear, System};
@@ -32,7 +32,7 @@ pub struct Latency {
     allocations: u32,
 }
 
-/// The duration in nanoseconds above which the cause of a call's duration is determined.
+/// The duration in nanoseconds from which a call counts as slow and its cause is determined.
 const SLOW: u64 = 1000;
 /// The length of a frame at 60 Hz, in milliseconds.
 const FRAME: f64 = 16.6;
@@ -282,8 +282,8 @@ fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::R
 /// The quantiles to show: a value `n` means that one call in `n` is as slow as the quantile or slower.
 const QUANTILES_ONE_IN: [u64; 7] = [2, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 
-/// Returns the shortest duration among the slowest samples; one sample in `fraction` is among the slowest. `None` if the
-/// number of samples is too small.
+/// Returns the shortest duration among the slowest `1 / fraction` of the samples, or `None` if there are too few
+/// samples.
 fn slowest(times: &Histogram<u64>, fraction: u64) -> Option<u64> {
     (times.len() >= fraction).then(|| times.value_at_quantile(1.0 - 1.0 / fraction as f64))
 }

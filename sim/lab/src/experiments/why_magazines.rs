@@ -11,7 +11,7 @@ use uslab_magazine::on_cpu;
 ///
 /// One CPU allocates and frees objects in bursts, at every offset from a magazine's edge. The experiment counts visits
 /// to shared structures, which cost a lock and other CPUs' cache lines. The experiment runs without magazines, and with
-/// one, two and ten per CPU (the shipping caches have up to nineteen).
+/// one, two and ten magazines per CPU (the shipping caches have up to nineteen).
 #[derive(Debug, Args)]
 pub struct WhyMagazines {
     /// Objects in a magazine.

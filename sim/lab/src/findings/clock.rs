@@ -1,9 +1,9 @@
 //! Measures the CPU time of loops, in rounds in which the contenders run alternately.
 //!
-//! The cost of a loop is the CPU time that its thread used. Time without a CPU does not count, so a busy machine
-//! distorts CPU time less than wall-clock time. Contenders run alternately, so that disturbances of the machine affect
-//! all contenders alike. The result is the median of the rounds, with an interval. A claim is decided only if the whole
-//! interval is on one side of its limit.
+//! The cost of a loop is the CPU time that its thread used. The time during which the thread has no CPU does not count,
+//! so a busy machine distorts CPU time less than wall-clock time. Contenders run alternately, so that disturbances of
+//! the machine affect all contenders alike. The result is the median of the rounds, with an interval. A claim is
+//! decided only if the whole interval is on one side of its limit.
 
 use super::Holds;
 use nix::time::{ClockId, clock_gettime};
@@ -110,7 +110,7 @@ impl Spread {
     /// The smallest number of rounds that can decide a claim.
     const FEWEST: usize = 5;
 
-    /// Returns the spread of these values.
+    /// Returns the spread of `values`.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let (Some(first), Some(last)) = (values.first(), values.last()) else { return Self::default() };

@@ -51,7 +51,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Returns the first-level data cache of CPU 0 of this machine. `None` if the system does not describe the cache.
+    /// Returns the first-level data cache of CPU 0 of this machine, or `None` if the system does not describe the
+    /// cache.
     pub fn nearest() -> Option<Self> {
         Self::nearest_of(Path::new("/sys/devices/system/cpu/cpu0/cache"))
     }

@@ -137,7 +137,7 @@ impl Scale {
     }
 }
 
-/// Returns the smallest and the largest of some values. `None` without values.
+/// Returns the smallest and the largest value, or `None` if there are no values.
 pub(super) fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |span, x| {
         let (low, high) = span.unwrap_or((x, x));

@@ -36,7 +36,7 @@ enum Lifetime {
 }
 
 impl Lifetimes {
-    /// Draws a lifetime in ticks, which is at least 1. `None` if the block lives until the end of the workload.
+    /// Draws a lifetime of at least 1 tick, or `None` if the block lives until the end of the workload.
     pub fn sample(&self, rng: &mut Rng) -> Option<u64> {
         let mean = match self.kind {
             Lifetime::Uniform(min, max) => return Some(rng.in_range(min, max)),

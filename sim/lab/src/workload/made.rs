@@ -107,7 +107,7 @@ pub struct GeneratedOperations {
     /// The number of the next block.
     next_id: u64,
     current_tick: u64,
-    /// The number of blocks that are still to arrive in the current tick. `None` before the first operation.
+    /// The number of blocks that are still to arrive in the current tick; `None` before the first operation.
     pending_arrivals: Option<u64>,
     /// The blocks by the time of their death, soonest first; blocks with equal times are in the order of their age.
     deaths: BinaryHeap<Reverse<(u64, u64)>>,

@@ -138,7 +138,7 @@ fn rounding_cost_depends_on_the_size_distribution() {
     let sum = |value_of: &dyn Fn(u64) -> f64| ((1 << 10) + 1..=1_u64 << 20).map(value_of).sum::<f64>();
 
     // If all sizes are equally likely, blocks occupy 4/3 times the requested bytes, so a quarter of the occupied bytes
-    // is waste. The mean, over all sizes, of occupied to requested bytes is larger: 2 ln 2.
+    // is waste. The mean, over all sizes, of the ratio of occupied to requested bytes is larger: 2 ln 2.
     close(sum(&up) / sum(&|n| n as f64), 4.0 / 3.0);
     close(1.0 - sum(&|n| n as f64) / sum(&up), 0.25);
     close(sum(&|n| up(n) / n as f64) / sum(&|_| 1.0), 2.0 * core::f64::consts::LN_2);

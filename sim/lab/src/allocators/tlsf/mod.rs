@@ -56,7 +56,7 @@ impl Tlsf {
     pub fn classes(&self) -> Classes {
         self.blocks.classes()
     }
-    /// Returns the class at which the search for a layout begins. `None` if the layout is too large.
+    /// Returns the class at which the search for a layout begins, or `None` if the layout is too large.
     pub fn first_class(&self, layout: Layout) -> Option<Class> {
         // The size of the block with its header, rounded up to a multiple of 16.
         let need = layout.size().checked_add(4)?.checked_next_multiple_of(16)?;

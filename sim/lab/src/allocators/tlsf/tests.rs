@@ -124,7 +124,7 @@ fn tlsf_serves_aligned_requests() {
 #[test]
 fn tlsf_control_data_takes_a_few_kilobytes() {
     let control = |bytes, sli| Tlsf::new(bytes, sli, Search::Bitmaps).unwrap().control_bytes();
-    // A heap of 4 MiB has 19 doublings with 16 heads and a bitmap each, and one more bitmap.
+    // A heap of 4 MiB has 19 doublings, each with 16 list heads and a bitmap, and one bitmap of all doublings.
     assert_eq!(control(4 << 20, 4), 19 * (16 + 1) * 4 + 4);
     assert_eq!(control(4 << 20, 5), 19 * (32 + 1) * 4 + 4);
     assert_eq!(HEADER, 4);

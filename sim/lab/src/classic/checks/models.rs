@@ -34,7 +34,7 @@ fn loom_runs_critical_sections_in_every_order() {
         });
         append(&order, 0);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        // One bit for each order that occurred; an order is 3 digits of base 3.
+        // `ORDERS` has one bit for each order that occurred; an order is a number of three ternary digits.
         ORDERS.set(ORDERS.get() | 1 << *order.lock());
     });
     // A lower `BOUND` may have excluded some orders.
@@ -183,7 +183,8 @@ fn exchanges(world: &World) -> KeptRounds {
     object.into_iter().for_each(|object| world.free(object));
     vec![]
 }
-/// A reap runs concurrently with an exchange. The reap must leave the magazine that the exchange returned to the depot.
+/// A reap runs concurrently with an exchange. The reap must not take the magazine that the exchange has just put into
+/// the depot.
 pub(super) fn reaped() {
     let world = World::new(1, 1, 4)
         .cpu(0, &[], &[])
@@ -199,7 +200,7 @@ pub(super) fn reaped() {
     assert!(!world.cache.slab().has_object(2), "a reap takes only unused magazines");
 }
 
-/// If an interval ends concurrently, a reap must still not take magazines that arrived during the interval.
+/// Even if an interval ends concurrently, a reap must not take magazines that arrived during the interval.
 pub(super) fn reaped_later() {
     let world = World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).out(&[2, 3, 4]).without_slab_objects();
     let reap = |world: &World| {
@@ -216,8 +217,8 @@ fn resize(world: &World) -> KeptRounds {
     world.cache.end_interval();
     vec![]
 }
-/// The magazine size grows while a free takes or makes an empty magazine of the old size. The same thread then frees
-/// another object.
+/// The magazine size grows while a free takes or makes an empty magazine of the old size. The thread of this free then
+/// frees another object.
 pub(super) fn resized(script: Script) {
     let world = World::new(2, 1, 6).cpu(0, &[1], &[2]).cpu(1, &[3], &[4]).in_depot(&[]).in_depot(&[]);
     let frees = |world: &World| {

@@ -1,4 +1,4 @@
-//! Reuses a slot until its generations are used up: in the tutorial's listing, in the way that the tutorial's text
+//! Reuses a slot until its generations are used up: in the tutorial's listing, in a table as the tutorial's text
 //! describes, and in this crate's tables.
 //!
 //! The listing of "Memory Allocators from Scratch" counts the generation of a slot in 32 bits, but packs only 8 of
@@ -12,7 +12,7 @@ use uslab::handle::{Generations, Handle, HandleTable, WrapPolicy};
 
 /// A slot that is reused again and again, in any kind of table.
 trait Reused {
-    /// Allocates the slot and returns the bits of the handle. `None` if the slot has been retired.
+    /// Allocates the slot and returns the bits of the handle, or `None` if the slot has been retired.
     fn spawn(&mut self) -> Option<u32>;
     fn is_valid(&self, handle: u32) -> bool;
     /// Frees the slot, and returns `true` if the handle was valid.
@@ -40,7 +40,7 @@ impl Reused for GenerationSlot {
             return None;
         }
         self.alive = true;
-        // The handle has the index, 0, in 24 bits, and the low bits of the generation above.
+        // The low 24 bits of the handle are the index, 0; the high 8 bits are the low bits of the generation.
         Some(self.generation << 24)
     }
     fn is_valid(&self, handle: u32) -> bool {
@@ -146,8 +146,8 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the number of frees after which the first slot of a new table is retired. `None` if counting would take too
-/// long.
+/// Returns the number of frees after which the first slot of a new table is retired, or `None` if counting would take
+/// too long.
 fn frees_until_retired<const G: u32>() -> anyhow::Result<Option<u64>> {
     if G > 24 {
         return Ok(None);

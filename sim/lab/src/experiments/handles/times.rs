@@ -19,7 +19,7 @@ fn object(stamp: usize) -> Object {
 /// A pass that looks up each object once, by its name, in random order.
 type LookupPass = Box<dyn Fn() -> u64>;
 
-/// Returns a pass over `names`, and the name of the lookup method.
+/// Returns a pass that looks up all `names` with `find`.
 fn lookup_pass<N: 'static>(
     mut names: Vec<N>,
     rng: &mut Pcg64,

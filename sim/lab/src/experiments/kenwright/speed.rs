@@ -232,7 +232,7 @@ fn lazy_in(area: MappedArea, size: usize, blocks: usize) -> anyhow::Result<SafeP
 
 /// The size of a page in bytes.
 const PAGE: usize = 4096;
-/// The index of the pool without checks, among the rows of the table of check costs.
+/// The row of the unchecked pool in the table of check costs.
 const PLAIN_ROW: usize = 1;
 const GUARDS: usize = 3;
 const TRACES: usize = 4;

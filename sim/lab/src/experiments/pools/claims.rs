@@ -5,7 +5,7 @@ use super::phases::NAMES;
 use crate::findings::clock::Spread;
 use crate::findings::{Claim, Findings, Holds};
 
-/// Returns the ratio of two designs' durations in one phase of a set. `None` if the set did not run.
+/// Returns the ratio of two designs' durations in one phase of a set, or `None` if the set did not run.
 fn ratio(all: &[SetTimes], set: u8, phase: usize, design: usize, other_design: usize) -> Option<Spread> {
     let samples = &all.iter().find(|measured| measured.set == set)?.samples;
     Some(samples[design].times(&samples[other_design], phase))
