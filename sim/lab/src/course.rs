@@ -60,7 +60,7 @@ impl<T> Shared<T> {
     pub fn new(inner_layer: T) -> Self {
         Self(Mutex::ranked(Rank::Depot, inner_layer))
     }
-    /// Waits for the depot's lock, and counts as a visit.
+    /// Waits for the depot's lock, and counts a visit.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         VISITS.with(|visits| visits.set(visits.get() + 1));
         self.0.lock()
@@ -101,7 +101,7 @@ pub fn models<L: Layer<usize> + 'static>() {
         rounds
     }
     /// A layer under test, and the rounds that it should have. `first` is the CPU on which the initial rounds are
-    /// freed, and their number.
+    /// freed, and the number of these rounds.
     struct World<L> {
         name: &'static str,
         first: (usize, usize),

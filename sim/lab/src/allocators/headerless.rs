@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn byte_granularity_rounds_no_size() {
+    fn granule_of_one_byte_rounds_no_size() {
         let mut list = Headerless::new(10, 1, Fit::First, Order::Address);
         let places = [3, 1, 6].map(|bytes| list.alloc(bytes).unwrap());
         assert_eq!((places.clone(), list.alloc(1)), ([0..3, 3..4, 4..10], None));

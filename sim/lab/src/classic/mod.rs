@@ -229,7 +229,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
     }
 
     /// Ends an interval, for example of 15 seconds: adapts the magazine size to the contention in the interval (section
-    /// 3.4), and begins a new measurement of the working set (section 3.7). Cost: the depot's lock.
+    /// 3.4), and begins a new measurement of the working set (section 3.7). The call takes the depot's lock.
     pub fn end_interval(&self) {
         let mut stock = self.depot.lock();
         stock.full.end_interval();

@@ -15,7 +15,7 @@ pub(super) struct Blocks<A: DemoAllocator> {
     allocator: A,
     /// The live blocks by number, each with its requested bytes.
     live: Vec<(usize, A::Block, usize)>,
-    /// The markers, each with the number of blocks that were allocated before it.
+    /// The markers, each with the number of blocks that were allocated before the marker.
     markers: Vec<(A::Marker, usize)>,
     births: usize,
     /// The steps of the last command.

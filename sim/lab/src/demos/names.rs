@@ -32,7 +32,7 @@ pub enum Name {
     FirstFit,
     /// A list of free blocks; the smallest block that is large enough serves a request.
     BestFit,
-    /// Blocks whose sizes are powers of two, which are halved and merged.
+    /// Blocks whose sizes are powers of two; the allocator halves and merges blocks.
     Buddy,
     /// Lists for two levels of size classes; two bit scans find a list.
     Tlsf,

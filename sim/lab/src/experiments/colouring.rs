@@ -368,7 +368,7 @@ mod tests {
 
     /// Regression test: misses were shown although the measured times contradicted them.
     #[test]
-    fn cache_model_contradicted_by_measurement_is_flagged() {
+    fn cache_model_that_contradicts_measured_times_is_flagged() {
         let time =
             |ratio: f64| Effect::of_time(Spread::of(vec![ratio - 0.01, ratio, ratio, ratio, ratio + 0.01]));
         assert_eq!([0.8, 1.0, 1.3].map(time), [Effect::Better, Effect::None, Effect::Worse].map(Some));

@@ -10,7 +10,7 @@ use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Returns the CPU time of the calling thread. Cost: a system call, about 0.2 microseconds.
+/// Returns the CPU time of the calling thread. The cost is a system call, about 0.2 microseconds.
 pub fn cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
@@ -226,7 +226,7 @@ mod tests {
 
     /// Regression test: verdicts changed from run to run, because they depended on a single number.
     #[test]
-    fn interval_containing_the_limit_is_undecided() {
+    fn claim_is_undecided_if_the_interval_contains_the_limit() {
         let spread = Spread::of((1..=9).map(f64::from).collect());
         assert_eq!([1.0, 5.0, 8.0].map(|l| spread.at_most(l)), [Holds::No, Holds::Undecided, Holds::Yes]);
         assert_eq!([2.0, 5.0, 9.0].map(|l| spread.at_least(l)), [Holds::Yes, Holds::Undecided, Holds::No]);

@@ -58,11 +58,11 @@ pub struct Bar {
 }
 
 impl Axis {
-    /// Creates a linear axis: equal distances on it mean equal differences.
+    /// Creates a linear axis: equal distances on the axis mean equal differences.
     pub fn linear(name: impl Into<String>) -> Self {
         Self { name: name.into(), logarithmic: false }
     }
-    /// Creates a logarithmic axis: equal distances on it mean equal ratios.
+    /// Creates a logarithmic axis: equal distances on the axis mean equal ratios.
     pub fn logarithmic(name: impl Into<String>) -> Self {
         Self { name: name.into(), logarithmic: true }
     }

@@ -169,7 +169,7 @@ mod tests {
         let mut log_normal = sizes("lognormal:100,1.2", 10_001);
         log_normal.sort_unstable();
         assert!((95..105).contains(&log_normal[5000]), "the median is {}", log_normal[5000]);
-        // One deviation above the median is at 84.1 %: 100 * e^1.2 = 332.
+        // The 84.1 % quantile is one standard deviation above the median: 100 * e^1.2 = 332.
         assert!((320..345).contains(&log_normal[8413]), "{}", log_normal[8413]);
         assert_eq!(sizes("lognormal:1000,3,2000", 1000).into_iter().max(), Some(2000));
         assert_eq!(sizes("lognormal:1,10", 1000).into_iter().min(), Some(1));

@@ -305,7 +305,7 @@ proptest! {
 
     /// Section 3.1: a CPU with two magazines serves at least M operations between two visits to the depot.
     #[test]
-    fn depot_visits_are_a_magazine_of_operations_apart(
+    fn depot_visits_are_at_least_m_operations_apart(
         size in 1..9_usize, operations in prop::collection::vec(any::<bool>(), 50..500),
     ) {
         let numbers = NumberSupplier::new(1000);
@@ -436,7 +436,7 @@ fn missing_magazine_counts_as_full_and_empty() {
 }
 
 #[test]
-fn unknown_cpu_number_gets_a_slot() {
+fn cpu_number_out_of_range_maps_to_a_cpu() {
     let numbers = NumberSupplier::new(10);
     let cache = cache(2, fixed(1), &numbers);
     on_cpu(u32::MAX);

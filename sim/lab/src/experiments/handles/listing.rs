@@ -258,7 +258,7 @@ mod tests {
     /// The function `Free` in the article on pools increments the generation and loses the id: no listing adds an id to
     /// the free ids.
     #[test]
-    fn free_of_the_pool_article_leaks_the_id() {
+    fn free_in_the_pool_article_leaks_the_id() {
         /// The article does not list the function `get_free_sparse_id`. The function could return either the next id,
         /// or an id that `Free` had put in a list. However, the listed `Free` puts no id in a list.
         struct Ids {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_has_one_life_per_generation() {
+    fn slot_serves_one_object_per_generation() {
         assert_eq!((frees_until_retired::<8>().unwrap(), wrapped::<8>().unwrap()), (Some(255), Some(255)));
         assert_eq!(
             (frees_until_retired::<12>().unwrap(), wrapped::<12>().unwrap()),
