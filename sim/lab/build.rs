@@ -1,5 +1,5 @@
-//! Records the compiler's version, which belongs to results with times; a program cannot find out which compiler built
-//! it.
+//! Passes the compiler's version to the program, which prints it with measured times. A program cannot find out which
+//! compiler built it.
 
 use std::env::var;
 use std::process::Command;

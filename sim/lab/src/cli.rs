@@ -55,7 +55,7 @@ enum Verb {
     Demo(demos::Args),
 }
 
-/// Runs the requested experiment, or lists all experiments. If `json` is set, the result is written to it.
+/// Runs the requested experiment, or lists all experiments. If `json` is set, also writes the result to this place.
 ///
 /// # Errors
 /// Fails if options exclude each other, an experiment fails, or a file cannot be written.

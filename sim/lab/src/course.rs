@@ -12,7 +12,7 @@ uslab_magazine::sync::thread_local! {
     static VISITS: core::cell::Cell<u64> = core::cell::Cell::new(0);
 }
 
-/// A callback to which each magazine is shown: see [`Layer::each_magazine`].
+/// A callback that receives each magazine, for [`Layer::each_magazine`].
 pub type See<'s, T> = &'s mut dyn FnMut(Option<usize>, &'static str, &[T]);
 
 /// A magazine layer for rounds of type `T`. The caller of the layer provides the slab layer.
@@ -21,26 +21,27 @@ pub type See<'s, T> = &'s mut dyn FnMut(Option<usize>, &'static str, &[T]);
 pub trait Layer<T>: fmt::Debug + Send + Sync {
     /// Creates an empty layer for `cpus` CPUs, with magazines of `rounds` rounds.
     fn new(cpus: usize, rounds: usize) -> Self;
-    /// Allocates a round; the caller runs on CPU `cpu`. Returns `None` if neither the CPU nor the depot has a round;
-    /// then the caller uses the slab layer.
+    /// Allocates a round; the caller runs on CPU `cpu`. Returns `None` if neither the CPU nor the depot has a round, so
+    /// that the caller must use the slab layer.
     fn alloc(&self, cpu: usize) -> Option<T>;
     /// Frees a round; the caller runs on CPU `cpu`. A free always succeeds, because the depot takes any number of
     /// magazines.
     fn free(&self, cpu: usize, round: T);
     /// Removes and returns all rounds.
     fn drain(&self) -> Vec<T>;
-    /// Shows each magazine that contains rounds: its CPU (`None` for the depot), its name, and its rounds.
+    /// Calls `see` for each magazine that contains rounds, with its CPU (`None` for the depot), its name, and its
+    /// rounds.
     fn each_magazine(&self, see: See<'_, T>);
 }
 
-/// The state of one CPU, protected by a lock. A thread that holds a CPU's lock may lock the depot. The reverse order
-/// makes debug builds and models panic.
+/// The state of one CPU, protected by a lock. A thread that holds a CPU's lock may lock the depot. Debug builds and
+/// models panic if a thread takes the two locks in the reverse order.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct PerCpu<T>(Mutex<T>);
 
 impl<T> PerCpu<T> {
-    /// Creates the state, which does not share its cache line.
+    /// Creates the state of one CPU, in a separate cache line.
     pub fn new(inner_layer: T) -> Self {
         Self(Mutex::ranked(Rank::Cpu, inner_layer))
     }
@@ -59,7 +60,7 @@ impl<T> Shared<T> {
     pub fn new(inner_layer: T) -> Self {
         Self(Mutex::ranked(Rank::Depot, inner_layer))
     }
-    /// Waits for the depot's lock, and counts as a visit.
+    /// Waits for the depot's lock, and counts a visit.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         VISITS.with(|visits| visits.set(visits.get() + 1));
         self.0.lock()
@@ -75,8 +76,9 @@ pub fn visits() -> u64 {
 /// that move between CPUs, and a drain that runs concurrently with a caller. Magazines have two rounds.
 ///
 /// # Panics
-/// Panics if a round has two owners or none, a magazine exceeds its capacity, or a lock is misused: taken in the wrong
-/// order, or never. The counterexample trace is printed, and written to the file that `STORY_JSON` names.
+/// Panics if a round has two owners or no owner, if a magazine exceeds its capacity, or if the layer takes locks in the
+/// wrong order or not at all. A failed model prints the counterexample trace, and writes it to the file that the
+/// variable `STORY_JSON` names.
 #[cfg(loom)]
 pub fn models<L: Layer<usize> + 'static>() {
     use core::ops::RangeInclusive;
@@ -98,8 +100,8 @@ pub fn models<L: Layer<usize> + 'static>() {
         tell!("a caller on CPU {cpu} has {rounds:?}");
         rounds
     }
-    /// A layer under test, and the rounds that it should have. The initial rounds are freed on one CPU; the rounds of
-    /// both threads are added to the record later.
+    /// A layer under test, and the rounds that it should have. `first` is the CPU on which the initial rounds are
+    /// freed, and the number of these rounds.
     struct World<L> {
         name: &'static str,
         first: (usize, usize),
@@ -145,7 +147,7 @@ pub fn models<L: Layer<usize> + 'static>() {
         },
     ];
     for World { name, first: (cpu, first), rounds, first_thread, second_thread } in worlds {
-        // Two threads that take any lock take it in more than one order.
+        // The model must have at least two executions, because two threads can take a lock in two orders.
         model(name, Bound::Preemptions(2), 2, move || {
             let layer = Arc::new(L::new(2, 2));
             (1..=first).for_each(|round| layer.free(cpu, round));

@@ -3,11 +3,11 @@
 //! | module | |
 //! |---|---|
 //! | [`classic`] | the magazine layer of 2001: loaded, previous and depot |
-//! | [`course`] | a layer as an exercise: its traits, its locks, its models |
-//! | `allocators` | every textbook allocator and the shipping ones, under one trait |
-//! | `workload` | requests for them, generated from distributions or recorded |
-//! | `demos` | the same, driven by hand, command by command |
-//! | `experiments` | the experiments, each in a file: the verbs of `uslab lab` |
+//! | [`course`] | a magazine layer as an exercise: its trait, its locks, its models |
+//! | `allocators` | the textbook allocators and the shipping allocators, under one trait |
+//! | `workload` | requests to allocators, generated from distributions or recorded |
+//! | `demos` | allocators that a user drives, command by command |
+//! | `experiments` | the experiments, which are the subcommands of `uslab lab` |
 //! | `findings` | the results of an experiment, as data, text, CSV and pages |
 //!
 //! [`classic`] and [`course`] are always compiled; all other modules need the feature `experiments`. `allocators` and
@@ -16,7 +16,7 @@
 //! The file `README.md`, next to the manifest of this crate, is a tutorial. The tutorial checks [`classic`] with loom,
 //! from the first model to bugs that only a checker finds.
 
-// The models use cells to record owners; the checked code has no unsafe code.
+// Only tests may have unsafe code: the models record owners in cells.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 #[cfg(all(uslab_models, not(loom)))]

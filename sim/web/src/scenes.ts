@@ -12,7 +12,7 @@ what: string,
 takes: Array<string>,
 /** Commands that show how the allocator works. */
 script: Array<string>,
-/** The number of the script's commands after which a page opens: the last of them is the most telling one. */
+/** The number of script commands that a page has run when it opens. The last of these commands shows the most. */
 telling: number,
 /** `true` if the allocator serves any size, so that it can serve the requests of a race. */
 races: boolean, };
@@ -32,7 +32,7 @@ parts: Array<Part>,
 holes: Holes,
 /** The allocator's data structure; `None` if the demo has no data structure besides the memory. */
 structure: Structure | null,
-/** Figures of the demo for which no field exists, by name. */
+/** Further figures of the demo, by name. */
 facts: Array<[string, string]>, };
 
 /** A range of bytes of one kind. */
@@ -45,8 +45,8 @@ bytes: number, } & ({ "is": "used", "block": string } | { "is": "rounding", "blo
 /** The kind of a range of bytes. */
 export type Is = { "is": "used", "block": string } | { "is": "rounding", "block": string } | { "is": "tag" } | { "is": "padding" } | { "is": "free" } | { "is": "untouched" } | { "is": "retired" } | { "is": "loaded" };
 
-/** The free memory: the number of its pieces, the largest piece, and the sum of all pieces.
- * A piece is the most that one request can get: free neighbours that can serve one request are one piece, and each free slot of a pool is one piece. */
+/** The number of free pieces, the size of the largest free piece, and the sum of all free pieces.
+ * A piece is free memory that a single request can get. Adjacent free blocks count as one piece if one request can get all of them. Each free slot of a pool is a separate piece. */
 export type Holes = {
 /** The number of free pieces. */
 count: number,
@@ -75,7 +75,7 @@ text: Array<string>, };
 export type Shape = { "is": "tree",
 /** The size of the smallest block. */
 unit: number,
-/** The positions of the free blocks, by list. The blocks of each list are twice as large as the blocks of the list before. */
+/** The positions of the free blocks of each list. The blocks of each list are twice as large as the blocks of the list before. */
 lists: Array<Array<number>>, } | { "is": "grid",
 /** The first level: one row for each power of two. */
 rows: Array<Row>, } | { "is": "list",
@@ -149,7 +149,7 @@ export type Mark = {
 name: string,
 /** The position. */
 at: number,
-/** `true` if the allocator refuses the marker, because the head has been below it. */
+/** `true` if the allocator refuses the marker, because the head has been below the marker. */
 stale: boolean, };
 
 /** A handle. */
@@ -165,7 +165,7 @@ finds: string | null, };
 
 /** A slot of a handle table. */
 export type Slot = {
-/** The current generation, or the next one if the slot is free; `None` if the slot was never in use. */
+/** The current generation, or the next generation if the slot is free; `None` if the slot was never in use. */
 generation: number | null,
 /** The object in the slot. */
 object: string | null,
@@ -176,7 +176,7 @@ retired: boolean, };
 export type Lines = {
 /** The name of the memory layout. */
 layout: string,
-/** The field of each number in memory, from the first line to the last, as an index in the names. */
+/** The field of each number, as an index into the field names; the numbers are in address order. */
 fields: Array<number>,
 /** The numbers that the walk uses. */
 used: Array<boolean>,
@@ -198,11 +198,11 @@ bytes: number,
 found: boolean, } | { "is": "class",
 /** The row. */
 row: number,
-/** The cell in the row. */
+/** The class's cell in the row. */
 cell: number, } | { "is": "word",
 /** The row; `None` for the first level. */
 row: number | null,
-/** The first bit of the scan. */
+/** The bit at which the scan began. */
 from: number,
 /** The bit that the scan found. */
 found: number | null, } | { "is": "inspect",
@@ -230,9 +230,9 @@ bytes: number, } | { "is": "put",
 at: number,
 /** The size. */
 bytes: number, } | { "is": "head",
-/** The position before the step. */
+/** The head's position before the step. */
 from: number,
-/** The position after the step. */
+/** The head's position after the step. */
 to: number, } | { "is": "handle",
 /** The handle's name. */
 name: string, } | { "is": "line",
@@ -240,7 +240,7 @@ name: string, } | { "is": "line",
 array: number,
 /** The line's number. */
 line: number, } | { "is": "value",
-/** The place before the step. */
+/** The value's place before the step. */
 from: number,
-/** The place after the step. */
+/** The value's place after the step. */
 to: number, };

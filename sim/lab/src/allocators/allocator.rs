@@ -1,4 +1,4 @@
-//! The interface of an allocator in the lab; with it, one workload can drive all allocators.
+//! The trait through which one workload can drive every allocator of the lab.
 
 use core::alloc::Layout;
 use core::ops::Range;
@@ -6,28 +6,28 @@ use serde::Serialize;
 
 /// An allocator under study.
 ///
-/// A block is a value that is consumed when the block is freed. A block therefore cannot be freed twice, nor by an
-/// allocator of a different type. Two allocators of one type have one block type. An allocator with its own memory
-/// [panics](super::memory::Memory::checked_offset) if it gets a block of another allocator.
+/// A free consumes the block's value. The compiler therefore rejects a second free of a block, and a free by an
+/// allocator of another type. Two allocators of one type share a block type. An allocator with its own memory
+/// [panics](super::memory::Memory::checked_offset) if a caller passes it a block of another allocator.
 pub trait Allocator {
     /// The handle of an allocated block.
     type Block;
 
     /// The allocator's name in tables and on the command line.
     const NAME: &'static str;
-    /// When freed memory can be reused.
+    /// The condition under which freed memory can be reused.
     const REUSE: Reuse = Reuse::Each;
 
-    /// Allocates memory with the given layout; the memory contains arbitrary bytes. Returns `None` if no free memory is
-    /// large enough; nothing has changed then.
+    /// Allocates memory with the given layout; the memory contains arbitrary bytes. If no free memory is large enough,
+    /// returns `None` and changes nothing.
     fn alloc(&mut self, layout: Layout) -> Option<Self::Block>;
     /// Frees a block.
     fn free(&mut self, block: Self::Block);
 
-    /// Returns the range of bytes that the block occupies; rounding is included, headers are not. The range consists of
-    /// offsets from the start of the memory, or of addresses if the memory is not one range.
+    /// Returns the range of bytes that the block occupies, including rounding but not headers. The bounds are offsets
+    /// from the start of the memory, or addresses if the memory is not contiguous.
     fn range(&self, block: &Self::Block) -> Range<usize>;
-    /// Returns the bytes of a block that were requested.
+    /// Returns the bytes of a block that the caller requested.
     fn bytes<'b>(&'b mut self, block: &'b mut Self::Block) -> &'b mut [u8];
 
     /// Writes to the first byte of the block, unless the block is empty.
@@ -39,7 +39,7 @@ pub trait Allocator {
 
     /// Returns the size in bytes of the managed memory, including free memory and headers; 0 if the size is unknown.
     fn capacity(&self) -> usize;
-    /// Returns the current free memory. Walks all memory.
+    /// Returns the current free memory. The cost is a walk over all memory.
     fn holes(&self) -> Holes;
     /// Returns the counts of the allocator's work so far.
     fn work(&self) -> Work;
@@ -48,23 +48,23 @@ pub trait Allocator {
     fn metadata_bytes(&self) -> usize {
         0
     }
-    /// Releases memory that the allocator keeps to reuse it quickly, as `malloc_trim` does.
+    /// Releases free memory that the allocator caches, as `malloc_trim` does.
     fn trim(&mut self) {}
-    /// Returns `true` if [`alloc`](Self::alloc) would serve `layout`; the method searches all memory and does not use
-    /// the lists. `None` if unknown. Only tests call this method.
+    /// Returns `true` if [`alloc`](Self::alloc) would serve `layout`, and `None` if the allocator cannot determine the
+    /// answer. The method inspects all memory instead of the free lists. Only tests call this method.
     fn room(&self, _layout: Layout) -> Option<bool> {
         None
     }
-    /// Checks all data structures for consistency. Only tests call this method.
+    /// Checks that the allocator's data structures are consistent. Only tests call this method.
     ///
     /// # Errors
-    /// Fails with the first inconsistency and its place.
+    /// Returns a description of the first inconsistency, with its place.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// When freed memory can be reused.
+/// The condition under which freed memory can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reuse {
@@ -78,10 +78,10 @@ pub enum Reuse {
     Never,
 }
 
-/// The free memory: the number of its pieces, the largest piece, and the sum of all pieces.
+/// The number of free pieces, the size of the largest free piece, and the sum of all free pieces.
 ///
-/// A piece is the most that one request can get: free neighbours that can serve one request are one piece, and each
-/// free slot of a pool is one piece.
+/// A piece is free memory that a single request can get. Adjacent free blocks count as one piece if one request can get
+/// all of them. Each free slot of a pool is a separate piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Holes {
@@ -108,11 +108,11 @@ impl Holes {
     }
 }
 
-/// Counts of the work that an allocator has done. The counts are equal in every run, so the lab shows counts and not
-/// times.
+/// Counts of the work that an allocator has done. The lab shows counts rather than times, because the counts are equal
+/// in every run.
 ///
-/// A step is one inspection of a place where free memory could be: a block, a slot, a list, a bitmap word, or a page of
-/// a chain. The module of each allocator defines its steps; the system's allocator counts only calls.
+/// A step inspects one place where free memory could be: a block, a slot, a list, a bitmap word, or a page of a chain.
+/// The module of each allocator defines the allocator's steps. The system's allocator counts only calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Work {
     /// The number of allocated blocks.
@@ -123,11 +123,11 @@ pub struct Work {
     pub frees: u64,
     /// The steps of all searches, for free memory or for positions in lists.
     pub steps: u64,
-    /// The steps of the longest operation so far. `None` if steps are not counted separately for each operation.
+    /// The steps of the longest operation so far; `None` if steps are not counted separately for each operation.
     pub longest: Option<u64>,
     /// The number of blocks split in two.
     pub splits: u64,
-    /// The number of free neighbours merged into one block.
+    /// The number of times that two free neighbours were merged into one block.
     pub merges: u64,
     /// The bytes of headers, links and flags inside the managed memory that were read or written.
     pub touched: u64,

@@ -1,5 +1,5 @@
-//! The binary buddy allocator, in bytes. The size of every block is a power of two, and a block can be merged with
-//! exactly one other block, its buddy.
+//! The binary buddy allocator, with blocks of 16 bytes or more. The size of every block is a power of two, and a block
+//! can be merged with exactly one other block, its buddy.
 //!
 //! ```text
 //!  order 2  |            64             |    a block of 2^k units begins at a multiple of its size:
@@ -7,25 +7,26 @@
 //!  order 0  |  16 |  16  |  16  |  16   |    both together at offset AND NOT size
 //! ```
 //!
-//! - **Allocate**: round up to a power of two, take the smallest free block that is large enough, and halve it until it
-//!   fits. The halves cut off become free. The cost is O(log of the memory).
-//! - **Free**: merge the block with its buddy as long as the buddy is free and not split. The cost is O(log of the
-//!   memory).
-//! - **Waste**: rounding to powers of two. A request of 65 bytes takes 128, and the other 63 are unusable while the
-//!   block is allocated. If all sizes are equally likely, blocks take 4/3 of the requested bytes, so a quarter of the
-//!   taken bytes is waste. The often quoted factor 1.44 (after Russell, "Internal Fragmentation in a Class of Buddy
-//!   Systems", 1977) is the mean ratio if all *octaves* are equally likely.
+//! - **Allocate**: round the request up to a power of two. Take the smallest free block that is large enough, and halve
+//!   the block until it has the rounded size. The cut-off halves become free. The cost is O(log n) for a memory of n
+//!   bytes.
+//! - **Free**: merge the block with its buddy as long as the buddy is free and not split. The cost is O(log n) for a
+//!   memory of n bytes.
+//! - **Waste**: the rounding to powers of two. A request for 65 bytes occupies a block of 128 bytes, so 63 bytes are
+//!   wasted. If all sizes are equally likely, blocks occupy 4/3 times the requested bytes: a quarter of the occupied
+//!   bytes is waste. The often quoted factor 1.44 (after Russell, "Internal Fragmentation in a Class of Buddy Systems",
+//!   1977) is the mean ratio of occupied to requested bytes if all *octaves* are equally likely.
 //!
 //! A table outside the memory has one byte for each unit of 16 bytes. The byte of a unit describes the block that
 //! begins at the unit. If the tags were inside the memory, blocks of 2^k bytes would hold less than 2^k bytes. The
 //! links of a free block are stored in the block itself.
 //!
-//! Invariants: a free block has the free flag in the table and is on the list of its order; no block and its buddy are
-//! both free.
+//! Invariants: each free block has the free flag in the table and is on the list of its order. A block and its buddy
+//! are never both free.
 //!
-//! Sources: Knowlton, "A Fast Storage Allocator" (1965); Knuth, The Art of Computer Programming 1, 2.5. Shipped as
-//! Linux's page allocator (`uslab-buddy` is an allocator of this kind, too, for orders 0 to 10 of pages), and in game
-//! engines for GPU memory.
+//! Sources: Knowlton, "A Fast Storage Allocator" (1965); Knuth, The Art of Computer Programming 1, 2.5. Linux's page
+//! allocator and `uslab-buddy` are buddy allocators for pages, with orders 0 to 10. Game engines use buddy allocators
+//! for GPU memory.
 //!
 //! A step is the inspection of one order's list, or of one buddy.
 
@@ -38,9 +39,9 @@ use uslab::pool::words::{Event, Words};
 /// The size of the smallest block in bytes.
 pub const UNIT: usize = 16;
 
-/// The table flag at the first unit of a free block; the low bits of the byte contain the order.
+/// The flag in the table byte of a free block's first unit. The low bits of the byte contain the block's order.
 const FREE: u8 = 0x80;
-/// The table flag at the first unit of a used block.
+/// The flag in the table byte of a used block's first unit.
 const USED: u8 = 0x40;
 const ORDER: u8 = 0x3F;
 
@@ -76,14 +77,14 @@ pub fn buddy_of(offset: usize, size: usize) -> usize {
     offset ^ size
 }
 
-/// Returns the offset of the block that two buddies form when they are merged.
+/// Returns the offset of the block that results from merging two buddies.
 pub fn merged_of(offset: usize, size: usize) -> usize {
     offset & !size
 }
 
 impl Buddy {
-    /// Creates an allocator with a memory of `bytes` bytes. If `bytes` is not a power of two, the memory has several
-    /// largest blocks, each at a multiple of its size.
+    /// Creates an allocator with a memory of `bytes` bytes. If `bytes` is not a power of two, the memory initially
+    /// consists of several free blocks, each at a multiple of its size.
     ///
     /// # Errors
     /// Fails if `bytes` is 0, more than [`Memory::MAX_BYTES`], or not a multiple of 16.
@@ -100,8 +101,8 @@ impl Buddy {
         Ok(buddy)
     }
 
-    /// Returns the number of free blocks of each order, beginning with blocks of 16 bytes, as in `/proc/buddyinfo`.
-    /// Walks all blocks.
+    /// Returns the number of free blocks of each order, beginning with blocks of 16 bytes, as in `/proc/buddyinfo`. The
+    /// cost is a walk over all blocks.
     pub fn free_blocks(&self) -> Vec<usize> {
         let mut counts = vec![0; self.heads.len()];
         self.free_list().for_each(|(_, order)| counts[order] += 1);
@@ -113,7 +114,7 @@ impl Buddy {
         let block = |position: u32| (position != NONE).then_some(position as usize);
         core::iter::successors(block(self.heads[order]), move |position| block(self.memory.peek(*position)))
     }
-    /// Takes the events since the last call. The first call starts the log.
+    /// Removes and returns the events logged since the last call. The first call starts the log.
     pub(crate) fn take_log(&mut self) -> Vec<Event> {
         self.memory.take_log()
     }
@@ -187,7 +188,8 @@ impl Buddy {
             steps += 1;
             let size = UNIT << order;
             let buddy = buddy_of(position, size);
-            // A block at the end of the memory has no buddy. A buddy that is split or used has another table byte.
+            // A block at the end of the memory has no buddy. A split or used buddy has a different table byte than a
+            // free buddy.
             if self.table.get(buddy / UNIT) != Some(&(FREE | order as u8)) {
                 break;
             }

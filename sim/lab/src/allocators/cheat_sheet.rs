@@ -1,8 +1,8 @@
-//! The cheat sheet, which describes in words when to use each allocator. The measurements are in the experiments.
+//! The cheat sheet, which describes in words when to use each allocator. The experiments contain the measurements.
 
 use super::registry::Name;
 
-/// The page of the cheat sheet about an allocator, or about a layer that is used with an allocator.
+/// A page of the cheat sheet. The page describes an allocator, or a layer that programs put on an allocator.
 #[derive(Debug)]
 pub struct CheatSheet {
     /// The page's name on the command line.
@@ -11,7 +11,7 @@ pub struct CheatSheet {
     pub in_lab: Option<Name>,
     /// The sizes of the requests that the allocator serves.
     pub sizes: &'static str,
-    /// The lifetimes of blocks for which the allocator is suited.
+    /// The block lifetimes that suit the allocator.
     pub lifetimes: &'static str,
     /// The worst-case cost of an allocation.
     pub worst: &'static str,
@@ -19,13 +19,13 @@ pub struct CheatSheet {
     pub waste: &'static str,
     /// Programs that contain an allocator of this kind.
     pub ships: &'static str,
-    /// How the allocator works.
+    /// A description of how the allocator works.
     pub idea: &'static str,
     /// The allocator's operations, each with its cost.
     pub costs: &'static [(&'static str, &'static str)],
-    /// When to choose the allocator.
+    /// Advice on when to choose the allocator.
     pub take: &'static str,
-    /// When to choose another allocator.
+    /// Advice on when to choose another allocator.
     pub leave: &'static str,
     /// The source of the description.
     pub source: &'static str,
@@ -33,7 +33,7 @@ pub struct CheatSheet {
     pub more: &'static str,
 }
 
-/// The pages about all allocators.
+/// All pages of the cheat sheet.
 pub static CHEAT_SHEETS: [CheatSheet; 15] = [
     CheatSheet {
         name: "linear",
@@ -308,7 +308,7 @@ pub static CHEAT_SHEETS: [CheatSheet; 15] = [
     },
 ];
 
-/// Advice by use: how objects are used, the allocator to choose, and the page to read.
+/// Rows of advice: how a program uses its objects, the allocator to choose, and the page to read.
 pub static ADVICE: [[&str; 3]; 12] = [
     ["any", "end together: a frame, a request", "linear"],
     ["any", "nested: scopes within scopes", "stack"],

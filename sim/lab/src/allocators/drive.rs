@@ -1,8 +1,8 @@
 //! Drives an allocator through a workload, and records the outcome.
 //!
-//! Every block is filled with a pattern that is computed from the block's number. The pattern is checked when the block
-//! is freed or resized, so that overwritten bytes are found. The driver counts refused requests, and later operations
-//! on blocks that were refused.
+//! The driver fills every block with a pattern that depends on the block's number. To find overwritten bytes, the
+//! driver checks the pattern when it frees or resizes the block. The driver counts refused requests, and later
+//! operations on blocks whose allocation was refused.
 
 use super::allocator::{Allocator, Holes, Work};
 use crate::workload::Op;
@@ -16,9 +16,9 @@ pub struct Options {
     /// The number of operations between two samples of the free memory; 0 takes a sample only at the end. Taking a
     /// sample inspects all memory.
     pub sample_every: u64,
-    /// `true` to fill blocks and check them; otherwise the bytes of blocks are not accessed.
+    /// `true` to fill blocks with patterns and check the patterns; `false` to leave the bytes of blocks unaccessed.
     pub verify: bool,
-    /// `true` to free all blocks, and to release memory kept for reuse, before the last sample is taken.
+    /// `true` to free all blocks and release cached memory before the last sample.
     pub free_all: bool,
 }
 
@@ -33,7 +33,7 @@ impl Default for Options {
 pub struct Outcome {
     /// The allocator's name.
     pub allocator: String,
-    /// The number of operations run.
+    /// The number of operations that the driver ran.
     pub operations: u64,
     /// The number of allocations.
     pub allocs: u64,
@@ -44,15 +44,15 @@ pub struct Outcome {
     /// The number of allocations and resizes for which no free memory was large enough. A refused resize leaves the
     /// block's size unchanged.
     pub refused: u64,
-    /// The number of refusals for which the total free memory would have been large enough.
+    /// The number of refused requests that were not larger than the total free memory.
     pub refused_for_pieces: u64,
     /// The number of operations on blocks whose allocation was refused.
     pub missed: u64,
-    /// The largest number of requested bytes in live blocks at a time.
+    /// The peak of the requested bytes in live blocks.
     pub peak_asked: u64,
-    /// The largest number of bytes that live blocks occupied at a time.
+    /// The peak of the bytes that live blocks occupied.
     pub peak_taken: u64,
-    /// The bytes of metadata outside the memory, at the end.
+    /// The bytes of metadata outside the managed memory at the end of the run.
     pub beside: u64,
     /// The allocator's own counts. A resize counts as one allocation, one copy and one free.
     pub work: Work,
@@ -94,7 +94,7 @@ struct Driver<'a, A: Allocator> {
     options: Options,
     asked: u64,
     taken: u64,
-    /// The number of free bytes, if it was computed since the last change.
+    /// The number of free bytes, or `None` if blocks have changed since the number was computed.
     free: Option<usize>,
     outcome: Outcome,
 }
@@ -108,8 +108,8 @@ impl<A: Allocator> Driver<'_, A> {
     fn alloc(&mut self, id: u64, layout: Layout) -> Option<HeldBlock<A::Block>> {
         let Some(mut block) = self.allocator.alloc(layout) else {
             self.outcome.refused += 1;
-            // Computing the free bytes walks all memory, so it is done only for refusals, and once for consecutive
-            // ones.
+            // Counting the free bytes takes a walk over all memory. The driver therefore counts free bytes only after a
+            // refusal, and only once for consecutive refusals.
             let free = *self.free.get_or_insert_with(|| self.allocator.holes().total);
             self.outcome.refused_for_pieces += u64::from(free >= layout.size());
             return None;
@@ -207,8 +207,8 @@ impl<A: Allocator> Driver<'_, A> {
     }
 }
 
-/// Drives `allocator` through `ops`. The remaining blocks are freed after the last sample, or before it with
-/// [`free_all`](Options::free_all).
+/// Drives `allocator` through `ops`. Frees the remaining blocks after the last sample, or before the last sample if
+/// [`free_all`](Options::free_all) is set.
 ///
 /// ```
 /// use uslab_lab::allocators::drive::{Options, drive};
@@ -256,7 +256,7 @@ pub fn drive<A: Allocator, E>(
     if options.free_all {
         driver.free_all();
     }
-    // The loop samples an operation only once.
+    // The last operation may already have been sampled in the loop.
     let is_sampled =
         driver.outcome.samples.last().is_some_and(|last| last.operations == driver.outcome.operations);
     if options.free_all || !is_sampled {
@@ -313,7 +313,7 @@ mod tests {
         assert!(outcomes.iter().all(|outcome| outcome.refused == 0));
         assert!(outcomes.iter().all(|outcome| outcome.peak_asked == outcomes[0].peak_asked));
         let repeated = run(&mut shipping.malloc(), &workload, &options);
-        // Steps are counted from the creation of the caches.
+        // Step counts are not compared, because the caches count steps from their creation, over both runs.
         let holes =
             |outcome: &Outcome| outcome.samples.iter().map(|s| (s.taken, s.holes)).collect::<Vec<_>>();
         assert_eq!(holes(&repeated), holes(&outcomes[5]), "equal operations must leave equal holes");
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!((outcome.work.allocs, outcome.work.frees), (3, 2));
     }
 
-    /// A broken allocator that allocates one slot again and again.
+    /// A broken allocator that returns one and the same slot for every request.
     struct BrokenAllocator(Vec<u8>);
 
     impl Allocator for BrokenAllocator {

@@ -1,16 +1,16 @@
 //! A free list without headers, with a granule of any size, for the study of policies alone.
 //!
-//! The list itself is stored outside the memory. A block therefore takes the requested bytes, rounded up only to the
-//! granule, and no hole is too small to keep. With a granule of one byte, nothing is rounded. A [`Heap`](super::Heap)
-//! needs larger blocks, because its smallest block holds tags and links. With equal rounding and equal block sizes,
-//! this list and a `Heap` choose equal places.
+//! The list itself is stored outside the memory. A block therefore takes the requested size, rounded up to the granule,
+//! and the list keeps holes of any size. With a granule of one byte, nothing is rounded. A [`Heap`](super::Heap) needs
+//! larger blocks, because its smallest block holds tags and links. If rounding and block sizes are equal, the
+//! headerless list and a `Heap` put each block at the same offset.
 //!
 //! A step is the inspection of one free block during a search.
 
 use super::heap::{Fit, Order};
 use core::ops::Range;
 
-/// A free list for a range of bytes that has no memory. See the [module](self).
+/// A free list for a range of offsets, without memory behind the range. See the [module](self).
 ///
 /// ```
 /// use uslab_lab::allocators::headerless::Headerless;
@@ -55,8 +55,8 @@ impl Headerless {
         self.steps
     }
 
-    /// Allocates `bytes` bytes, but at least one byte. Returns the allocated range; `None` if no free block is large
-    /// enough.
+    /// Allocates `bytes` bytes, or one byte if `bytes` is 0. Returns the allocated range, or `None` if no free block is
+    /// large enough.
     pub fn alloc(&mut self, bytes: usize) -> Option<Range<usize>> {
         let need = bytes.max(1).checked_next_multiple_of(self.granule)?;
         let index = self.search(need)?;
@@ -114,7 +114,7 @@ impl Headerless {
                     (false, false) => self.free.insert(index, used),
                     (true, false) => self.free[index - 1].end = used.end,
                     (false, true) => {
-                        // The next search continues at the same place as before the merge.
+                        // The merge does not change the place at which the next search begins.
                         if self.rover == Some(used.end) {
                             self.rover = Some(used.start);
                         }
@@ -138,8 +138,8 @@ impl Headerless {
             }
         }
     }
-    /// Removes a free block from the list. If a search would begin at the removed block, it will begin at the next
-    /// block.
+    /// Removes a free block from the list. If the next search would begin at the removed block, moves the start of the
+    /// search to the following block.
     fn remove_hole(&mut self, index: usize) -> Range<usize> {
         let hole = self.free.remove(index);
         if self.rover == Some(hole.start) {
@@ -156,8 +156,8 @@ mod tests {
     use crate::workload::rng::Rng;
     use core::alloc::Layout;
 
-    /// The heap with headers is the reference: with the heap's block sizes, the headerless list chooses the heap's
-    /// places under every policy.
+    /// The heap with headers is the reference. For blocks of the heap's sizes, the headerless list must choose the
+    /// heap's places under every policy.
     #[test]
     fn headerless_and_heap_allocators_choose_equal_places() {
         const BYTES: usize = 1 << 16;
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn byte_granularity_rounds_no_size() {
+    fn granule_of_one_byte_rounds_no_size() {
         let mut list = Headerless::new(10, 1, Fit::First, Order::Address);
         let places = [3, 1, 6].map(|bytes| list.alloc(bytes).unwrap());
         assert_eq!((places.clone(), list.alloc(1)), ([0..3, 3..4, 4..10], None));

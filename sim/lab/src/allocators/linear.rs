@@ -1,15 +1,15 @@
 //! The linear (bump) allocator: an offset that only moves forward. A single block cannot be freed.
 //!
-//! The head of the allocator, which moves along a chain of pages, is the library's [`Arena`](uslab::pool::Arena), whose
-//! chunks are these pages. This module adds:
+//! The library's [`Arena`](uslab::pool::Arena) provides the allocator's head, which moves along a chain of pages; the
+//! arena calls the pages chunks. This module adds to the arena:
 //!
-//! - **Reset** in O(1), except that freed bytes are overwritten with [`FREED`], to expose reads after a reset;
-//!   [`without_fill`](Linear::without_fill) disables this.
+//! - **Reset**, which frees all blocks in O(1) and then overwrites the freed bytes with [`FREED`], to expose reads
+//!   after a reset. [`without_fill`](Linear::without_fill) disables the overwriting.
 //! - **[`mark`](Linear::mark) and [`rewind`](Linear::rewind)**, which free everything that was allocated after a mark.
 //!
-//! Sources: the sources of the library's arena; for marks and the fill, Frykholm, "Custom Memory Allocation in C++"
-//! (BitSquid blog, 2010). Shipped as Unreal's `FMemStack`, Apache's `apr_pool`, and obstacks. Each thread can have its
-//! own allocator, which needs no lock.
+//! Sources: the papers that the library's arena cites; for marks and the fill, Frykholm, "Custom Memory Allocation in
+//! C++" (BitSquid blog, 2010). Shipping linear allocators are Unreal's `FMemStack`, Apache's `apr_pool`, and obstacks.
+//! Each thread can have its own allocator, which needs no lock.
 //!
 //! As an [`Allocator`], a linear allocator only counts frees, and frees everything when the last block is freed. A step
 //! is the use of one page.
@@ -44,11 +44,11 @@ pub struct Linear {
     /// The size of a new page in bytes, and the limit in bytes on all pages together.
     page: usize,
     max_bytes: usize,
-    /// The position to which the head returns when the last block is freed: the mark of the last rewind.
+    /// The position to which the head returns when the last live block is freed: the mark of the last rewind.
     floor: Head,
     /// The number of live blocks that were allocated after the head was last at `floor`.
     live: usize,
-    /// A number that changes whenever blocks are freed together; a block with an older number is already freed.
+    /// A number that grows with each reset or rewind; blocks with an older number are already freed.
     epoch: u64,
     /// `true` to overwrite freed bytes.
     fills: bool,
@@ -58,7 +58,7 @@ pub struct Linear {
 #[derive(Debug)]
 struct Page {
     memory: Memory,
-    /// The virtual position of the first byte; pages are placed as if they began at multiples of their alignment.
+    /// The virtual position of the page's first byte. All pages of a chain share one space of virtual positions.
     base: usize,
 }
 
@@ -82,7 +82,7 @@ pub struct LinearBlock {
     epoch: u64,
 }
 
-/// The error of a stale mark: since the mark was taken, the head has been below it.
+/// The error of a stale mark: the head has been below the mark since the caller took the mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the mark at byte {mark} is stale: the head was below it, and is now at byte {head}")]
 pub struct StaleMark {
@@ -184,9 +184,9 @@ impl Linear {
     /// Frees everything that was allocated after `mark`, and overwrites the freed bytes with [`FREED`].
     ///
     /// # Errors
-    /// Fails if the mark is above the head, or beyond the end of its page after another page replaced it. A stale mark
-    /// is not recognised if the head has been below the mark and is above it again; a [`Stack`](super::stack::Stack)
-    /// recognises it.
+    /// Fails if the mark is above the head, or if a smaller page has replaced the mark's page and ends before the mark.
+    /// A rewind does not detect a stale mark if the head was below the mark and is now above the mark again; a
+    /// [`Stack`](super::stack::Stack) detects these marks.
     pub fn rewind(&mut self, mark: Head) -> Result<(), StaleMark> {
         let head = self.pages.head();
         if mark > head || self.pages.get(mark.chunk).is_none_or(|page| mark.at > page.size()) {
@@ -242,8 +242,8 @@ impl Allocator for Linear {
         let offset = self.pages.get(block.page).map_or(0, |page| page.base) + block.piece.at();
         offset..offset + block.piece.bytes()
     }
-    /// If a reset has freed the block, the method returns the bytes that are now at its place, unless its page was
-    /// freed. The fill makes such a use after free visible.
+    /// If a reset has freed the block, returns the bytes that are now at the block's place, or no bytes if the page was
+    /// freed. The fill makes this use after free visible.
     fn bytes<'b>(&'b mut self, block: &'b mut LinearBlock) -> &'b mut [u8] {
         match self.pages.get_mut(block.page).filter(|page| page.memory.owns(&block.piece)) {
             Some(page) => page.memory.bytes(&block.piece),
@@ -261,7 +261,7 @@ impl Allocator for Linear {
     fn work(&self) -> Work {
         self.work
     }
-    /// The lab's own counters are not included in this number.
+    /// Returns the bytes of the page descriptors, without the lab's counters in the descriptors.
     fn metadata_bytes(&self) -> usize {
         self.pages() * (size_of::<Page>() - size_of::<Work>())
     }
@@ -330,8 +330,8 @@ mod tests {
         }
     }
 
-    /// In the tutorial's listing, the sum `candidate + size > end` overflows, so the check succeeds although it should
-    /// fail.
+    /// The tutorial's listing checks `candidate + size > end`. For a huge request the sum overflows, so the listing
+    /// serves the request.
     #[test]
     fn tutorial_listing_overflows_on_a_huge_request() {
         let listing = |head: usize, end: usize, size: usize| {
@@ -391,7 +391,8 @@ mod tests {
         assert_eq!(linear.used(), 16);
     }
 
-    /// Regression test: the rewind panicked with the fill, and moved the head beyond the page without the fill.
+    /// Regression test: a rewind to a mark beyond the end of its page panicked. With the fill disabled, the rewind
+    /// moved the head beyond the page.
     #[test]
     fn mark_in_a_replaced_page_is_stale() {
         for fills in [true, false] {

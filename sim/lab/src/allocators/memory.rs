@@ -1,8 +1,8 @@
-//! The memory of an allocator under study; places in it are offsets, not pointers.
+//! The memory of an allocator under study. Offsets, not pointers, denote places in the memory.
 //!
-//! The headers and links of the textbook are stored in the memory as 32-bit numbers; a link is an offset. The
-//! arithmetic is therefore the textbook's, and an overrun destroys the next header as in real memory, but the code has
-//! no `unsafe`. New memory is zeroed.
+//! The headers and links of the textbook are stored in the memory as 32-bit numbers; a link is an offset. The code
+//! therefore computes places as the textbook does, but needs no `unsafe`. An overrun destroys the next header, as in
+//! real memory. New memory is zeroed.
 
 use super::allocator::Work;
 use core::alloc::Layout;
@@ -23,7 +23,7 @@ pub struct Memory {
     /// The counts so far: the accessed bytes of headers and links, and the counts that the allocator
     /// [reports](Words::record).
     work: Work,
-    /// The events since the log was last read; `None` until it is read for the first time.
+    /// The events since the last read of the log; `None` before the first read.
     log: Option<Vec<Event>>,
 }
 
@@ -83,7 +83,7 @@ impl From<PoolError> for ConfigError {
 impl Memory {
     /// The alignment of the memory's start in bytes, which is also the largest alignment of a block.
     pub const ALIGN: usize = 4096;
-    /// The size of the largest memory in bytes, because offsets are 32-bit numbers.
+    /// The largest size of a memory in bytes. The limit exists because offsets are 32-bit numbers.
     pub const MAX_BYTES: usize = 1 << 31;
 
     /// Creates a memory of `len` bytes, which are all zero.
@@ -123,7 +123,8 @@ impl Memory {
     /// Returns the offset of `piece`; panics if the piece belongs to another memory.
     ///
     /// # Panics
-    /// Panics if `piece` is a block of another memory, so that mixing up two allocators of one type fails immediately.
+    /// Panics if `piece` is a block of another memory. A caller that mixes up two allocators of one type thus fails
+    /// immediately.
     pub fn checked_offset(&self, piece: &Piece) -> usize {
         assert!(self.owns(piece), "the block belongs to another allocator");
         piece.at
@@ -131,7 +132,7 @@ impl Memory {
     /// Returns the bytes of `piece`.
     ///
     /// # Panics
-    /// Panics as [`checked_offset`](Self::checked_offset) does.
+    /// Panics if `piece` is a block of another memory.
     pub(super) fn bytes(&mut self, piece: &Piece) -> &mut [u8] {
         let offset = self.checked_offset(piece);
         self.slice_mut(offset..offset + piece.bytes)
@@ -143,11 +144,11 @@ impl Memory {
         &mut self.bytes[self.skip + range.start..self.skip + range.end]
     }
 
-    /// Counts accessed bytes of metadata that are not words.
+    /// Adds `bytes` accessed bytes of metadata; accesses to words are counted automatically.
     pub(super) fn touch(&mut self, bytes: u64) {
         self.work.touched += bytes;
     }
-    /// Takes the events that the allocator reported since the last call. The first call starts the log.
+    /// Removes and returns the events that the allocator reported since the last call. The first call starts the log.
     pub(super) fn take_log(&mut self) -> Vec<Event> {
         self.log.replace(vec![]).unwrap_or_default()
     }
@@ -173,7 +174,7 @@ impl Span for Memory {
     }
 }
 
-/// The library's allocators access words through this trait, so that the accesses are counted.
+/// The library's allocators access words through this trait, whose implementation counts the accesses.
 impl Words for Memory {
     fn peek(&self, offset: usize) -> u32 {
         let bytes = &self.bytes[self.skip + offset..self.skip + offset + 4];
@@ -248,7 +249,7 @@ macro_rules! of_the_library {
         }
 
         impl $allocator {
-            /// Takes the events since the last call. The first call starts the log.
+            /// Removes and returns the events logged since the last call. The first call starts the log.
             pub(crate) fn take_log(&mut self) -> Vec<uslab::pool::words::Event> {
                 self.blocks.memory_mut().take_log()
             }

@@ -1,26 +1,26 @@
-//! Every textbook allocator, small and safe, and the shipping allocators, all under one trait.
+//! The textbook allocators, small and without `unsafe`, and the shipping allocators; all implement one trait.
 //!
-//! The free list, TLSF and the head of the linear allocator are code of `uslab::pool`, which runs in a memory that
-//! counts accesses.
+//! The free list, TLSF and the head of the linear allocator come from `uslab::pool`; in the lab, they run in a memory
+//! that counts accesses.
 //!
 //! | module | |
 //! |---|---|
 //! | [`allocator`] | the trait of all allocators in the lab |
 //! | [`memory`] | the bytes that the allocators under study manage |
 //! | [`linear`] | a position that moves forward |
-//! | [`stack`] | the same with markers, by scopes |
-//! | [`naive`] | two pools that are called by the same name |
-//! | [`pool`] | slots of one size; the free ones are in a list |
+//! | [`stack`] | a linear allocator with markers and scopes |
+//! | [`naive`] | two pool designs that share one name |
+//! | [`pool`] | slots of one size, with a list of the free slots |
 //! | [`segregated`] | a pool for each size class |
 //! | [`heap`] | a free list with boundary tags: first, best and next fit |
-//! | [`headerless`] | the same list outside the memory, with any granule |
-//! | [`buddy`] | powers of two that are halved and merged |
-//! | [`tlsf`] | free lists by two levels of sizes, found by bit scans |
-//! | [`shipping`] | the slab subsystem as malloc, and one cache of it |
+//! | [`headerless`] | a free list outside the memory, with any granule |
+//! | [`buddy`] | blocks of powers of two, halved and merged |
+//! | [`tlsf`] | free lists for two levels of sizes, found by bit scans |
+//! | [`shipping`] | the slab subsystem as malloc, and one object cache |
 //! | [`system`] | the program's own allocator |
-//! | [`registry`] | all of them, by name |
-//! | [`cheat_sheet`] | the cheat sheet: what each is for |
-//! | [`drive`] | an allocator under a workload |
+//! | [`registry`] | all allocators, by name |
+//! | [`cheat_sheet`] | the cheat sheet: the uses of each allocator |
+//! | [`drive`] | runs a workload on an allocator |
 
 pub mod allocator;
 pub mod buddy;

@@ -6,16 +6,15 @@
 //! ```
 //!
 //! Each slot has a flag, which is set while the slot is in use. A loop over the objects of a pool inspects all flags.
-//! The two designs differ only in their allocation. [`NeverReuses`] always takes a slot that was never used, so each
+//! The two designs differ only in how they allocate. [`NeverReuses`] always takes a slot that was never used, so each
 //! freed slot is lost and becomes a hole. [`ScansForFree`] takes the first free slot, and takes a slot that was never
-//! used only if no other slot is free. This design does not lose slots, but one allocation may inspect all slots. Many
-//! readers learn pools from the article "Arena pools: from naive pool to slot map", which lists the first design and
-//! measures the second.
+//! used only if no other slot is free. `ScansForFree` does not lose slots, but one allocation may inspect all slots.
+//! Many readers learn pools from the article "Arena pools: from naive pool to slot map", which shows the code of
+//! `NeverReuses` and measures `ScansForFree`.
 //!
 //! - **Allocate**: O(1) in `NeverReuses`, O(slots) in `ScansForFree`. **Free**: O(1). **Loop over all objects**:
 //!   O(opened slots).
-//! - **Waste**: the unused part of each slot, and a flag with its padding. In `NeverReuses`, every slot that was ever
-//!   used is also wasted.
+//! - **Waste**: the unused part of each slot, and a flag with its padding. `NeverReuses` also wastes every freed slot.
 //! - **Locality**: scanning from the front keeps live objects close together, which makes a walk faster.
 //!
 //! A step is the inspection of one flag during an allocation.
@@ -57,11 +56,11 @@ macro_rules! common {
             pub fn slots(&self) -> usize {
                 self.slots.count()
             }
-            /// Walks over the pool's objects.
+            /// Walks over the pool's objects, and returns the counts of the walk.
             pub fn walk(&self) -> Walk {
                 self.slots.walk()
             }
-            /// Returns the number of slots whose object was freed, and that are not reused.
+            /// Returns the number of slots whose object was freed and that the pool has not reused.
             pub fn dead(&self) -> usize {
                 let walk = self.walk();
                 walk.checked - walk.active
@@ -215,7 +214,8 @@ mod tests {
     #[test]
     fn first_free_slot_policy_keeps_live_objects_together() {
         fn span<A: Allocator>(mut pool: A, walk: impl Fn(&A, &[A::Block]) -> usize) -> usize {
-            // A tenth of the article's first set: 1,000 objects allocated, 950 freed, then 50 replaced at a time.
+            // The test runs a tenth of the article's first set: 1,000 objects are allocated, 950 are freed, and then 50
+            // are replaced at a time.
             let mut rng = 1_u64;
             let mut pick = |n: usize| {
                 rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn pool_sharing_an_arena_refuses_foreign_bytes() {
-        // The article iterates slot by slot from the arena's base. If the arena is shared, the second slot is not at
-        // the place that the loop expects.
+        // The article's loop visits slot after slot from the arena's base. If the arena is shared, the second slot is
+        // not at the place that the loop expects.
         let mut shared = Linear::fixed(240).unwrap();
         let slot = Layout::from_size_align(24, 4).unwrap();
         shared.allocate(slot).unwrap();

@@ -5,17 +5,17 @@
 //!                  └────────┘
 //! ```
 //!
-//! - **Allocate**: take the slot freed last; if none is free, open the next slot. The cost is O(1). **Free**: O(1).
-//! - **Waste**: the unused part of each slot. Nothing is between slots, and every hole fits every request, so the pool
-//!   has no external fragmentation.
+//! - **Allocate**: take the slot freed last; if no slot is free, open the next slot. The cost is O(1). **Free**: O(1).
+//! - **Waste**: the unused part of each slot. Slots are adjacent, and every hole fits every request, so the pool has no
+//!   external fragmentation.
 //! - **Metadata**: the list needs no extra memory, because a free slot's own bytes hold the 4-byte link.
 //!
-//! [`External`] is a pool whose list is a vector of pointers outside the slots. The vector costs 8 bytes from another
-//! allocator for each slot at the peak of free slots; `External` exists for comparison.
+//! [`External`] is a pool whose list is a vector of pointers outside the slots. At its peak, the vector takes 8 bytes
+//! from another allocator for each free slot. `External` exists for comparison.
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (Molecular Musings, 2012); Kenwright, "Fast
-//! Efficient Fixed-Size Memory Pool" (2012), for slots that are initialised when they are first needed; the article on
-//! pools. Pools for production use are in `uslab::pool`.
+//! Efficient Fixed-Size Memory Pool" (2012), for slots that are initialised when they are first needed; and the article
+//! "Arena pools: from naive pool to slot map". Pools for production use are in `uslab::pool`.
 //!
 //! A step is one access to the head of the list.
 
@@ -68,7 +68,7 @@ impl Pool {
         self.slots.opened_slots()
     }
 
-    /// Returns the free slots that have been used before, in the order in which they will be used next.
+    /// Returns the free slots that have been used before, in the order in which the pool will reuse them.
     pub fn free_list(&self) -> impl Iterator<Item = usize> {
         let slot = |link: u32| (link != NONE).then_some(link as usize);
         let next = move |free: &usize| slot(self.slots.memory().peek(self.slots.slot_offset(*free)));
@@ -246,7 +246,7 @@ mod tests {
         );
     }
 
-    /// The pool computes a slot's place from the start of the arena's first page, so it uses only this page.
+    /// The pool computes a slot's place from the start of the arena's first page, so the pool uses only the first page.
     #[test]
     fn pool_uses_only_the_first_page_of_an_arena() {
         let mut pool = Pool::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();

@@ -2,11 +2,11 @@
 //!
 //! - Blocks do not overlap, are within the memory and aligned (also as addresses), and keep their contents until they
 //!   are freed.
-//! - Free and taken bytes never exceed the capacity, and the reported holes are the real holes.
-//! - A request is refused only if no free memory fits, and served only if some does, when that can be determined.
+//! - The sum of free and occupied bytes never exceeds the capacity, and the reported holes are the real holes.
+//! - If the allocator can predict whether it has room for a request, the prediction is correct.
 //! - When everything is freed, the memory is in its initial state, with all neighbours merged. Memory that the
-//!   allocator never reuses stays taken.
-//! - After each step (after some steps, for slabs) the allocator's own headers, lists and tables are consistent.
+//!   allocator never reuses stays occupied.
+//! - After each step (for slabs, after some steps), the allocator's own headers, lists and tables are consistent.
 
 use super::allocator::{Allocator, Reuse};
 use core::alloc::Layout;
@@ -127,7 +127,7 @@ fn check_random_operations_every<A: Allocator>(interval: usize, new_allocator: i
         for (i, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Alloc { size, align } => {
-                    // Small sizes and alignments, so each layout is valid.
+                    // Sizes and alignments are small, so each layout is valid.
                     let layout = Layout::from_size_align(size, align)
                         .map_err(|e| TestCaseError::fail(e.to_string()))?;
                     shadow.alloc(layout)?;
@@ -162,7 +162,7 @@ fn check_random_operations_every<A: Allocator>(interval: usize, new_allocator: i
     }
 }
 
-/// Runs equal random operations on two allocators, which must choose equal places.
+/// Runs the same random operations on two allocators, which must put blocks at equal offsets.
 fn agree<A: Allocator, B: Allocator>(new_allocator: impl Fn() -> (A, B)) {
     let run = |steps: Vec<Step>| {
         let (mut a, mut b) = new_allocator();
@@ -201,7 +201,7 @@ fn tlsf_bitmaps_do_not_change_block_places() {
 
 #[test]
 fn stack_places_blocks_like_a_linear_allocator() {
-    // The two allocators have the same head as long as only the last free counts.
+    // Without frees, the heads of the two allocators are always at the same offset.
     let layouts = [(3, 1), (10, 8), (100, 64), (0, 1), (1, 4096)];
     let (mut stack, mut linear) = (super::Stack::new(BYTES).unwrap(), arena());
     for (size, align) in layouts {

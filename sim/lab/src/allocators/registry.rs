@@ -10,23 +10,23 @@ use core::alloc::Layout;
 /// An allocator of the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Name {
-    /// An offset that only moves forward.
+    /// A linear allocator: an offset that only moves forward.
     Linear,
     /// A linear allocator with markers to which it can be rewound.
     Stack,
-    /// Slots of the largest size.
+    /// A pool whose slots have the size of the largest request.
     Pool,
     /// A pool for each size class.
     Segregated,
-    /// A list of free blocks by address: takes the first block that is large enough.
+    /// A list of free blocks in address order; the first block that is large enough serves a request.
     FirstFit,
-    /// Takes the smallest block that is large enough.
+    /// A list of free blocks; the smallest block that is large enough serves a request.
     BestFit,
-    /// Takes the first large enough block after the end of the last search.
+    /// A list of free blocks; each search begins where the last search ended.
     NextFit,
-    /// Blocks of powers of two that are halved and merged.
+    /// A buddy allocator: blocks whose sizes are powers of two, halved and merged.
     Buddy,
-    /// Two levels of size classes, searched by bitmaps.
+    /// TLSF: two levels of size classes, searched by bitmaps.
     Tlsf,
     /// The slab subsystem as malloc.
     Slab,
@@ -64,16 +64,16 @@ pub trait Trial {
     /// Runs the code with an allocator.
     ///
     /// # Errors
-    /// Fails with an error of the trial itself.
+    /// Returns the error of the trial.
     fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<Self::Outcome>;
 }
 
-/// Creates an allocator with `bytes` bytes and runs the trial with it; `largest` is the largest request that the trial
-/// will make.
+/// Creates an allocator with `bytes` bytes and runs the trial with the allocator; `largest` is the largest request that
+/// the trial will make.
 ///
 /// # Errors
-/// Fails, naming the allocator, if it cannot be created with the size or for the request
-/// ([`ConfigError`](super::memory::ConfigError)), or if the trial fails.
+/// Fails if the allocator cannot be created with this memory size and largest request
+/// ([`ConfigError`](super::memory::ConfigError)), or if the trial fails. The error names the allocator.
 pub fn run<T: Trial>(name: Name, bytes: usize, largest: Layout, trial: &mut T) -> anyhow::Result<T::Outcome> {
     run_trial(name, bytes, largest, trial).with_context(|| name.display_name())
 }
@@ -89,7 +89,7 @@ fn run_trial<T: Trial>(
         Name::Linear => trial.with(&mut Linear::fixed(bytes)?),
         Name::Stack => trial.with(&mut Stack::new(bytes)?),
         Name::Pool => {
-            // A smaller block also takes a whole slot.
+            // A block that is smaller than the slot also takes a whole slot.
             let slot = Layout::from_size_align(largest.size().max(Pool::MIN_SLOT), largest.align())?;
             trial.with(&mut Pool::new(Linear::fixed(bytes)?, slot)?)
         }

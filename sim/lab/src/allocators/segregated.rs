@@ -5,18 +5,18 @@
 //!   page 2: without a class
 //! ```
 //!
-//! - **Allocate**: find the class by the size, then take the head of its list. If the list is empty, a page is cut into
-//!   slots of the class. The cost is O(1), plus a step per slot when a page is cut. **Free**: O(1), because the page
-//!   determines the class.
-//! - **Waste**: the unused part of each slot, at most a fifth above 64 bytes; the rest of a page that is not a multiple
-//!   of its slots; and free slots of classes no longer requested. A page keeps its class until
-//!   [`trim`](Allocator::trim) finds it completely free.
+//! - **Allocate**: find the class by the size, then take the head of its list. If the list is empty, the allocator cuts
+//!   a page into slots of the class. The cost is O(1), plus a step for each slot of a page that is cut. **Free**: O(1),
+//!   because the page determines the class.
+//! - **Waste**: the unused part of each slot (at most a fifth of a slot above 64 bytes), the end of each page that is
+//!   too short for a slot, and free slots of classes that the program no longer requests. A page keeps its class until
+//!   [`trim`](Allocator::trim) finds the page completely free.
 //!
 //! There are four classes per doubling of the size, from 16 to 4096 bytes; larger requests are refused.
 //!
 //! Sources: Wilson and others, "Dynamic Storage Allocation" (1995), for the name; Alexandrescu, Modern C++ Design,
-//! chapter 4 (2001). Shipped as Loki's small-object allocator, Boost.Pool, and the small bins of Unreal. If each page
-//! had its own list, so that free pages are found automatically, the design would be a slab allocator.
+//! chapter 4 (2001). Loki's small-object allocator, Boost.Pool, and the small bins of Unreal are shipping examples. If
+//! each page had its own list, the allocator would find free pages without a search, and would be a slab allocator.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, NONE, Piece};
@@ -42,7 +42,7 @@ pub struct Segregated {
     memory: Memory,
     /// The class to which each page belongs.
     pages: Vec<Option<u8>>,
-    /// Pages without a class.
+    /// The numbers of the pages that belong to no class.
     free_pages: Vec<u32>,
     /// The first free slot of each class.
     heads: [u32; SIZES.len()],
@@ -155,7 +155,7 @@ impl Allocator for Segregated {
             + size_of_val(self.free_pages.as_slice())
             + size_of_val(&self.heads)
     }
-    /// Takes pages without used slots away from their classes. Walks all lists.
+    /// Removes pages without used slots from their classes. The cost is a walk over all lists.
     fn trim(&mut self) {
         let free = self.free_slots();
         let is_page_free = |page: usize, class: usize| free[page] == PAGE / SIZES[class];

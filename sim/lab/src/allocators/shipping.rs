@@ -6,9 +6,9 @@
 //!
 //! A step is an operation that the CPU's own magazine could not serve: a visit to a depot, a fill of a magazine from
 //! slabs, or a flush to slabs. The subsystem counts steps only for all operations together, so the longest operation is
-//! unknown. The numbers of splits and merges are the page allocator's numbers. The holes are the page allocator's free
-//! blocks, and the free objects in slabs and magazines. [`trim`](Allocator::trim) returns the pages of free objects to
-//! the page allocator.
+//! unknown. The page allocator counts the splits and merges. The holes are the page allocator's free blocks, and the
+//! free objects in slabs and magazines. [`trim`](Allocator::trim) returns the pages of free objects to the page
+//! allocator.
 
 use super::allocator::{Allocator, Holes, Work};
 use core::alloc::Layout;

@@ -10,7 +10,7 @@ use core::ops::Range;
 #[derive(Debug)]
 pub(super) struct Slots {
     arena: Linear,
-    /// The size of a slot in bytes, which is also the distance from one slot to the next.
+    /// The size of a slot, and the distance between the starts of adjacent slots, in bytes.
     size: usize,
     stride: usize,
     align: usize,
@@ -29,8 +29,8 @@ pub struct Walk {
 }
 
 impl Slots {
-    /// Creates slots with the layout `slot` in an unused arena; each slot is followed by `trailing_bytes` bytes that the pool
-    /// uses. In an arena that grows, only the first page is used.
+    /// Creates slots with the layout `slot` in an unused arena; each slot is followed by `trailing_bytes` bytes that
+    /// the pool uses. The slots use only the first page of an arena that grows.
     ///
     /// # Errors
     /// Fails if a slot has no bytes, fewer than `min_size`, or an alignment above [`Memory::ALIGN`]. Also fails if the
@@ -94,7 +94,7 @@ impl Slots {
         self.arena.memory_mut()
     }
 
-    /// Opens a slot and returns the number of the slot. `None` if all slots have been opened.
+    /// Opens a slot and returns the number of the slot, or `None` if all slots have been opened.
     pub(super) fn open(&mut self) -> Option<usize> {
         if self.opened_slots == self.count() {
             return None;
@@ -128,7 +128,7 @@ impl Slots {
     pub(super) fn range(&self, piece: &Piece) -> Range<usize> {
         piece.at()..piece.at() + self.size
     }
-    /// Returns the holes that `free` free slots make; some of these slots may not be opened yet.
+    /// Returns `free` free slots as holes; some of the free slots may not be opened yet.
     pub(super) fn holes(&self, free: usize) -> Holes {
         let mut holes = Holes::default();
         holes.add_all(free, self.size);

@@ -6,18 +6,19 @@
 //!                       └── pop: frees all later blocks, and runs their destructors, newest first
 //! ```
 //!
-//! - **Allocate**: O(1), as in a [linear](super::linear) allocator. **Pop**: O(1), and a step for each destructor.
-//! - **Scopes**: a [`StackScope`] pops when it ends. Blocks that were allocated earlier are below its marker and stay.
+//! - **Allocate**: O(1), as in a [linear](super::linear) allocator. **Pop**: O(1), plus a step for each destructor.
+//! - **Scopes**: the end of a [`StackScope`] pops all blocks that were allocated in the scope. Blocks from before the
+//!   scope stay.
 //! - **Waste**: the padding of alignments.
 //!
-//! As an [`Allocator`], a stack can also free a single block: the topmost block is freed immediately, any other block
-//! when all blocks above it are freed. Each block's start is therefore recorded outside the memory; these records also
-//! reveal stale markers. The library's [`StackAlloc`](uslab::pool::StackAlloc) records only markers and paddings,
-//! inside the memory; its paddings have 8 bytes or more.
+//! As an [`Allocator`], a stack can also free a single block. The topmost block is freed immediately; any other block
+//! is freed when all blocks above the block are freed. The stack therefore records each block's start outside the
+//! memory; the records also reveal stale markers. The library's [`StackAlloc`](uslab::pool::StackAlloc) records only
+//! markers and paddings, inside the memory; its paddings have 8 bytes or more.
 //!
 //! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for destructors that a pop runs; Frykholm, "Custom Memory
-//! Allocation in C++" (2010). Shipped as Unreal's `FMemMark` on `FMemStack`, Frostbite's scope stack, and every call
-//! stack.
+//! Allocation in C++" (2010). Shipping stack allocators are Unreal's `FMemMark` on `FMemStack`, Frostbite's scope
+//! stack, and every call stack.
 
 use super::allocator::{Allocator, Holes, Reuse, Work};
 use super::linear::{FREED, StaleMark};
@@ -34,7 +35,7 @@ pub struct Stack {
     memory: Memory,
     head: usize,
     frames: Vec<Frame>,
-    /// The number of blocks allocated so far, which will be the number of the next block.
+    /// The number of blocks allocated so far, which the next block gets as its number.
     births: u64,
     work: Work,
 }
@@ -82,8 +83,8 @@ impl Marker {
 #[derive(Debug, PartialEq, Eq)]
 pub struct StackBlock {
     piece: Piece,
-    /// The block's index in the stack, and the block's number; the number is needed because another block may have
-    /// taken the index.
+    /// The block's index in the stack, and the block's number. The number reveals that another block has taken the
+    /// index.
     frame: usize,
     birth: u64,
 }
@@ -112,7 +113,7 @@ impl Stack {
     /// [`FREED`]. If a destructor panics, the other blocks are freed nevertheless.
     ///
     /// # Errors
-    /// Fails if the marker is stale, because the block below it was popped.
+    /// Fails if the marker is stale, because the block below the marker was popped.
     pub fn pop(&mut self, marker: Marker) -> Result<(), StaleMark> {
         if self.is_stale(marker) {
             return Err(StaleMark { mark: marker.head, head: self.head });
@@ -170,7 +171,7 @@ impl Stack {
     /// destructor; a second call replaces the destructor.
     ///
     /// # Errors
-    /// Fails, returning the destructor, if the block was popped already.
+    /// Returns `destructor` as the error if the block was popped already.
     pub fn on_pop<D: FnOnce(&mut [u8]) + Send + 'static>(
         &mut self,
         block: &StackBlock,
@@ -222,7 +223,7 @@ impl Stack {
     }
 }
 
-/// A scope of a [`Stack`]; the stack is used through this value until the scope ends.
+/// A scope of a [`Stack`]; callers use the stack through this value until the scope ends.
 #[derive(Debug)]
 pub struct StackScope<'s> {
     stack: &'s mut Stack,
@@ -242,8 +243,8 @@ impl DerefMut for StackScope<'_> {
 }
 impl Drop for StackScope<'_> {
     fn drop(&mut self) {
-        // The pop fails only if blocks below the marker were popped or freed in this scope; later blocks then belong to
-        // the outer scope.
+        // The pop fails only if this scope popped or freed blocks below its own marker. Blocks that were allocated
+        // after that pop or free belong to the outer scope.
         let _ = self.stack.pop(self.marker);
     }
 }
@@ -341,8 +342,8 @@ mod tests {
         assert_eq!(stack.used(), 64, "a second reset frees no block");
     }
 
-    /// Regression test: because only the marker's position was compared, a marker in the middle of a block was accepted
-    /// and moved the head up.
+    /// Regression test: a pop compared only the marker's position, accepted a marker in the middle of a block, and
+    /// moved the head up.
     #[test]
     fn stale_marker_is_refused_after_the_stack_grows() {
         let mut stack = Stack::new(256).unwrap();
@@ -375,7 +376,7 @@ mod tests {
             assert_eq!(outer.used(), 30);
         }
         assert_eq!(stack.used(), 10);
-        // If a scope popped below its own marker, its end has nothing to pop.
+        // A scope that popped below its own marker has nothing to pop at its end.
         let bottom = stack.mark();
         stack.alloc(layout(10)).unwrap();
         stack.scope().pop(bottom).unwrap();
@@ -416,7 +417,7 @@ mod tests {
         assert_eq!((stack.used(), stack.pop(bottom), stack.used()), (24, Ok(()), 0));
     }
 
-    /// Regression test: the head stayed above blocks whose records were already removed.
+    /// Regression test: after a destructor panicked, the head stayed above blocks that were already popped.
     #[test]
     fn panicking_destructor_does_not_stop_the_pop() {
         use uslab_magazine::sync::catch_panic;
@@ -435,7 +436,7 @@ mod tests {
         assert!(stack.on_pop(&kept_block, |_| panic!("intended panic of a destructor")).is_ok());
         assert!(catch_panic(|| stack.free(kept_block)).is_err());
         assert_eq!((stack.used(), stack.check()), (0, Ok(())));
-        // Blocks that waited for this pop are freed.
+        // Freeing the upper block must also release the lower block, although the destructor panics.
         let [waits, panics] = [8, 8].map(|size| stack.alloc(layout(size)).unwrap());
         assert!(stack.on_pop(&panics, |_| panic!("intended panic of a destructor")).is_ok());
         stack.free(waits);

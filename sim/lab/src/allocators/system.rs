@@ -1,6 +1,7 @@
 //! The program's own allocator under the lab's trait; it is the C library's malloc, unless the program replaced it.
 //!
-//! The free memory of this allocator, and the size of its blocks, are unknown. Only calls are counted.
+//! The free memory of this allocator, and the size of its blocks, are unknown. The lab counts only the calls of this
+//! allocator.
 
 use super::allocator::{Allocator, Holes, Work};
 use core::alloc::Layout;
@@ -38,7 +39,7 @@ impl SystemBlock {
             if skip <= slack {
                 return Some(Self { bytes, skip, size: layout.size() });
             }
-            // This platform's malloc guarantees less alignment than most.
+            // This platform's malloc aligns blocks to less than `MALLOC_ALIGN` bytes.
             slack = layout.align() - 1;
         }
     }
@@ -64,7 +65,7 @@ impl Allocator for System {
         block.bytes.resize(block.skip + block.size, 0);
         &mut block.bytes[block.skip..]
     }
-    // The first call of `bytes` must write all bytes.
+    // This method avoids `bytes`, whose first call writes all bytes of the block.
     fn touch(&mut self, block: &mut SystemBlock) {
         if block.size > 0 && block.bytes.len() <= block.skip {
             block.bytes.resize(block.skip + 1, 1);

@@ -11,15 +11,15 @@ pub(super) enum Fill {
     Empty,
 }
 
-/// Magazines of one fill, with the last one on top, and their working set (section 3.7): magazines that were in the
-/// list all the time were not needed. Each list therefore records its smallest length.
+/// A stack of magazines of one fill, with the data of their working set (section 3.7). The list records its smallest
+/// length in an interval, which is the number of magazines that no CPU needed.
 #[derive(Debug)]
 pub(super) struct List<T> {
     pub(super) magazines: Vec<Magazine<T>>,
     /// The smallest number of magazines since the interval began. This number is never larger than the present number
     /// of magazines.
     pub(super) min_length: usize,
-    /// The smallest number of magazines in the interval before this one.
+    /// The smallest number of magazines in the previous interval.
     pub(super) previous_min_length: usize,
 }
 
@@ -39,8 +39,8 @@ impl<T> List<T> {
         self.previous_min_length = self.min_length;
         self.min_length = self.magazines.len();
     }
-    /// Takes the magazines that were needed neither in the last interval nor in this interval so far: the bottom of the
-    /// stack.
+    /// Takes the magazines at the bottom of the stack, which no CPU has needed in the previous interval or in this
+    /// interval so far.
     pub(super) fn reap(&mut self) -> Vec<Magazine<T>> {
         let surplus = self.min_length.min(self.previous_min_length);
         self.min_length -= surplus;
@@ -53,13 +53,13 @@ impl<T> List<T> {
 #[derive(Debug)]
 pub(super) struct Stock<T> {
     pub(super) full: List<T>,
-    /// Only magazines of `size`.
+    /// The empty magazines, all of the current `size`.
     pub(super) empty: List<T>,
     /// The number of rounds in a new magazine: the paper's M.
     pub(super) size: usize,
     /// The number of magazines that CPUs have exchanged at the depot.
     pub(super) exchanges: u64,
-    /// The number of visits that found the lock taken: since the beginning, and before the current interval.
+    /// The number of visits that found the lock taken: in total, and before the current interval.
     pub(super) contended: u64,
     pub(super) contended_before: u64,
 }
@@ -76,7 +76,7 @@ impl<T> Stock<T> {
         } else if current {
             self.empty.magazines.push(magazine);
         }
-        // An empty magazine of an old size is dropped here; the placeholder for no magazine is forgotten.
+        // An empty magazine of an old size is dropped, and so is the placeholder for a missing magazine.
     }
 
     /// Section 3.4: if an interval has more contention than `sizes` permits, magazines become larger, up to a bound.
@@ -131,6 +131,6 @@ impl<T: Round> Depot<T> {
     }
 }
 
-/// The sizes to which magazines grow, which are the sizes of illumos: up to 31, a magazine and its link fill a power of
-/// two of words.
+/// The sizes to which magazines grow, in rounds, as in illumos. Up to size 31, a magazine and its list link together
+/// fill a power of two of words.
 const STEPS: [usize; 9] = [1, 3, 7, 15, 31, 47, 63, 95, 143];

@@ -61,7 +61,7 @@ impl<T> CpuCache<T> {
         let loaded = core::mem::replace(&mut self.loaded, fresh);
         core::mem::replace(&mut self.previous, loaded)
     }
-    /// Takes both magazines away.
+    /// Removes and returns both magazines.
     pub(super) fn unload(&mut self) -> [Magazine<T>; 2] {
         [core::mem::take(&mut self.loaded), core::mem::take(&mut self.previous)]
     }

@@ -1,15 +1,15 @@
 //! The magazine layer of Bonwick and Adams, "Magazines and Vmem: Extending the Slab Allocator to Many CPUs and
 //! Arbitrary Resources", USENIX 2001, as real code. Comments name sections and figures of the paper.
 //!
-//! **Problem.** A slab allocator has a lock. With many CPUs, each has to wait for it, and its cache line travels.
+//! **Problem.** With many CPUs, threads wait for the lock of a slab allocator, and the lock's cache line moves between CPUs.
 //!
-//! **Idea.** A *magazine* is a stack of M free objects (*rounds*). Each CPU has one *loaded*: an allocation pops, a free pushes,
-//! and no memory that other CPUs use is touched. An empty magazine is exchanged for a full one, a full one for an empty one, in a
-//! *depot* that all CPUs share. So a CPU visits the depot once in M operations.
+//! **Idea.** A *magazine* is a stack of M free objects (*rounds*). Each CPU has a *loaded* magazine: an allocation pops a round,
+//! a free pushes a round, and neither touches memory that other CPUs use. At a *depot* that all CPUs share, a CPU exchanges its
+//! empty magazine for a full one, or a full one for an empty one. A CPU thus visits the depot once in M operations.
 //!
-//! **Why two magazines.** With one, two allocations and two frees in a loop at its edge exchange it each time, whatever M is
-//! (Figure 3.1a). So a CPU keeps the *previous* one, too. After an exchange it has a full and an empty magazine, which serve
-//! at least M allocations and at least M frees: one visit in M operations at most, whatever the program does.
+//! **Why two magazines.** With one magazine per CPU, a loop of two allocations and two frees may visit the depot in every pass,
+//! however large M is (Figure 3.1a). A CPU therefore also keeps the *previous* magazine. After an exchange, the CPU has a full and
+//! an empty magazine, which serve at least M allocations and M frees. No program can cause more than one visit in M operations.
 //!
 //! ```text
 //!  CPU 0                 CPU 1
@@ -25,13 +25,13 @@
 //!              the slab layer: [`Slab`]
 //! ```
 //!
-//! **Invariants.** A CPU's previous magazine is full, empty or missing. The depot's full list has only full magazines, its
-//! empty list only empty ones of the current size. A round is in one magazine, or in the slab layer, or in use.
+//! **Invariants.** A CPU's previous magazine is full, empty or missing. The depot's full list has only full magazines, and
+//! the empty list has only empty magazines of the current size. A round is in one magazine, in the slab layer, or in use.
 //!
-//! **Locks.** A CPU's, then the depot's; never two of one kind. None is held while the slab layer runs.
+//! **Locks.** A thread locks a CPU before the depot, never locks two CPUs, and holds no lock while it calls the slab layer.
 //!
-//! **Differences from the paper's kernel.** A new size takes effect as magazines return empty, instead of emptying all CPUs
-//! first. Magazines are vectors; the kernel links them through themselves.
+//! **Differences from the paper's kernel.** To change the magazine size, the kernel first empties all CPUs; this layer
+//! replaces magazines when they return empty. Magazines are vectors here, and contain their own list links in the kernel.
 //!
 //! ```
 //! use std::cell::Cell;
@@ -71,8 +71,8 @@ use magazine::{CpuCache, Magazine};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::{Counter, Mutex, MutexGuard, Rank, abandoned, assert_unlocked, tell};
 
-/// A round, which magazines hold: a pointer, a page number, or anything else that may be sent to another thread.
-/// `Debug` is required for traces of failures.
+/// A round: an object that magazines hold, such as a pointer, a page number, or any other value that is `Send`. Traces
+/// of failed executions print rounds with `Debug`.
 pub trait Round: Send + core::fmt::Debug {}
 impl<T: Send + core::fmt::Debug> Round for T {}
 
@@ -95,9 +95,9 @@ pub trait Slab<T> {
 /// The sizes of magazines, in rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// The first size. At least 1.
+    /// The initial size, which is at least 1.
     pub first: usize,
-    /// The largest size, which is never exceeded even if CPUs contend. At least `first`.
+    /// The largest size, at least `first`. Magazines never become larger, even if CPUs contend.
     pub largest: usize,
     /// The number of visits to the depot that may wait in one interval; if more visits wait, magazines become larger.
     pub contention: u64,
@@ -146,7 +146,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         }
     }
 
-    /// The slab layer.
+    /// Returns the slab layer.
     pub fn slab(&self) -> &S {
         &self.slab
     }
@@ -160,9 +160,9 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         self.per_cpu[number % self.per_cpu.len()].0.lock()
     }
 
-    /// Allocates a round: Figure 3.1b, left. `None` if the slab layer has no object. Cost: the lock of the CPU; at most
-    /// once in M operations also the lock of the depot, if the depot has a magazine to exchange. Otherwise, each miss
-    /// costs the depot's lock and an operation of the slab layer.
+    /// Allocates a round (Figure 3.1b, left), or returns `None` if the slab layer has no object. Each call takes the
+    /// CPU's lock. At most one call in M also takes the depot's lock, if the depot has a full magazine. If the depot
+    /// has no full magazine, each miss takes the depot's lock and allocates from the slab layer.
     pub fn alloc(&self) -> Option<T> {
         let mut cpu = self.this_cpu();
         loop {
@@ -176,13 +176,13 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
                 tell!(cpu => "swaps: the loaded magazine is empty, the previous one is full");
                 continue;
             }
-            // The CPU stays locked, so that the depot's magazine still fits.
+            // The CPU stays locked during the exchange, so that no other thread changes its magazines.
             if self.depot.exchange(Fill::Full, &mut cpu).is_err() {
                 break;
             }
             tell!(cpu => "has loaded a full magazine");
         }
-        // No object is taken ahead of need: magazines are filled only by frees (section 3.3).
+        // Only frees fill magazines; an allocation takes a single object from the slab layer (section 3.3).
         drop(cpu);
         assert_unlocked();
         let round = self.slab.alloc()?;
@@ -191,7 +191,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         Some(round)
     }
 
-    /// Frees a round on the CPU that runs this thread. Figure 3.1b, right. Cost as [`alloc`](Self::alloc).
+    /// Frees a round on the CPU that runs this thread (Figure 3.1b, right). The cost equals the cost of [`alloc`](Self::alloc).
     pub fn free(&self, mut round: T) {
         let mut cpu = self.this_cpu();
         loop {
@@ -212,14 +212,14 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
                 tell!(cpu => "has loaded an empty magazine");
                 continue;
             };
-            // Only the free path makes magazines (section 3.3), with no lock held: their memory comes from a cache, too.
+            // Only frees make magazines (section 3.3). No lock is held, because the magazine's memory also comes from a cache.
             drop(cpu);
             assert_unlocked();
             let Some(rounds) = self.slab.magazine(size) else { break };
             let fresh = Magazine { rounds, size };
             tell!("makes a magazine of {size}: the depot has no empty one");
-            // The CPU may have been used since, or this thread may be on another CPU. So the loop starts again with one more
-            // magazine in the depot, where another CPU may find it first.
+            // Another thread may have used the CPU, or this thread may have moved to another CPU. The thread therefore
+            // puts the new magazine into the depot, where another CPU may take the magazine first, and repeats the loop.
             self.depot.lock().put(fresh);
             cpu = self.this_cpu();
         }
@@ -229,7 +229,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
     }
 
     /// Ends an interval, for example of 15 seconds: adapts the magazine size to the contention in the interval (section
-    /// 3.4), and begins a new measurement of the working set (section 3.7). Cost: the depot's lock.
+    /// 3.4), and begins a new measurement of the working set (section 3.7). The call takes the depot's lock.
     pub fn end_interval(&self) {
         let mut stock = self.depot.lock();
         stock.full.end_interval();
@@ -239,8 +239,8 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         drop((stock, old));
     }
 
-    /// For low memory: returns those magazines of the depot to the slab layer that do not belong to the working set
-    /// (section 3.7). Returns the number of these magazines, full and empty ones.
+    /// Returns the depot's magazines outside the working set to the slab layer (section 3.7); meant for times of low
+    /// memory. Returns the number of these magazines, both full and empty.
     pub fn reap(&self) -> usize {
         let mut stock = self.depot.lock();
         let surplus = [stock.full.reap(), stock.empty.reap()];
@@ -286,5 +286,5 @@ impl<T: Round, S: Slab<T>> Drop for Cache<T, S> {
     }
 }
 
-// After the layer's code, because the tutorial names its line numbers.
+// This module follows the layer's code, because the tutorial quotes the code's line numbers.
 mod simulated;

@@ -3,12 +3,12 @@
 use super::{Cache, PerCpu, Round, Slab};
 
 impl<T: Round, S: Slab<T>> Cache<T, S> {
-    /// Returns the number of rounds in a new magazine. Takes the depot's lock.
+    /// Returns the number of rounds in a new magazine. The call takes the depot's lock.
     pub fn size(&self) -> usize {
         self.depot.lock().size
     }
 
-    /// Returns the number of magazines that CPUs have exchanged at the depot so far. Takes the depot's lock.
+    /// Returns the number of magazines that CPUs have exchanged at the depot so far. The call takes the depot's lock.
     pub fn exchanges(&self) -> u64 {
         self.depot.lock().exchanges
     }
@@ -19,8 +19,8 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         self.depot.lock().contended += 1;
     }
 
-    /// Shows each magazine: its CPU, or `None` if it is in the depot; its role; its capacity; and its rounds. A missing
-    /// magazine has a capacity of 0. The cost equals the cost of [`stats`](Self::stats).
+    /// Calls `show` for each magazine, with its CPU (`None` for the depot), its role, its capacity, and its rounds. A
+    /// missing magazine has a capacity of 0. The cost equals the cost of [`stats`](Self::stats).
     pub fn each_magazine(&self, mut show: impl FnMut(Option<u32>, &'static str, usize, &[T])) {
         for (PerCpu(cpu), number) in self.per_cpu.iter().zip(0..) {
             let cpu = cpu.lock();

@@ -3,8 +3,8 @@
 use super::magazine::Magazine;
 use super::{Cache, PerCpu, Round, Slab};
 
-/// The counts since the creation of the cache, and the current place of every round. While no other thread uses the
-/// cache, the counts are exact; otherwise, they are read from one CPU after the other.
+/// The counts since the creation of the cache, and the current place of every round. The counts are exact if no other
+/// thread uses the cache concurrently, because the CPUs are read one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// The number of allocations that CPUs' magazines served.
@@ -51,8 +51,8 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
     /// depot.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
-        // A thread that exchanges holds its CPU's lock and requests the depot's. With the opposite order here, both would wait
-        // for ever.
+        // A thread that exchanges a magazine holds its CPU's lock and requests the depot's lock. If `stats` took the
+        // locks in the opposite order, both threads could wait forever.
         for PerCpu(cpu) in &self.per_cpu {
             let cpu = cpu.lock();
             stats.cpu_allocs += cpu.allocs;

@@ -15,7 +15,7 @@ pub(super) struct Blocks<A: DemoAllocator> {
     allocator: A,
     /// The live blocks by number, each with its requested bytes.
     live: Vec<(usize, A::Block, usize)>,
-    /// The markers, each with the number of blocks that were allocated before it.
+    /// The markers, each with the number of blocks that were allocated before the marker.
     markers: Vec<(A::Marker, usize)>,
     births: usize,
     /// The steps of the last command.
@@ -28,12 +28,13 @@ impl<A: DemoAllocator> Blocks<A> {
         Self { allocator, live: vec![], markers: vec![], births: 0, steps: vec![] }
     }
 
-    /// Notes the steps of an operation.
+    /// Records the steps of an operation.
     fn note(&mut self, operation: &Operation<'_>) {
         let log = self.allocator.log();
         self.steps = self.allocator.steps(operation, &log);
     }
-    /// Notes the steps of a head that was at `from`, up to the block that it passed.
+    /// Records the moves of the head, which was at `from`: to the start of `block`, past any padding, and to its
+    /// present position.
     fn note_head(&mut self, from: Option<usize>, block: Option<usize>) {
         let Some((from, to)) = from.zip(self.allocator.head()) else { return };
         let begin = block.unwrap_or(from);

@@ -11,7 +11,7 @@ pub trait Demo {
     /// # Errors
     /// Fails with the reason for a refusal, in words; a refused command changes nothing.
     fn run(&mut self, command: &Command) -> Result<String, String>;
-    /// Returns the current state of the memory without a sentence about it.
+    /// Returns the current state of the memory without a sentence about a command.
     fn scene(&self) -> Scene;
 
     /// Runs a command, and returns the state after the command.

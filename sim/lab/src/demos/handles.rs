@@ -42,7 +42,7 @@ impl Handles {
     fn note(&mut self, name: &str, text: String) {
         self.steps.push(Step::new(text, On::Handle { name: name.to_owned() }));
     }
-    /// Notes that the handle is compared with its slot.
+    /// Records that the table compared the handle with its slot.
     fn note_comparison(&mut self, name: &str, handle: Handle<u32, BITS>) {
         let (slot, handle_generation, slot_generation) =
             (handle.index(), handle.generation(), self.generation(handle));

@@ -21,11 +21,12 @@ pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
 
     /// Adds the parts of a range in which no block is in use.
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>);
-    /// Returns the data structure of the free memory. A head is the demo's own part.
+    /// Returns the data structure of the free memory; `None` for an allocator with a head, because the demo shows the
+    /// head.
     fn shape(&self) -> Option<Shape> {
         None
     }
-    /// Takes the events since the last call.
+    /// Removes and returns the events logged since the last call.
     fn log(&mut self) -> Vec<Event> {
         vec![]
     }

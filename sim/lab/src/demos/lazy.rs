@@ -17,7 +17,7 @@ type Pool = SafePool<IndexPool<HeapArea>>;
 /// Kenwright's pool, with its blocks in use.
 #[derive(Debug)]
 pub(super) struct Lazy {
-    /// The pool is leaked, because its blocks borrow from it; each demo leaks some hundred bytes.
+    /// The demo leaks the pool, because the blocks borrow from the pool. Each demo leaks a few hundred bytes.
     pool: &'static Pool,
     live: Vec<(usize, PoolGuard<'static, IndexPool<HeapArea>>)>,
     /// The address of the first block.

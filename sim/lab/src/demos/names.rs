@@ -20,7 +20,7 @@ use uslab::handle::WrapPolicy;
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 #[serde(rename_all = "kebab-case")]
 pub enum Name {
-    /// An offset that only moves forward; everything is freed together.
+    /// An offset that only moves forward; all blocks are freed together.
     Linear,
     /// A linear allocator with markers to which it can be rewound.
     Stack,
@@ -28,11 +28,11 @@ pub enum Name {
     Pool,
     /// A pool in which a block joins the free list when the block is first needed.
     LazyPool,
-    /// A list of free blocks in the order of addresses; the first block that is large enough serves.
+    /// A list of free blocks in address order; the first block that is large enough serves a request.
     FirstFit,
-    /// A list of free blocks; the smallest block that is large enough serves.
+    /// A list of free blocks; the smallest block that is large enough serves a request.
     BestFit,
-    /// Blocks whose sizes are powers of two, which are halved and merged.
+    /// Blocks whose sizes are powers of two; the allocator halves and merges blocks.
     Buddy,
     /// Lists for two levels of size classes; two bit scans find a list.
     Tlsf,
@@ -60,7 +60,7 @@ pub struct About {
     pub takes: &'static [&'static str],
     /// Commands that show how the allocator works.
     pub script: &'static [&'static str],
-    /// The number of the script's commands after which a page opens: the last of them is the most telling one.
+    /// The number of script commands that a page has run when it opens. The last of these commands shows the most.
     pub telling: usize,
     /// `true` if the allocator serves any size, so that it can serve the requests of a race.
     pub races: bool,

@@ -10,7 +10,7 @@ use crate::allocators::{Allocator, Linear, ScansForFree};
 use core::alloc::Layout;
 use uslab::handle::{Handle, SlotMap};
 
-/// The number of bytes of a value, and with its flag in the array with holes.
+/// The number of bytes of a value, and of a value with its flag in the array with holes.
 const VALUE: usize = 15;
 const PLACE: usize = 16;
 const PLACES: usize = 12;

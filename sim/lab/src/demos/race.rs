@@ -9,8 +9,8 @@ use crate::allocators::memory::ConfigError;
 use serde::Serialize;
 
 /// Generates `n` commands from `seed`: blocks of 8 to 127 bytes are allocated and freed in any order, and about eight
-/// blocks are in use at a time. The commands are equal on every machine. An allocator that has refused a block also
-/// refuses to free the block.
+/// blocks are in use at a time. The commands are equal on every machine. An allocator that refused to allocate a block
+/// also refuses the free of the block.
 pub fn random(seed: u64, n: usize) -> Vec<Command> {
     let mut numbers = Numbers::new(seed);
     let mut live_blocks: Vec<String> = vec![];

@@ -8,7 +8,7 @@ use crate::allocators::memory::ConfigError;
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::Rng as _;
 
-/// Numbers below a bound, equal on every machine.
+/// A generator of random numbers below a bound; the numbers are equal on every machine.
 pub(super) struct Numbers(Pcg32);
 
 impl Numbers {

@@ -19,7 +19,7 @@ pub struct Scene {
     pub holes: Holes,
     /// The allocator's data structure; `None` if the demo has no data structure besides the memory.
     pub structure: Option<Structure>,
-    /// Figures of the demo for which no field exists, by name.
+    /// Further figures of the demo, by name.
     pub facts: Vec<(String, String)>,
 }
 
@@ -75,10 +75,10 @@ impl Scene {
         self.parts.last().map_or(0, |part| part.at + part.bytes)
     }
 
-    /// Draws the memory as a line of 64 characters. Each character shows a 64th of the memory: the first letter of a
-    /// block that uses most of it, `+` for rounding, `=` for headers and tags, `-` for padding, `.` for free bytes, `|`
-    /// for the start of another free piece, `_` for bytes never used, `#` for retired bytes, `~` for bytes loaded but
-    /// not used.
+    /// Draws the memory as a line of 64 characters. Each character shows a 64th of the memory: the first letter of the
+    /// block that uses most of the part, `+` for rounding, `=` for headers and tags, `-` for padding, `.` for free
+    /// bytes, `|` for the start of another free piece, `_` for bytes never used, `#` for retired bytes, `~` for bytes
+    /// loaded but not used.
     pub fn strip(&self) -> String {
         let column = |n: usize| {
             let range = n * self.bytes() / COLUMNS..(n + 1) * self.bytes() / COLUMNS;

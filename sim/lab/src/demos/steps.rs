@@ -18,7 +18,7 @@ pub(super) enum Operation<'a> {
     Free { name: &'a str, block: Range<usize> },
 }
 
-/// Returns the number of steps of the searches.
+/// Returns the number of steps that the searches took.
 fn search_steps(log: &[Event]) -> usize {
     log.iter().map(|event| if let Event::Searched(steps) = event { *steps as usize } else { 0 }).sum()
 }
@@ -31,7 +31,7 @@ pub(super) fn of_buddy(buddy: &Buddy, operation: &Operation<'_>, log: &[Event]) 
             let lists = search_steps(log);
             for n in 0..lists {
                 let (bytes, is_found) = (wanted_bytes << n, block.is_some() && n + 1 == lists);
-                // A refused search ends behind the last list.
+                // The search for a refused request ends after the last list.
                 if bytes > buddy.capacity() {
                     break;
                 }
@@ -87,7 +87,7 @@ pub(super) fn of_buddy(buddy: &Buddy, operation: &Operation<'_>, log: &[Event]) 
     steps
 }
 
-/// The header of a block of the TLSF heap, and the tags of a block of the other heaps.
+/// The bytes of a block's header in the TLSF heap, and of a block's tags in the other heaps.
 const HEADER: usize = 4;
 const TAGS: usize = 8;
 

@@ -23,8 +23,8 @@ pub enum Shape {
     Tree {
         /// The size of the smallest block.
         unit: usize,
-        /// The positions of the free blocks, by list. The blocks of each list are twice as large as the blocks of the
-        /// list before.
+        /// The positions of the free blocks of each list. The blocks of each list are twice as large as the blocks of
+        /// the list before.
         lists: Vec<Vec<usize>>,
     },
     /// Free lists for two levels of size classes, and a bit for each list.
@@ -132,7 +132,7 @@ pub struct Mark {
     pub name: String,
     /// The position.
     pub at: usize,
-    /// `true` if the allocator refuses the marker, because the head has been below it.
+    /// `true` if the allocator refuses the marker, because the head has been below the marker.
     pub stale: bool,
 }
 
@@ -154,7 +154,7 @@ pub struct Named {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Slot {
-    /// The current generation, or the next one if the slot is free; `None` if the slot was never in use.
+    /// The current generation, or the next generation if the slot is free; `None` if the slot was never in use.
     pub generation: Option<u32>,
     /// The object in the slot.
     pub object: Option<String>,
@@ -168,7 +168,7 @@ pub struct Slot {
 pub struct Lines {
     /// The name of the memory layout.
     pub layout: String,
-    /// The field of each number in memory, from the first line to the last, as an index in the names.
+    /// The field of each number, as an index into the field names; the numbers are in address order.
     pub fields: Vec<usize>,
     /// The numbers that the walk uses.
     pub used: Vec<bool>,
@@ -191,7 +191,7 @@ pub struct Step {
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub enum On {
-    /// The free list of blocks of `bytes` bytes was read.
+    /// The allocator read the free list of blocks of `bytes` bytes.
     List {
         /// The size of the list's blocks.
         bytes: usize,
@@ -202,14 +202,14 @@ pub enum On {
     Class {
         /// The row.
         row: usize,
-        /// The cell in the row.
+        /// The class's cell in the row.
         cell: usize,
     },
-    /// A word of bits was scanned.
+    /// The search scanned a word of a bitmap.
     Word {
         /// The row; `None` for the first level.
         row: Option<usize>,
-        /// The first bit of the scan.
+        /// The bit at which the scan began.
         from: usize,
         /// The bit that the scan found.
         found: Option<usize>,
@@ -223,14 +223,14 @@ pub enum On {
         /// `true` if the search keeps the block.
         kept: bool,
     },
-    /// A block was split: the part at `at` is free now.
+    /// The allocator split a block; the part at `at` is now free.
     Split {
         /// The position.
         at: usize,
         /// The size.
         bytes: usize,
     },
-    /// A neighbour was read when a block was freed.
+    /// A free read the neighbour of the freed block.
     Neighbour {
         /// The position.
         at: usize,
@@ -255,17 +255,17 @@ pub enum On {
     },
     /// The head moved.
     Head {
-        /// The position before the step.
+        /// The head's position before the step.
         from: usize,
-        /// The position after the step.
+        /// The head's position after the step.
         to: usize,
     },
-    /// A handle was compared with its slot.
+    /// The table compared a handle with its slot.
     Handle {
         /// The handle's name.
         name: String,
     },
-    /// A cache line was loaded.
+    /// The walk loaded a cache line.
     Line {
         /// The index of the memory layout.
         array: usize,
@@ -274,9 +274,9 @@ pub enum On {
     },
     /// The last value moved into a gap.
     Value {
-        /// The place before the step.
+        /// The value's place before the step.
         from: usize,
-        /// The place after the step.
+        /// The value's place after the step.
         to: usize,
     },
 }

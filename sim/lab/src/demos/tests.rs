@@ -258,7 +258,8 @@ fn first_fit_and_best_fit_select_their_holes() {
     assert_eq!(walk(&first), [(32, false), (208, true)]);
     let remainder = walk(&best).pop().unwrap();
     assert_eq!(walk(&best), [(32, false), (208, true), (112, true), remainder]);
-    // 68 bytes with tags are rounded to 80: first fit leaves 128 of 208, and best fit 32 of 112.
+    // With its tags, the request is rounded up from 68 to 80 bytes. First fit leaves 128 of 208 bytes, and best fit
+    // leaves 32 of 112 bytes.
     let remainder_of = |structure: &Structure| match structure.steps.last().unwrap().on {
         On::Put { bytes, .. } => bytes,
         _ => 0,
@@ -290,7 +291,7 @@ fn demo_splits_and_merges_buddies() {
 #[test]
 fn tlsf_search_starts_at_a_sufficient_class() {
     let (_, scene) = run(Name::Tlsf, &["alloc 1000"]);
-    // A request of 1008 bytes with its header is rounded up to 1024: the seventh power of two from 16 on.
+    // The request needs 1008 bytes with its header, which are rounded up to 1024, the seventh power of two from 16 on.
     assert_eq!(scene.structure.unwrap().steps[0].on, On::Class { row: 6, cell: 0 });
     // The row of the request's class has no block, so both levels are scanned.
     let About { script, telling: opening_length, .. } = Name::Tlsf.about();

@@ -14,7 +14,7 @@ pub(crate) const STRUCT: u64 = 32;
 #[derive(Debug)]
 pub(crate) struct Access {
     pub(crate) name: &'static str,
-    /// The numbers, of four bytes each, that the walk uses; each is given as the field and the offset in the field.
+    /// The four-byte numbers that the walk uses, each as a field and an offset in the field.
     pub(crate) numbers: &'static [(usize, u64)],
 }
 
@@ -46,7 +46,7 @@ impl Layout {
         }
     }
 
-    /// Returns the address of a number: it is in struct `i` of `n` structs, at the offset `field_offset` in its field. Each
+    /// Returns the address of the number in struct `i` of `n` structs, at the offset `field_offset` in its field. Each
     /// array begins at the start of a cache line.
     fn place(self, n: u64, line: u64, i: u64, field: usize, field_offset: u64) -> u64 {
         let array = |bytes: u64| (n * bytes).next_multiple_of(line);

@@ -1,5 +1,4 @@
-//! The experiment on rounding to powers of two: its cost, and its benefit, which is that the buddy is found by
-//! arithmetic.
+//! The experiment on rounding to powers of two. Rounding costs memory; in return, arithmetic finds a block's buddy.
 
 use super::Context;
 use crate::allocators::{Allocator, Buddy};
@@ -13,8 +12,8 @@ use uslab::{Geometry, OrderRule};
 ///
 /// Every size up to the largest is requested once; no size is sampled. According to folklore, a quarter of a buddy
 /// allocator's memory is wasted; Russell (1977) computed 1.44 times the requested bytes. The cost and the benefit of
-/// rounding depend on the distribution of sizes, and on what is averaged. The output also has a walk through splits and
-/// merges, and their number by the size of the heap.
+/// rounding depend on the distribution of sizes, and on what is averaged. The output also shows splits and merges step
+/// by step, and counts them for each heap size.
 #[derive(Debug, Args)]
 pub struct Buddies {
     /// The largest size, in bytes, a power of two.
@@ -44,7 +43,8 @@ impl Mean {
         self.taken += allocated_bytes * weight;
         self.ratio += allocated_bytes / requested * weight;
     }
-    /// Returns two ratios of taken to requested bytes: the ratio of the sums, and the mean over the sizes.
+    /// Returns two ratios of taken to requested bytes: the ratio of the sums, and the mean of the ratios over all
+    /// sizes.
     fn ratios(&self) -> [f64; 2] {
         [self.taken / self.requested, self.ratio / self.weight]
     }
@@ -63,8 +63,8 @@ fn block_bytes(buddy: &mut Buddy, size: usize) -> anyhow::Result<usize> {
     Ok(allocated_bytes)
 }
 
-/// Returns the bytes that an object of `size` bytes takes in a slab of the kernel's geometry; a part of the slab's
-/// unused end is included.
+/// Returns the bytes that an object of `size` bytes takes in a slab of the kernel's geometry, including its share of
+/// the slab's unused end.
 fn in_slab(size: usize, rule: &OrderRule) -> Option<f64> {
     let geometry = Geometry::new(size, 8, rule).ok()?;
     let slab = geometry.objects() * geometry.stride() + geometry.waste();

@@ -14,21 +14,21 @@ use uslab::{Geometry, OrderRule};
 /// Does it help to begin each slab's objects at a different offset?
 ///
 /// A walk reads the first word of each object in a cache, as programs with hot fields at the front do. The experiment
-/// computes the sets of the first-level cache into which these words fall. A walk that fills some sets and leaves
-/// others empty misses. With colour, a slab's objects begin one line later than the previous slab's, as far as the
-/// slab's slack allows. The modelled cache is this machine's, and the walk is timed: the table shows if misses and
-/// times disagree.
+/// computes the sets of the first-level cache into which these words fall. A walk that overfills some sets and leaves
+/// others empty has cache misses. With colour, a slab's objects begin one line later than the previous slab's, as far
+/// as the slab's slack allows. The model uses the geometry of this machine's cache. The walk is also timed, and the
+/// table shows if misses and times disagree.
 #[derive(Debug, Args)]
 pub struct Colouring {
     /// Bytes of an object, separated by commas.
     #[arg(long, value_name = "BYTES", value_delimiter = ',',
           default_value = "192,320,512,704,1000,1344,2048,2560", value_parser = clap::value_parser!(u32).range(64..=8192))]
     sizes: Vec<u32>,
-    /// Ways of the cache: lines in a set. Default: as this machine reports; 8 with --exact or --sets, or if the machine
-    /// reports none.
+    /// Ways of the cache: lines in a set. Default: the number that this machine reports; 8 with --exact or --sets, or
+    /// if the machine reports no number.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     ways: Option<u32>,
-    /// Sets of the cache, a power of two. Default: as this machine reports; 64 with --exact or --ways.
+    /// Sets of the cache, a power of two. Default: the number that this machine reports; 64 with --exact or --ways.
     #[arg(long, value_name = "N", value_parser = sets)]
     sets: Option<u32>,
 }
@@ -40,9 +40,9 @@ fn sets(text: &str) -> Result<u32, String> {
 
 /// A common cache geometry, which is used for counts that are equal on any machine.
 const COMMON_CACHE: Cache = Cache { sets: 64, ways: 8, line: 64 };
-/// The smallest difference that counts, in misses per thousand accesses.
+/// The smallest difference that counts as an effect, in misses per thousand accesses.
 const MISSES: f64 = 50.0;
-/// The smallest difference in time that counts, as a fraction.
+/// The smallest difference in time that counts as an effect, as a fraction.
 const TIME: f64 = 0.1;
 /// The largest number of bytes that all objects together may have.
 const MAX_BYTES: u64 = 1 << 30;
@@ -81,7 +81,7 @@ impl Lines {
     }
 }
 
-/// How the slabs of a cache are placed. The slabs have Linux's geometry, either without colour or with all colours that
+/// The placement of a cache's slabs. The slabs have Linux's geometry, either without colour or with all colours that
 /// fit into the slack.
 struct Slabs {
     bytes: usize,
@@ -117,7 +117,7 @@ fn model_misses(addresses: &[usize], cache: Cache) -> (f64, usize) {
     ((cache.misses - cold_misses) as f64 * 1000.0 / (4 * addresses.len()) as f64, cache.used())
 }
 
-/// The effect of colour on a walk, as the model's misses or the measured times show it.
+/// The effect of colour on a walk, according to the model's misses or the measured times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     Better,
@@ -133,8 +133,8 @@ impl Effect {
             _ => Self::None,
         }
     }
-    /// Returns the effect, given the ratio of the coloured walk's time to the plain walk's time. `None` if the measured
-    /// rounds do not decide.
+    /// Returns the effect, given the ratio of the coloured walk's time to the plain walk's time. Returns `None` if the
+    /// measured rounds do not decide the comparison.
     fn of_time(ratio: Spread) -> Option<Self> {
         let confirmed = |holds| holds == Holds::Yes;
         match ratio {
@@ -179,7 +179,7 @@ impl Colouring {
         let mut findings = Findings::new("colouring", question, context.seed);
         let (cache, geometry_source) = self.cache(context);
         let Cache { sets, ways, line } = cache;
-        // The walk uses three quarters of the cache's lines: with even use of the sets, no access would miss.
+        // The walk uses three quarters of the cache's lines. If the walk used all sets evenly, no access would miss.
         let objects = (u64::from(sets) * u64::from(ways) * 3 / 4).max(1) as usize;
         let largest = self.sizes.iter().copied().max().unwrap_or_default();
         let options = format!("--sets {sets} --ways {ways} --sizes {largest}");
@@ -212,7 +212,7 @@ impl Colouring {
             let slabs = |coloured| Slabs::new(*size as usize, line as usize, coloured);
             let sources = [slabs(false)?, slabs(true)?];
             let (bytes, colours) = (sources[0].bytes, sources[1].colours);
-            // The order is shuffled, because processors prefetch at equal distances.
+            // The order is shuffled, because processors prefetch addresses at equal distances.
             let mut order: Vec<usize> = (0..objects).collect();
             order.shuffle(&mut context.rng());
             let addresses = sources.map(|source| {
@@ -286,7 +286,7 @@ impl Colouring {
     }
 }
 
-/// Reports if the model can be trusted on this machine.
+/// Reports whether the model agrees with the times that this machine measured.
 fn disagreements(findings: &mut Findings, geometry_source: GeometrySource, agreement: &[(&u32, Holds)]) {
     let sizes = |wanted_verdict| {
         let sizes =
@@ -368,7 +368,7 @@ mod tests {
 
     /// Regression test: misses were shown although the measured times contradicted them.
     #[test]
-    fn cache_model_contradicted_by_measurement_is_flagged() {
+    fn cache_model_that_contradicts_measured_times_is_flagged() {
         let time =
             |ratio: f64| Effect::of_time(Spread::of(vec![ratio - 0.01, ratio, ratio, ratio, ratio + 0.01]));
         assert_eq!([0.8, 1.0, 1.3].map(time), [Effect::Better, Effect::None, Effect::Worse].map(Some));

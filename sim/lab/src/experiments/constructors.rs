@@ -50,7 +50,7 @@ impl Object {
     }
 }
 
-/// One of the two ways to get objects; it has its own subsystem.
+/// One of the two caches that the experiment compares.
 struct ObjectSource {
     cache: ObjectCache<Object>,
     words: u16,
@@ -90,7 +90,8 @@ impl ObjectSource {
     }
 }
 
-/// Returns the number of constructions for a burst size, once with objects that are kept constructed and once without.
+/// Returns the number of constructions for a burst size: for objects that stay constructed, and for objects that are
+/// constructed at each allocation.
 fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     let count = |keeps_state| {
         let object_source = ObjectSource::new(&counting_subsystem()?, words, keeps_state)?;
@@ -100,8 +101,8 @@ fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     Ok([count(true)?, count(false)?])
 }
 
-/// Returns the nanoseconds per object, from allocation to free: for objects kept constructed, for objects constructed
-/// anew, and the ratio.
+/// Returns the nanoseconds per object, from allocation to free: for objects that stay constructed, for objects that are
+/// constructed at each allocation, and the ratio of the two.
 fn times(context: &Context<'_>, words: u16, burst: u32, bursts: u32) -> anyhow::Result<[Spread; 3]> {
     let subsystem = Subsystem::new(Config::default())?;
     let object_sources =

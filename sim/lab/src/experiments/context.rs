@@ -17,30 +17,30 @@ pub struct Context<'p> {
     pub exact: bool,
     /// `true` to do less work.
     pub quick: bool,
-    /// Returns a generator of random numbers that starts from the seed; its algorithm is fixed, so that later versions
-    /// give equal numbers.
+    /// The progress display.
     pub progress: &'p Progress,
 }
 
 impl Context<'_> {
-    /// Returns the number of rounds in which the contenders are timed alternately.
+    /// Returns a generator of random numbers that starts from the seed. The algorithm is fixed, so later versions give
+    /// equal numbers.
     pub(super) fn rng(&self) -> Pcg64 {
         Pcg64::seed_from_u64(self.seed)
     }
-    /// Returns the number of interleaved timing rounds.
+    /// Returns the number of rounds in which the contenders are timed alternately.
     pub fn rounds(&self) -> usize {
         if self.quick { 1 } else { 9 }
     }
-    /// Returns `full_scale`, or a smaller number if times do not matter.
+    /// Returns `full_scale`, or a twentieth of `full_scale` in a quick run.
     pub fn scale(&self, full_scale: usize) -> usize {
         if self.quick { (full_scale / 20).max(1) } else { full_scale }
     }
 }
 
-/// Checks options that are each in their range, but together may request too much time or memory.
+/// Checks that options, each of which is in its range, do not together request too much time or memory.
 ///
 /// # Errors
-/// Fails if `requested`, a number of things `unit`, exceeds `max`; the message names the options.
+/// Fails if `requested` exceeds `max`, both counted in `unit`. The message names the options.
 pub(super) fn check_bound(options: &str, requested: u64, max: u64, unit: &str) -> anyhow::Result<()> {
     ensure!(requested <= max, "{options}: {requested} {unit}; expected {max} at most");
     Ok(())

@@ -12,22 +12,22 @@ use rand_pcg::Pcg64;
 
 /// Are there half as many holes as blocks?
 ///
-/// A heap is filled and kept at a number of blocks: each step frees a random block and allocates one of a random size.
-/// Knuth's argument gives p/2 holes per block, where p is the fraction of allocations that leave a remainder. With many
-/// sizes p is almost 1, with few sizes it is smaller. Rounding sizes up to a granule turns many sizes into few. Each
-/// policy runs with a granule of one byte, and with the 16 bytes of most heaps. The fifty-percent rule predicts nothing
-/// about the quality of a policy.
+/// The experiment fills a heap with a number of blocks. Each step then frees a random block, and allocates a block of a
+/// random size. Knuth's argument gives p/2 holes per block, where p is the fraction of allocations that leave a
+/// remainder. With many sizes, p is almost 1; with few sizes, p is smaller. Rounding sizes up to a granule turns many
+/// sizes into few. Each policy runs with a granule of one byte, and with the granule of most heaps, 16 bytes. The
+/// fifty-percent rule predicts nothing about the quality of a policy.
 #[derive(Debug, Args)]
 pub struct FiftyPercent {
     /// Blocks in use.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=500_000))]
     blocks: u32,
-    /// How often each block in use is freed and replaced.
+    /// The number of times that each block in use is replaced.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     turnovers: u32,
 }
 
-/// The largest number of inspected blocks, whose inspection takes about a minute.
+/// The largest number of block inspections, which take about a minute.
 const MAX_INSPECTED: u64 = 4_000_000_000;
 
 /// The distribution of requested sizes.
@@ -59,7 +59,7 @@ const POLICIES: [(&str, Fit, Order); 5] = [
     ("next fit, last freed first", Fit::Next, Order::Lifo),
 ];
 
-/// The indices of first fit, and of best fit with blocks in the order of addresses.
+/// The indices of first fit and best fit in `POLICIES`, both with blocks in address order.
 const FIRST: usize = 0;
 const BEST: usize = 2;
 /// The granules, in bytes; sizes are rounded up to multiples of a granule.
@@ -120,8 +120,8 @@ impl FiftyPercent {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let question = "are there half as many holes as blocks?";
         let mut findings = Findings::new("fifty-percent", question, context.seed);
-        // A search's length is proportional to the number of blocks: a quarter of the blocks is a sixteenth of the
-        // work.
+        // The length of a search is proportional to the number of blocks, so a quarter of the blocks takes a sixteenth
+        // of the work.
         let blocks = if context.quick { (self.blocks / 4).max(10) } else { self.blocks };
         let options = format!("--blocks {} --turnovers {}", self.blocks, self.turnovers);
         let inspections = u64::from(blocks).pow(2) * u64::from(self.turnovers);

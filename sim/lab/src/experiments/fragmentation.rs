@@ -26,15 +26,16 @@ use policy::{Policy, Run, SEEDS, seeds, shown};
 /// Which part of the free memory is in one piece, and does that get worse with time?
 ///
 /// The workload has random sizes and two kinds of lifetimes, most short and some long. The workload runs in first fit,
-/// best fit, TLSF and buddy, each with the same fraction of memory in use, over ten seeds. Reported is the largest free
-/// block as a share of all free memory. Two more runs follow: one kind of lifetime with the same mean, and a longer run
-/// that shows the share and the search steps over time.
+/// best fit, TLSF and buddy, each with the same fraction of memory in use, over ten seeds. The result is the largest
+/// free block as a share of all free memory. Two more runs follow: a run with one kind of lifetime of the same mean,
+/// and a longer run that shows the share and the search steps over time.
 #[derive(Debug, Args)]
 pub struct Fragmentation {
     #[command(flatten)]
     load: Load,
-    /// Memory of the buddy allocator: bytes, or with K, M, G; a power of two. The other allocators get the memory that
-    /// gives the same fraction of use. Default: 1.25 times the peak of requested bytes, rounded up to a power of two.
+    /// Memory of the buddy allocator: bytes, or with K, M, G; a power of two. The memory of each other allocator has
+    /// the size at which the same fraction is in use. Default: 1.25 times the peak of requested bytes, rounded up to a
+    /// power of two.
     #[arg(long, value_name = "BYTES", value_parser = memory)]
     memory: Option<u64>,
 }
@@ -47,8 +48,8 @@ fn at_equal_use(bytes: usize, workload: &LoadedWorkload) -> anyhow::Result<Vec<R
     let share = first.in_use() / 100.0;
     let mut runs = vec![first];
     for policy in other_policies {
-        // The bytes in use do not depend on the size of the memory: one run finds them, and a second run uses a memory
-        // of the right size.
+        // The number of bytes in use does not depend on the size of the memory. One run finds the number, and a second
+        // run uses a memory of the right size.
         let first_run = policy.run(bytes, workload)?;
         let used_bytes = first_run.in_use() / 100.0 * bytes as f64;
         runs.push(policy.run((used_bytes / share) as usize, workload)?);
@@ -145,7 +146,7 @@ fn pools_keep_theirs(findings: &mut Findings, kept_parts: &[f64]) {
     });
 }
 
-/// Compares first fit with best fit and TLSF, which are considered better; the comparison is made for each seed
+/// Compares first fit with TLSF and buddy, which are considered better. The comparison is made for each seed
 /// separately.
 fn first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
     let policy_index = |policy| Policy::ALL.iter().position(|p| *p == policy).unwrap_or(0);
@@ -175,7 +176,7 @@ fn first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
     }
 }
 
-/// Shows a heap full of small holes, and a page that fits into none of them.
+/// Shows a heap full of small holes, none of which has room for a page.
 fn unusable_holes(findings: &mut Findings) -> anyhow::Result<()> {
     let mut heap = Heap::new(1 << 16, Fit::First, Order::Address)?;
     let small = Layout::from_size_align(16, 1).context("16 bytes")?;
@@ -226,13 +227,13 @@ mod tests {
             assert_eq!(run.outcome.refused, 0, "{:?}", run.policy);
             assert!((run.in_use() - buddy).abs() < 1.0, "{:?}: {} and {buddy}", run.policy, run.in_use());
         }
-        // With equal memory, the comparison would come out differently.
+        // With memories of equal size, the fractions in use would differ.
         let first = Policy::Named(Name::FirstFit).run(1 << 18, &workload()).unwrap();
         assert!(first.in_use() < buddy - 5.0, "{}", first.in_use());
     }
 
-    /// The largest free block that a buddy allocator can have is half of the memory, no matter if half or three
-    /// quarters of the memory are free.
+    /// The largest free block that a buddy allocator can have is half of the memory, even if three quarters of the
+    /// memory are free.
     #[test]
     fn largest_buddy_block_is_compared_with_the_possible_maximum() {
         let sample = |largest, total| Sample {

@@ -105,7 +105,7 @@ impl Instructions {
     }
 }
 
-/// Returns the number of instructions of one allocation and one free. `None` if valgrind is not installed.
+/// Returns the number of instructions of one allocation and one free, or `None` if valgrind is not installed.
 ///
 /// # Errors
 /// Fails if valgrind is installed but fails.
@@ -137,9 +137,9 @@ fn of_a_pair(case: Case) -> anyhow::Result<Option<f64>> {
     Ok(Some((many_count - few_count) as f64 / f64::from(PAIRS)))
 }
 
-/// Returns a table with the instructions of all `cases`; also returns the counts, in the order of `cases`. Counts
-/// nothing, returns `None` and adds a note if valgrind is missing or `quick` is set, because each case starts the
-/// program twice.
+/// Returns a table with the instructions of all `cases`; also returns the counts, in the order of `cases`. If valgrind
+/// is missing or `quick` is set, adds a note and returns `None`. A quick run omits the counts because each case starts
+/// the program twice.
 ///
 /// # Errors
 /// Fails if valgrind is installed but fails.

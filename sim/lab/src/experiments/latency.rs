@@ -1,5 +1,5 @@
-//! The experiment on the duration of single allocations: not the median but the slowest allocation uses up the time of
-//! a frame.
+//! The experiment on the duration of single allocations: a frame's time depends on its slowest allocation, not on the
+//! median.
 
 use super::{Context, check_bound};
 use crate::allocators::{Allocator, Linear, System};
@@ -32,7 +32,7 @@ pub struct Latency {
     allocations: u32,
 }
 
-/// The duration in nanoseconds above which the cause of a call's duration is determined.
+/// The duration in nanoseconds from which a call counts as slow and its cause is determined.
 const SLOW: u64 = 1000;
 /// The length of a frame at 60 Hz, in milliseconds.
 const FRAME: f64 = 16.6;
@@ -57,8 +57,8 @@ struct CallTimes {
 struct AllocatorTimes {
     allocs: CallTimes,
     frees: CallTimes,
-    /// The duration, in nanoseconds, of all allocations and frees in the worst frame: including calls that another
-    /// program interrupted, and excluding them.
+    /// The duration, in nanoseconds, of all allocations and frees in the worst frame: first with all calls, then
+    /// without the calls that another program interrupted.
     worst_frame: [u64; 2],
 }
 
@@ -282,8 +282,8 @@ fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::R
 /// The quantiles to show: a value `n` means that one call in `n` is as slow as the quantile or slower.
 const QUANTILES_ONE_IN: [u64; 7] = [2, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 
-/// Returns the shortest duration among the slowest samples; one sample in `fraction` is among the slowest. `None` if the
-/// number of samples is too small.
+/// Returns the shortest duration among the slowest `1 / fraction` of the samples, or `None` if there are too few
+/// samples.
 fn slowest(times: &Histogram<u64>, fraction: u64) -> Option<u64> {
     (times.len() >= fraction).then(|| times.value_at_quantile(1.0 - 1.0 / fraction as f64))
 }
@@ -411,8 +411,8 @@ fn bins(times: &Histogram<u64>) -> Vec<(f64, f64)> {
     bins.into_iter().map(|(bin, count)| (bin as f64, count as f64)).collect()
 }
 
-/// The tail of the durations is judged at a quantile that at least ten samples of a round exceed. Calls during which
-/// the thread lost its CPU do not count. The allocators are compared separately in each round.
+/// Adds the claim about the slowest calls, which compares a quantile that at least ten samples of a round exceed. Calls
+/// during which the thread lost its CPU do not count. The allocators are compared separately in each round.
 fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<AllocatorTimes>]) {
     let samples =
         all.iter().flatten().map(|allocator_times| allocator_times.allocs.own.len()).min().unwrap_or(0);
@@ -472,7 +472,8 @@ mod tests {
     fn only_a_context_switch_excludes_a_slow_call() {
         let mut times = CallTimes::new().unwrap();
         let mut clock = Clock::new();
-        // The test pretends that the last check preceded a context switch; the next check finds none.
+        // An old count of -1 simulates a context switch since the last check; an old count of `i64::MAX` simulates
+        // none.
         clock.before.1 = -1;
         assert!(!times.record(SLOW, &mut clock), "the thread must have been descheduled");
         clock.before.1 = i64::MAX;

@@ -261,7 +261,7 @@ impl Layout {
             found: format!(
                 "positions are 12 of a struct's 32 bytes: {useful:.1} % of the loaded bytes, and arrays of fields load {gain:.2} times fewer lines"
             ),
-            // The claim holds within rounding of the stated numbers.
+            // The claim holds if the results round to the stated numbers.
             holds: match ((24.5..25.5).contains(&useful), (3.5..4.5).contains(&gain)) {
                 (true, true) => Holds::Yes,
                 (false, false) => Holds::No,
@@ -294,7 +294,7 @@ impl Layout {
                 source: "Albrecht 2009".into(),
                 found: format!("{} times; 4 to 9 count as about 6", ratio.shown(1)),
                 holds: match (ratio.is_between(4.0, 9.0), ratio.is_between(1.5, 20.0)) {
-                    // The result is not 20 times as fast, but it is faster.
+                    // The update is faster, but not about 6 times as fast.
                     (Holds::No, Holds::Yes) => Holds::Partly,
                     (holds, _) => holds,
                 },

@@ -25,7 +25,7 @@ use clap::Subcommand;
 pub use context::Context;
 use context::{check_bound, counting_subsystem};
 
-/// The verb of an experiment, with its options.
+/// The subcommand of an experiment, with its options.
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 #[expect(missing_docs, reason = "each experiment must have a description")]
@@ -51,8 +51,8 @@ pub enum Experiment {
 }
 
 impl Experiment {
-    /// Runs the experiment. Returns its findings; `None` if the subcommand only produces data for another run of the
-    /// program.
+    /// Runs the experiment. Returns the experiment's findings, or `None` if the subcommand only produces data for
+    /// another run of the program.
     ///
     /// # Errors
     /// Fails if options or files are invalid, or memory is short.

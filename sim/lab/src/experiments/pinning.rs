@@ -11,11 +11,12 @@ use core::alloc::Layout;
 
 /// What does it save to keep long-lived blocks apart from short-lived ones?
 ///
-/// Memory is filled with blocks of one size, and all but one in N are freed. The first run uses one heap, the second a
-/// separate heap for the long-lived blocks. The largest free piece is the most that a large request can get.
+/// The experiment fills memory with blocks of one size, and frees all blocks except one in N. The first run uses one
+/// heap, the second a separate heap for the long-lived blocks. The largest free piece is the most that a large request
+/// can get.
 #[derive(Debug, Args)]
 pub struct Pinning {
-    /// One block in this many stays.
+    /// One block in N stays allocated.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(32..=100_000))]
     one_in: u32,
     /// Bytes of a block.
@@ -27,8 +28,8 @@ pub struct Pinning {
 const MEMORY: usize = 8 << 20;
 const SPACING: usize = MEMORY / 16;
 
-/// Fills the heap, and then frees each block for which `stays` returns `false`. Fills a heap and frees blocks; returns
-/// the number of remaining blocks, and the holes.
+/// Fills an allocator with blocks, and then frees each block for which `stays` returns `false`. Returns the number of
+/// blocks that filled the allocator, and the holes.
 struct Fill<F> {
     layout: Layout,
     stays: F,

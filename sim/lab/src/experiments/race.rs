@@ -41,7 +41,7 @@ impl Trial for Counting<'_> {
     }
 }
 
-/// A trial that only runs the operations; blocks are stored in a vector, under numbers that were made dense before the
+/// A trial that only runs the operations. A vector holds the live blocks at indices that [`dense`] assigned before the
 /// run.
 struct Timing<'l> {
     ops: &'l [Dense],
@@ -76,7 +76,8 @@ impl Trial for Timing<'_> {
     }
 }
 
-/// Renumbers the blocks densely. A resize is run as an allocation and a free.
+/// Assigns each live block the index of a slot, and reuses the slots of freed blocks. A resize becomes an allocation
+/// and a free.
 fn dense(ops: &[Op]) -> (Vec<Dense>, usize) {
     let mut places = rustc_hash::FxHashMap::default();
     let (mut free_slots, mut blocks, mut slots) = (Vec::new(), 0, Vec::with_capacity(ops.len()));

@@ -16,10 +16,10 @@ type Handle = Handle32x32;
 
 /// How much memory can a program force an allocator to take, with little in use?
 ///
-/// The adversary never has more than M bytes in use. The adversary first allocates units. For each next size, it frees
-/// all blocks except those that cross a grid line, so that no hole is large enough. The adversary then allocates the
-/// size until M bytes are in use again. In the worst case, every allocator that does not move blocks needs at least
-/// about M, plus M/2 for each doubling of size.
+/// The adversary never has more than M bytes in use. The adversary first allocates units. For each next size, the
+/// adversary frees all blocks except blocks that cross a grid line, so that no hole is large enough. The adversary then
+/// allocates blocks of this size until M bytes are in use again. In the worst case, every allocator that does not move
+/// blocks needs at least about M, plus M/2 for each doubling of size.
 #[derive(Debug, Args)]
 pub struct Robson {
     /// Bytes in use at most, a power of two.
@@ -129,7 +129,8 @@ fn attack<V: AttackedAllocator>(victim: &mut V, live: usize, doublings: u32) -> 
     for i in 0..=doublings {
         let size = UNIT << i;
         if i > 0 {
-            // Two grids of this size contain the last grid: the attack uses the one that more bytes cross.
+            // Two grids of this size consist of every second line of the last grid. The attack uses the grid that more
+            // bytes cross.
             let crosses_grid = |grid: usize, range: &Range<usize>| {
                 (range.end + size - 1 - grid) / size > (range.start + size - 1 - grid) / size
             };

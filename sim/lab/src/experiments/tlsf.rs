@@ -21,7 +21,7 @@ pub struct TwoLevels {
     /// The largest size whose rounding is computed, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1024..=1 << 26))]
     largest: u32,
-    /// Sizes whose lists are shown, in bytes, separated by commas: any.
+    /// Any sizes in bytes, separated by commas; the output shows the list of each size.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "16,20,21,31,32,100,112,113,1000,1024,1500",
           value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     sizes: Vec<u32>,

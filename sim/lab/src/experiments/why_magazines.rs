@@ -11,7 +11,7 @@ use uslab_magazine::on_cpu;
 ///
 /// One CPU allocates and frees objects in bursts, at every offset from a magazine's edge. The experiment counts visits
 /// to shared structures, which cost a lock and other CPUs' cache lines. The experiment runs without magazines, and with
-/// one, two and ten per CPU (the shipping caches have up to nineteen).
+/// one, two and ten magazines per CPU (the shipping caches have up to nineteen).
 #[derive(Debug, Args)]
 pub struct WhyMagazines {
     /// Objects in a magazine.
@@ -27,7 +27,7 @@ const BURSTS: u32 = 64;
 /// The largest number of allocations and frees in total, which take about a minute.
 const MAX_OPERATIONS: u64 = 2_000_000_000;
 
-/// A source of objects; it counts its visits to shared structures.
+/// A source of objects that counts visits to shared structures.
 trait Source<'c> {
     fn alloc(&mut self) -> anyhow::Result<Block<'c>>;
     fn free(&mut self, object: Block<'c>);
@@ -98,7 +98,7 @@ fn visits<'c>(source: &mut impl Source<'c>, burst: u32, capacity: u16) -> anyhow
     let operations = f64::from(2 * burst * BURSTS);
     let (mut sum, mut worst_rate) = (0.0, 0.0f64);
     for _ in 0..capacity {
-        // The source keeps one more object, for the next offset.
+        // Each pass keeps one more object in use, so that the bursts begin at the next offset.
         used_objects.push(source.alloc()?);
         let mut before = 0;
         for round in 0..2 * BURSTS {
@@ -124,11 +124,12 @@ impl WhyMagazines {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let question = "why two magazines a CPU, when one would hold as much?";
         let mut findings = Findings::new("why-magazines", question, context.seed);
-        // Halving both numbers gives an eighth of the work.
+        // Halving the capacity and the burst leaves an eighth of the work.
         let divisor = if context.quick { 2 } else { 1 };
         let capacity = (self.capacity / divisor).max(1);
         let longest = self.burst.map_or(3 * u32::from(capacity), |burst| (burst / u32::from(divisor)).max(1));
-        // The number of operations at all offsets, from each of four sources, allocations and frees, of each length.
+        // The operations are the allocations and frees of each burst length, at all offsets, for each of the four
+        // sources.
         let objects = u64::from(longest) * u64::from(longest + 1) / 2;
         let operations = objects * u64::from(2 * BURSTS) * u64::from(capacity) * 4 * 2;
         let options = format!("--capacity {} --burst {}", self.capacity, self.burst.unwrap_or(longest));
@@ -186,7 +187,7 @@ impl WhyMagazines {
             table.row([vec![name.into()], rates.to_vec()].concat());
         }
         findings.table(table);
-        // A visit moves one magazine.
+        // A visit moves one magazine, so there is at most one visit per `capacity` operations.
         let bound = 1.0 / f64::from(capacity);
         let worst_rate_of = |i: usize| max_rate(&worst_rates[i]);
         findings.claim(Claim {

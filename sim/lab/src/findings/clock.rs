@@ -1,16 +1,16 @@
 //! Measures the CPU time of loops, in rounds in which the contenders run alternately.
 //!
-//! The cost of a loop is the CPU time that its thread used. Time without a CPU does not count, so a busy machine
-//! distorts CPU time less than wall-clock time. Contenders run alternately, so that disturbances of the machine affect
-//! all contenders alike. The result is the median of the rounds, with an interval. A claim is decided only if the whole
-//! interval is on one side of its limit.
+//! The cost of a loop is the CPU time that its thread used. The time during which the thread has no CPU does not count,
+//! so a busy machine distorts CPU time less than wall-clock time. Contenders run alternately, so that disturbances of
+//! the machine affect all contenders alike. The result is the median of the rounds, with an interval. A claim is
+//! decided only if the whole interval is on one side of its limit.
 
 use super::Holds;
 use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Returns the CPU time of the calling thread. Cost: a system call, about 0.2 microseconds.
+/// Returns the CPU time of the calling thread. The cost is a system call, about 0.2 microseconds.
 pub fn cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
@@ -22,8 +22,8 @@ pub fn nanoseconds(work: impl FnOnce()) -> f64 {
     (cpu() - start_time).as_nanos() as f64
 }
 
-/// Each round begins with another contender and reverses the direction, so that no contender always follows one and the
-/// same contender. The measurements of one contender in each round.
+/// Returns the order of the contenders in a round. Each round begins with another contender and reverses the direction,
+/// so that no contender always runs after the same contender.
 pub fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |i| {
         let i = (i + round) % contenders;
@@ -95,8 +95,8 @@ impl<const N: usize> Samples<N> {
     pub fn spread_of(&self, value_of: impl Fn(&[f64; N]) -> f64) -> Spread {
         Spread::of(self.0.iter().map(value_of).collect())
     }
-    /// Returns the spread of the ratio to `other`, computed in each round: a disturbance affects both contenders of a
-    /// round.
+    /// Returns the spread of the ratio to `other`, computed in each round, because a disturbance affects both
+    /// contenders of a round.
     pub fn times(&self, other: &Self, index: usize) -> Spread {
         Spread::of(self.pairs(other).map(|(a, b)| a[index] / b[index]).collect())
     }
@@ -110,7 +110,7 @@ impl Spread {
     /// The smallest number of rounds that can decide a claim.
     const FEWEST: usize = 5;
 
-    /// Returns the spread of these values.
+    /// Returns the spread of `values`.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let (Some(first), Some(last)) = (values.first(), values.last()) else { return Self::default() };
@@ -122,8 +122,8 @@ impl Spread {
         let rounds = values.len();
         Self { low, high, rounds, median: median(values) }
     }
-    /// Decides if the value is at most `limit`: at least five rounds are needed, and the whole interval must be on one
-    /// side of the limit.
+    /// Decides if the value is at most `limit`. A decision takes at least five rounds, and an interval that is wholly
+    /// on one side of the limit.
     pub fn at_most(self, limit: f64) -> Holds {
         match self {
             _ if self.rounds < Self::FEWEST => Holds::Undecided,
@@ -226,7 +226,7 @@ mod tests {
 
     /// Regression test: verdicts changed from run to run, because they depended on a single number.
     #[test]
-    fn interval_containing_the_limit_is_undecided() {
+    fn claim_is_undecided_if_the_interval_contains_the_limit() {
         let spread = Spread::of((1..=9).map(f64::from).collect());
         assert_eq!([1.0, 5.0, 8.0].map(|l| spread.at_most(l)), [Holds::No, Holds::Undecided, Holds::Yes]);
         assert_eq!([2.0, 5.0, 9.0].map(|l| spread.at_least(l)), [Holds::Yes, Holds::Undecided, Holds::No]);

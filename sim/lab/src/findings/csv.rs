@@ -4,7 +4,7 @@ use super::{Findings, Part, Table, Value};
 
 impl Findings {
     /// Writes tables and pictures as CSV with one value per line: the part; the row, curve or bar; the column or the
-    /// position on the axis; and the value. The first three columns of a line identify its value.
+    /// position on the axis; and the value. The first three columns of a line identify the value.
     ///
     /// # Errors
     /// Never fails because of the findings' contents.
@@ -58,7 +58,7 @@ impl Findings {
 }
 
 impl Table {
-    /// Joins those values of a row that name the row.
+    /// Joins the values of the columns that name a row.
     fn name(&self, row: &[Value]) -> String {
         let words: Vec<_> = row.iter().take(self.named_by).map(|value| value.shown(false)).collect();
         words.join("; ")

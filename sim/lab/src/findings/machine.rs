@@ -19,7 +19,7 @@ pub struct Machine {
     pub libc: Option<String>,
     /// The compiler, with the optimisation level and the flags.
     pub compiler: &'static str,
-    /// `true` if the program was compiled with optimisation; times of other programs mean little.
+    /// `true` if the program was compiled with optimisation; times without optimisation mean little.
     pub optimised: bool,
 }
 
@@ -51,7 +51,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Returns the first-level data cache of CPU 0 of this machine. `None` if the system does not describe the cache.
+    /// Returns the first-level data cache of CPU 0 of this machine, or `None` if the system does not describe the
+    /// cache.
     pub fn nearest() -> Option<Self> {
         Self::nearest_of(Path::new("/sys/devices/system/cpu/cpu0/cache"))
     }

@@ -7,7 +7,7 @@
 //!
 //! | module | |
 //! |---|---|
-//! | [`clock`] | rounds, medians and their intervals, and decisions by these |
+//! | [`clock`] | rounds, medians with intervals, and decisions based on intervals |
 //! | [`machine`] | the machine and the compiler of a measurement |
 //! | [`picture`] | curves and bars, and their axes |
 //! | `show`, `csv`, `page`, `svg` | findings as text, CSV, HTML, and their pictures |
@@ -163,7 +163,7 @@ impl Findings {
     pub fn chart(&mut self, chart: Chart) {
         self.parts.push(Part::Chart(chart));
     }
-    /// Adds a picture of bars, unless it has fewer than two bars to compare.
+    /// Adds a picture of bars if there are at least two bars to compare.
     pub fn bars(&mut self, bars: Bars) {
         if bars.bars.len() > 1 {
             self.parts.push(Part::Bars(bars));
@@ -173,7 +173,7 @@ impl Findings {
     pub fn claim(&mut self, claim: Claim) {
         self.parts.push(Part::Claim(claim));
     }
-    /// Adds a sentence.
+    /// Adds a sentence for the reader.
     pub fn note(&mut self, note: impl Into<String>) {
         self.parts.push(Part::Note(note.into()));
     }

@@ -58,11 +58,11 @@ pub struct Bar {
 }
 
 impl Axis {
-    /// Creates a linear axis: equal distances on it mean equal differences.
+    /// Creates a linear axis: equal distances on the axis mean equal differences.
     pub fn linear(name: impl Into<String>) -> Self {
         Self { name: name.into(), logarithmic: false }
     }
-    /// Creates a logarithmic axis: equal distances on it mean equal ratios.
+    /// Creates a logarithmic axis: equal distances on the axis mean equal ratios.
     pub fn logarithmic(name: impl Into<String>) -> Self {
         Self { name: name.into(), logarithmic: true }
     }
@@ -137,7 +137,7 @@ impl Scale {
     }
 }
 
-/// Returns the smallest and the largest of some values. `None` without values.
+/// Returns the smallest and the largest value, or `None` if there are no values.
 pub(super) fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |span, x| {
         let (low, high) = span.unwrap_or((x, x));

@@ -126,14 +126,15 @@ fn widths(lines: &[(&str, String)], max_width: usize) -> (usize, usize) {
 }
 
 impl Series {
-    /// Draws the curve as a line of columns; the curve is straight between two of its points.
+    /// Draws the curve as a line of columns, with straight lines between the points.
     fn curve(&self, x: &Scale, y: &Scale, width: usize) -> String {
         let column = |column: usize| {
             let x_value = x.value_at((column as f64 + 0.5) / width as f64);
             let after = self.points.partition_point(|p| p.0 < x_value);
             let (Some(left_point), Some(right_point)) = (self.points[..after].last(), self.points.get(after))
             else {
-                // Outside the curve's points, the nearest point counts if it is in this column.
+                // A column before the first point or after the last point shows the nearest point, if that point is in
+                // the column.
                 let nearest_point = self.points.get(after).or(self.points.last())?;
                 return (x.step(nearest_point.0, width) == column).then_some(nearest_point.1);
             };

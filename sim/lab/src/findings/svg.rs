@@ -1,5 +1,5 @@
-//! Draws pictures as SVG. They have the colour of the surrounding text and no background, because a page may be light
-//! or dark.
+//! Draws pictures as SVG. The pictures have the colour of the surrounding text and no background, because a page may be
+//! light or dark.
 
 use super::picture::{Axis, Bars, Chart, Scale, number, span};
 use anyhow::anyhow;
@@ -46,7 +46,7 @@ impl Chart {
     }
 
     fn draw(&self, area: &Area<'_>, x: Scale, y: Scale) -> DrawResult {
-        // The title names a single curve.
+        // A single curve needs no legend, because the title names the curve.
         let names =
             if self.series.len() > 1 { longest(self.series.iter().map(|s| s.name.as_str())) } else { 0 };
         let (plot, legend) = area.split_horizontally(WIDTH - names - 40);
@@ -159,7 +159,7 @@ impl MarkedAxis<'_> {
             let powers =
                 (first_power..=last_power).filter(|k| k.rem_euclid(power_step) == 0).map(|k| base.powi(k));
             let candidates = powers.flat_map(|power| steps.iter().map(move |step| power * step));
-            // The ends are data values, whose last digits may be inexact.
+            // The ends of the axis are data values, whose last digits may be inexact.
             let (low, high) = (self.0.low * (1.0 - 1e-9), self.0.high * (1.0 + 1e-9));
             candidates.filter(|x| (low..=high).contains(x)).collect()
         };

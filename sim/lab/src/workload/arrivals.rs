@@ -13,7 +13,7 @@ const EXPECTED: &str = "steady, burst:COUNT,EVERY or poisson:PER_TICK";
 ///
 /// | text | |
 /// |---|---|
-/// | `steady` | one per tick: lifetimes are then counted in allocations |
+/// | `steady` | one per tick, so that lifetimes are numbers of allocations |
 /// | `burst:30,100` | 30 in one tick, every 100 ticks |
 /// | `poisson:1.5` | at random, 1.5 per tick on average |
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use uslab_trace::TraceError;
 
-/// The error of a distribution that is invalid as the user wrote it.
+/// The error for an invalid distribution in a user's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} {text:?}: {reason}; expected {expected}")]
 pub struct SpecError {
@@ -17,7 +17,7 @@ pub struct SpecError {
     pub expected: &'static str,
 }
 
-/// The error of a file of operations that cannot be run.
+/// The error for a file whose operations cannot be run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpsError {
@@ -55,7 +55,7 @@ pub enum OpsError {
         path: PathBuf,
         /// The number of the file's last line.
         line: u64,
-        /// The kind of items that the file counts.
+        /// The kind of items that the file's header counts.
         kind: &'static str,
         /// The number of items found.
         found: u64,
@@ -69,7 +69,7 @@ pub enum OpsError {
         path: PathBuf,
         /// The number of the first line after the stated items.
         line: u64,
-        /// The kind of items that the file counts.
+        /// The kind of items that the file's header counts.
         kind: &'static str,
         /// The number of items that the header states.
         declared: u64,

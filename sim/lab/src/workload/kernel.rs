@@ -1,8 +1,8 @@
 //! A kernel's memory trace as operations on the kernel's objects, with the requested sizes.
 //!
-//! The sizes are the sizes that callers in the kernel requested, not the object sizes of the kernel's caches. A
-//! free of an object whose allocation is not in the trace is only counted. Events of pages are ignored. A trace has no
-//! alignments, so the smallest alignment of the kernel, 8 bytes, is assumed.
+//! The sizes are the sizes that the kernel's callers requested, not the object sizes of the kernel's caches. If the
+//! trace lacks the allocation of an object, the object's free is only counted. Events of pages are ignored. A trace has
+//! no alignments, so all operations have the kernel's smallest alignment, 8 bytes.
 
 use super::op::Op;
 use core::alloc::Layout;

@@ -19,8 +19,8 @@ const LIFETIMES: &str = "fixed:TICKS, uniform:MIN..MAX, exponential:MEAN, bimoda
 /// | `fixed:100` | 100 |
 /// | `uniform:1..1000` | each as likely as any other |
 /// | `exponential:100` | each block dies with a probability of 1/100 per tick |
-/// | `bimodal:20,5000,0.05` | exponential with mean 20; for 5 % of the blocks with mean 5000 (or `immortal_count`) |
-/// | `immortal_count` | no block is freed |
+/// | `bimodal:20,5000,0.05` | exponential with mean 20; for 5 % of the blocks, exponential with mean 5000 (or `forever`) |
+/// | `forever` | no block is freed |
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lifetimes {
     text: String,
@@ -36,7 +36,7 @@ enum Lifetime {
 }
 
 impl Lifetimes {
-    /// Draws a lifetime in ticks, which is at least 1. `None` if the block lives until the end of the workload.
+    /// Draws a lifetime of at least 1 tick, or `None` if the block lives until the end of the workload.
     pub fn sample(&self, rng: &mut Rng) -> Option<u64> {
         let mean = match self.kind {
             Lifetime::Uniform(min, max) => return Some(rng.in_range(min, max)),
@@ -121,7 +121,7 @@ mod tests {
         let exponential = lifetimes("exponential:100");
         assert!((mean(&exponential) - 100.5).abs() < 3.0, "{}", mean(&exponential));
         assert_eq!(exponential.iter().flatten().min(), Some(&1));
-        // The mean is 0.95 * 20 + 0.05 * 5000, and half a tick for rounding up.
+        // The mean is 0.95 * 20 + 0.05 * 5000, plus half a tick for rounding up.
         let bimodal = lifetimes("bimodal:20,5000,0.05");
         assert!((mean(&bimodal) - 269.5).abs() < 25.0, "{}", mean(&bimodal));
         let immortal_count =

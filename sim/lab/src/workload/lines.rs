@@ -38,7 +38,7 @@ impl Lines {
         let no_text = |path, reason| OpsError::NoText { path, reason, expected };
         Source::open(path).map(Self::of).map_err(|error| match error {
             TraceError::Directory { path } => no_text(path, "a directory"),
-            // Hints of other errors describe what to do with the file, and apply to recordings.
+            // Other hints tell the user what to do with a recording, so the error stays unchanged.
             TraceError::Binary { path, hint } if hint == NO_TRACE => no_text(path, "not text"),
             error => error.into(),
         })

@@ -107,7 +107,7 @@ pub struct GeneratedOperations {
     /// The number of the next block.
     next_id: u64,
     current_tick: u64,
-    /// The number of blocks that are still to arrive in the current tick. `None` before the first operation.
+    /// The number of blocks that are still to arrive in the current tick; `None` before the first operation.
     pending_arrivals: Option<u64>,
     /// The blocks by the time of their death, soonest first; blocks with equal times are in the order of their age.
     deaths: BinaryHeap<Reverse<(u64, u64)>>,
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(ids, [('a', 0), ('a', 1), ('f', 0), ('a', 2), ('f', 1), ('a', 3), ('f', 2)]);
     }
 
-    /// Regression test: because each tick was processed, 2^32 ticks between two blocks took too long.
+    /// Regression test: the generator processed each tick, so 2^32 ticks between two blocks took too long.
     #[test]
     fn empty_ticks_are_skipped() {
         let workload = Workload {

@@ -14,7 +14,7 @@
 //! | [`sizes`], [`lifetimes`], [`arrivals`] | the three parts of a generated workload |
 //! | [`kernel`] | a kernel's trace |
 //! | `recorded` | the malloc lab's traces and CSV |
-//! | [`rng`] | random numbers that stay the same |
+//! | [`rng`] | random numbers that are the same in every run |
 //! | [`error`] | errors in workloads |
 //!
 //! The lifetimes of generated blocks are only a model of a program. Wilson and others, in "Dynamic Storage Allocation:

@@ -17,7 +17,7 @@ pub enum Op {
         /// The block's number.
         id: u64,
     },
-    /// Resizes a live block, and keeps as much of its contents as fits.
+    /// Resizes a live block, and keeps as much of the block's contents as the new size permits.
     Resize {
         /// The block's number.
         id: u64,

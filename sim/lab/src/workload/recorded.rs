@@ -1,10 +1,10 @@
 //! Recorded operations: the malloc lab's traces, and CSV.
 //!
 //! A `.rep` file (from Bryant and O'Hallaron's malloc lab) begins with four lines of one number each: a heap size, the
-//! number of ids, the number of operations, and a weight. Each line after these has one operation. An operation is `a
-//! ID BYTES`, `r ID BYTES` or `f ID`. The lines of a CSV file are `op,id,size[,align]`; the operation is a letter as in
-//! a `.rep` file, or `alloc`, `resize` or `free`. A free has no size and alignment. The first line may contain the
-//! names of the columns.
+//! number of ids, the number of operations, and a weight. Each line after the first four has one operation. An
+//! operation is `a ID BYTES`, `r ID BYTES` or `f ID`. The lines of a CSV file are `op,id,size[,align]`; the operation
+//! is a letter as in a `.rep` file, or `alloc`, `resize` or `free`. A free has no size and alignment. The first line
+//! may contain the names of the columns.
 //!
 //! The whole file is read and checked before its operations run: an operation on a block that does not exist is an
 //! error at its line.

@@ -24,7 +24,7 @@ impl Rng {
     /// Creates the sequence of random numbers that belongs to `seed`.
     pub fn new(seed: u64) -> Self {
         let mut generator = Pcg64::new(u128::from(seed) << 64 | u128::from(!seed), STREAM);
-        // Skipping four numbers keeps seeds that differ in one bit from beginning alike.
+        // The first four numbers are skipped, because they are similar for two seeds that differ in one bit.
         for _ in 0..4 {
             generator.next_u64();
         }
@@ -56,7 +56,7 @@ impl Rng {
     }
 }
 
-/// Values that are drawn in proportion to their weights.
+/// Values that are drawn with probabilities in proportion to their weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Weighted {
     values: Vec<usize>,
@@ -65,7 +65,7 @@ pub(super) struct Weighted {
 }
 
 impl Weighted {
-    /// Returns `None` without any weight, or if the sum of the weights exceeds a `u64`.
+    /// Returns `None` if no weight is above 0, or if the sum of the weights exceeds a `u64`.
     pub(super) fn new(pairs: impl IntoIterator<Item = (usize, u64)>) -> Option<Self> {
         let (mut values, mut ends, mut sum) = (vec![], vec![], 0_u64);
         for (value, weight) in pairs.into_iter().filter(|(_, weight)| *weight > 0) {

@@ -24,7 +24,7 @@ const EXPECTED: &str = "fixed:BYTES, uniform:MIN..MAX, lognormal:MEDIAN,SIGMA[,M
 /// |---|---|
 /// | `fixed:64` | 64 |
 /// | `uniform:16..4096` | each from 16 to 4096 as likely as any other |
-/// | `lognormal:100,1.2` | half of them above 100; the deviation of their logarithm is 1.2; cut off at 1 MiB, or at the third number |
+/// | `lognormal:100,1.2` | half of the sizes above 100; the deviation of the logarithm is 1.2; cut off at 1 MiB, or at the third number |
 /// | `zipf:1.1,16..4096` | 16, 32, 48 ...: the k-th in proportion to `1 / k^1.1`; the step is 16, or the third argument |
 /// | `histogram:FILE` | by the file's lines of `size,count` |
 ///
@@ -106,7 +106,7 @@ fn zipf(spec: &Spec<'_>, argument_text: &str) -> Result<Weighted, SpecError> {
     if ranks > RANKS {
         return spec.error(format!("{ranks} sizes; expected at most {RANKS}"));
     }
-    // Weights are integers, so that no sum depends on its order. The first weighs 2^40, and no weight is 0.
+    // Weights are integers, so that no sum depends on its order. The first weight is 2^40, and no weight is 0.
     let weight = |rank: u64| (libm::pow(rank as f64, -exponent) * (1_u64 << 40) as f64) as u64;
     let weighted = Weighted::new((0..ranks).map(|i| ((min + i * step) as usize, weight(i + 1).max(1))));
     weighted.map_or_else(|| spec.error("no sizes"), Ok)
@@ -169,13 +169,13 @@ mod tests {
         let mut log_normal = sizes("lognormal:100,1.2", 10_001);
         log_normal.sort_unstable();
         assert!((95..105).contains(&log_normal[5000]), "the median is {}", log_normal[5000]);
-        // One deviation above the median is at 84.1 %: 100 * e^1.2 = 332.
+        // The 84.1 % quantile is one standard deviation above the median: 100 * e^1.2 = 332.
         assert!((320..345).contains(&log_normal[8413]), "{}", log_normal[8413]);
         assert_eq!(sizes("lognormal:1000,3,2000", 1000).into_iter().max(), Some(2000));
         assert_eq!(sizes("lognormal:1,10", 1000).into_iter().min(), Some(1));
         let zipf = sizes("zipf:1,16..64", 10_000);
         let share = |size| zipf.iter().filter(|s| **s == size).count() as f64 / 10_000.0;
-        // The weights are 1, 1/2, 1/3 and 1/4 of 25/12.
+        // The probabilities are 1, 1/2, 1/3 and 1/4, each divided by their sum, 25/12.
         for (size, expected) in [(16, 0.48), (32, 0.24), (48, 0.16), (64, 0.12)] {
             assert!((share(size) - expected).abs() < 0.015, "{size}: {}", share(size));
         }

@@ -86,8 +86,8 @@ fn buddy_memory_of_112_bytes_starts_as_three_blocks() {
     assert!(buddy.alloc(Layout::from_size_align(1, 8192).unwrap()).is_none());
 }
 
-/// The free function in the listing of the tutorial "Memory Allocators from Scratch". This free function continues with
-/// the lower block, keeps the merged size in a local variable, and writes neither the size nor the flag back.
+/// The free function in the listing of the tutorial "Memory Allocators from Scratch". The function computes the merged
+/// block's offset and size in local variables, but writes neither the size nor the free flag to the block's header.
 #[test]
 fn free_without_a_header_update_misses_later_merges() {
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -137,13 +137,13 @@ fn rounding_cost_depends_on_the_size_distribution() {
     let up = |n: u64| round_up_pow2(n as usize).unwrap() as f64;
     let sum = |value_of: &dyn Fn(u64) -> f64| ((1 << 10) + 1..=1_u64 << 20).map(value_of).sum::<f64>();
 
-    // If all sizes are equally likely, blocks take 4/3 of the requested bytes, so a quarter of the taken bytes is
-    // waste. The mean of the ratios is larger: 2 ln 2.
+    // If all sizes are equally likely, blocks occupy 4/3 times the requested bytes, so a quarter of the occupied bytes
+    // is waste. The mean, over all sizes, of the ratio of occupied to requested bytes is larger: 2 ln 2.
     close(sum(&up) / sum(&|n| n as f64), 4.0 / 3.0);
     close(1.0 - sum(&|n| n as f64) / sum(&up), 0.25);
     close(sum(&|n| up(n) / n as f64) / sum(&|_| 1.0), 2.0 * core::f64::consts::LN_2);
-    // If all octaves are equally likely, a size has weight 1/n, and the mean of the ratios is 1 / ln 2, the often
-    // quoted 1.44.
+    // If all octaves are equally likely, size n has weight 1/n. The mean ratio of occupied to requested bytes is 1 / ln
+    // 2, the often quoted 1.44.
     let weights = sum(&|n| 1.0 / n as f64);
     close(sum(&|n| up(n) / (n * n) as f64) / weights, core::f64::consts::LOG2_E);
 }

@@ -10,8 +10,8 @@ fn layout(size: usize) -> Layout {
 fn heap(fit: Fit, order: Order) -> Heap {
     Heap::new(1024, fit, order).unwrap()
 }
-/// Returns a heap with free blocks of 64, 32 and 48 bytes, which were freed in the order of their addresses, and the
-/// used blocks that separate them.
+/// Returns a heap and its used blocks. The used blocks separate free blocks of 64, 32 and 48 bytes, which were freed in
+/// address order.
 fn with_holes(fit: Fit, order: Order) -> (Heap, Vec<Piece>) {
     let mut heap = heap(fit, order);
     let mut blocks: Vec<_> =

@@ -12,12 +12,12 @@ use core::ops::Range;
 use uslab::pool::tlsf::Blocks;
 pub use uslab::pool::tlsf::classes;
 
-/// The method that finds a class with a free block. The two search methods find one and the same class.
+/// The method that finds a class with a free block. Both search methods find the same class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
     /// Bit scans in the two bitmaps.
     Bitmaps,
-    /// Inspection of one list head after the other, as in segregated lists without bitmaps.
+    /// Inspection of one list head after another, as in an allocator with segregated lists and no bitmaps.
     Scan,
 }
 
@@ -56,9 +56,9 @@ impl Tlsf {
     pub fn classes(&self) -> Classes {
         self.blocks.classes()
     }
-    /// Returns the class at which the search for a layout begins. `None` if the layout is too large.
+    /// Returns the class at which the search for a layout begins, or `None` if the layout is too large.
     pub fn first_class(&self, layout: Layout) -> Option<Class> {
-        // The needed size with the header, in multiples of 16.
+        // The size of the block with its header, rounded up to a multiple of 16.
         let need = layout.size().checked_add(4)?.checked_next_multiple_of(16)?;
         self.blocks.first_class(need, layout.align())
     }

@@ -8,8 +8,8 @@ fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 1).unwrap()
 }
 
-/// Returns a heap whose free blocks have the given sizes, headers included, with free memory at its end; also returns
-/// the used blocks that separate the free ones.
+/// Returns a heap and its used blocks. The used blocks separate free blocks of the given sizes, headers included; the
+/// rest of the heap is free.
 fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, Vec<Piece>) {
     let mut tlsf = Tlsf::new(bytes, sli, search).unwrap();
     let mut used_blocks = vec![];
@@ -25,18 +25,18 @@ fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, 
 
 #[test]
 fn tlsf_demo_shows_both_bitmap_scans() {
-    // The heap has two second-level bits, and its smallest block has 16 bytes. The free blocks: 48 (fl 1, sl 2), 96 (fl
-    // 2, sl 2), and the rest of 1024 bytes.
+    // Each doubling has four classes (`sli` is 2), and the smallest block has 16 bytes. The free blocks have 48 bytes
+    // (fl 1, sl 2), 96 bytes (fl 2, sl 2), and the rest of the 1024 bytes.
     let (mut tlsf, _used_blocks) = with_free(1024, 2, Search::Bitmaps, &[48, 96]);
     let rest_class = tlsf.classes().of(1024 - 16 - 48 - 96 - 32);
     assert_eq!(rest_class, Class { fl: 5, sl: 2 });
     let (fl_bitmap, sl_bitmaps) = tlsf.blocks.bitmaps();
     assert_eq!((fl_bitmap, sl_bitmaps[1], sl_bitmaps[2]), (0b10_0110, 0b100, 0b100));
-    // A request of 44 bytes is 48 with its header. The class of 48 bytes has a block, which one scan finds.
+    // A request for 44 bytes needs 48 bytes with its header. One scan finds the free block in the class of 48 bytes.
     assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(48, 1).unwrap()), (Some(Class { fl: 1, sl: 2 }), 1));
-    // A request of 60 bytes is 64 with its header. No other class of doubling 1 qualifies; doubling 2 has step 2.
+    // A request for 60 bytes needs 64 bytes with its header. The search begins at doubling 2; one scan finds step 2.
     assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(64, 1).unwrap()), (Some(Class { fl: 2, sl: 2 }), 1));
-    // A search for doubling 3, step 0 reads the first level, then the second level again.
+    // A search from doubling 3, step 0 scans the second level, the first level, and the second level again.
     assert_eq!(tlsf.blocks.find(Class { fl: 3, sl: 0 }), (Some(rest_class), 3));
     assert_eq!(tlsf.blocks.find(Class { fl: 5, sl: 3 }), (None, 2));
     assert_eq!(tlsf.blocks.find(Class { fl: 9, sl: 0 }), (None, 0));
@@ -51,7 +51,7 @@ fn tlsf_skips_a_fitting_block_in_the_lower_class() {
     while tlsf.holes().count > 1 {
         used_blocks.push(tlsf.alloc(layout(300)).or_else(|| tlsf.alloc(layout(12))).unwrap());
     }
-    // One block of 144 bytes is free, in class 128..159; a search for 144 begins at class 160.
+    // The only free block has 144 bytes and is in class 128..159. A search for 144 bytes begins at class 160.
     assert_eq!(tlsf.holes().largest, 140);
     assert!(tlsf.alloc(layout(140)).is_none());
     assert!(tlsf.alloc(layout(124)).is_some(), "128 begins a class");
@@ -124,7 +124,7 @@ fn tlsf_serves_aligned_requests() {
 #[test]
 fn tlsf_control_data_takes_a_few_kilobytes() {
     let control = |bytes, sli| Tlsf::new(bytes, sli, Search::Bitmaps).unwrap().control_bytes();
-    // A heap of 4 MiB has 19 doublings with 16 heads and a bitmap each, and one more bitmap.
+    // A heap of 4 MiB has 19 doublings, each with 16 list heads and a bitmap, and one bitmap of all doublings.
     assert_eq!(control(4 << 20, 4), 19 * (16 + 1) * 4 + 4);
     assert_eq!(control(4 << 20, 5), 19 * (32 + 1) * 4 + 4);
     assert_eq!(HEADER, 4);

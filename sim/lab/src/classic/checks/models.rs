@@ -16,8 +16,8 @@ fn drain(world: &World) -> KeptRounds {
     world.cache.drain();
     vec![]
 }
-/// A mistake could reduce a small model to few executions, so the test counts the executions. This model shows that
-/// loom runs critical sections of the lock in every order.
+/// Shows that loom runs critical sections of a lock in every order. The test also counts the executions, because a
+/// mistake could reduce a small model to few executions.
 #[test]
 fn loom_runs_critical_sections_in_every_order() {
     static ORDERS: Counter = Counter::new(0);
@@ -34,7 +34,7 @@ fn loom_runs_critical_sections_in_every_order() {
         });
         append(&order, 0);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        // One bit for each order that occurred; an order is 3 digits of base 3.
+        // `ORDERS` has one bit for each order that occurred; an order is a number of three ternary digits.
         ORDERS.set(ORDERS.get() | 1 << *order.lock());
     });
     // A lower `BOUND` may have excluded some orders.
@@ -113,7 +113,7 @@ pub(super) fn two_frees_make_magazines() {
     run(world, (Script::on(0), five), &[(Script::on(1), six)]);
 }
 
-/// The slab layer has no memory for a magazine, and no round to allocate until one is freed.
+/// The slab layer has no memory for magazines, and no free round until a thread frees a round.
 pub(super) fn refused() {
     let world = World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).without_slab_objects().no_magazines();
     let frees = |world: &World| {
@@ -183,8 +183,8 @@ fn exchanges(world: &World) -> KeptRounds {
     object.into_iter().for_each(|object| world.free(object));
     vec![]
 }
-/// A reap runs concurrently with an exchange: the magazine that the exchange returned stays in the depot, whatever else
-/// the depot held.
+/// A reap runs concurrently with an exchange. The reap must not take the magazine that the exchange has just put into
+/// the depot.
 pub(super) fn reaped() {
     let world = World::new(1, 1, 4)
         .cpu(0, &[], &[])
@@ -200,7 +200,7 @@ pub(super) fn reaped() {
     assert!(!world.cache.slab().has_object(2), "a reap takes only unused magazines");
 }
 
-/// If an interval ends concurrently, a reap must still not take magazines that arrived during the interval.
+/// Even if an interval ends concurrently, a reap must not take magazines that arrived during the interval.
 pub(super) fn reaped_later() {
     let world = World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).out(&[2, 3, 4]).without_slab_objects();
     let reap = |world: &World| {
@@ -217,7 +217,8 @@ fn resize(world: &World) -> KeptRounds {
     world.cache.end_interval();
     vec![]
 }
-/// The magazine size grows while a free takes or makes an empty magazine of the old size; then another free runs.
+/// The magazine size grows while a free takes or makes an empty magazine of the old size. The thread of this free then
+/// frees another object.
 pub(super) fn resized(script: Script) {
     let world = World::new(2, 1, 6).cpu(0, &[1], &[2]).cpu(1, &[3], &[4]).in_depot(&[]).in_depot(&[]);
     let frees = |world: &World| {
@@ -248,8 +249,8 @@ fn loom_model_reaches_lock_contention() {
     let visits = || {
         let world = World::new(1, 1, 1).cpu(0, &[], &[]).in_depot(&[1]);
         let holds = |world: &World| {
-            // When another thread takes a lock, loom blocks a thread that tries the lock. In this model the second
-            // thread takes the CPU's lock, and yields while it holds the depot's lock.
+            // Loom blocks a thread that calls `try_lock` while another thread takes the lock. The second thread
+            // therefore also takes the CPU's lock, and yields while it holds the depot's lock.
             drop(world.cache.per_cpu[0].0.lock());
             let held = world.cache.depot.0.lock();
             thread::yield_now();
@@ -265,7 +266,8 @@ fn loom_model_reaches_lock_contention() {
 
 // ---------------------------------------------------------------- C6, C7: locks and counts
 
-/// Statistics are read concurrently with an exchange. Counts never decrease, and at the end they are exact.
+/// One thread reads statistics while another thread exchanges a magazine. The counts never decrease, and are exact at
+/// the end.
 pub(super) fn statistics_never_decrease() {
     let world = World::new(2, 1, 2).cpu(0, &[], &[]).in_depot(&[1]);
     let reads = |world: &World| {
@@ -277,7 +279,7 @@ pub(super) fn statistics_never_decrease() {
     run(world, (Script::on(0), keep_one), &[(Script::on(1), reads)]);
 }
 
-/// A magazine with one round is always full or empty, so the model must use larger magazines.
+/// A magazine with room for one round is always full or empty, so a model with these magazines cannot find the bug.
 #[cfg_attr(not(uslab_planted), ignore = "needs planted bugs: cargo planted")]
 #[test]
 #[should_panic(expected = "survives")]

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use uslab_magazine::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed, thread};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// A slab layer that gives numbers; at most `limit` numbers are in use at a time.
+/// A slab layer whose objects are numbers; at most `limit` numbers are in use at a time.
 #[derive(Debug)]
 struct NumberSupplier {
     state: Mutex<(Vec<u64>, u64)>,
@@ -66,14 +66,14 @@ struct Mag {
     rounds: usize,
 }
 
-/// The paper's rules as counts: the shadow counts the rounds in each place, but does not identify them.
+/// A model of the paper's rules, which counts the rounds in each place but does not identify the rounds.
 #[derive(Debug)]
 struct Shadow {
     /// The loaded and the previous magazine of each CPU; a CPU may have no, one or two magazines.
     cpus: Vec<[Option<Mag>; 2]>,
     full: Vec<Mag>,
     empty: Vec<Mag>,
-    /// The smallest lengths that both lists had in the current interval, and in the interval before it.
+    /// The smallest lengths of the full and the empty list, in the current interval and in the previous interval.
     min_lengths: [usize; 2],
     previous_min_lengths: [usize; 2],
     size: usize,
@@ -226,7 +226,7 @@ enum Step {
     EndInterval,
     Reap,
     Drain,
-    /// This number of visits found that the depot was locked.
+    /// Adds this number of visits that found the depot locked.
     Contended(u64),
     /// Sets whether memory for magazines is available.
     Memory(bool),
@@ -305,7 +305,7 @@ proptest! {
 
     /// Section 3.1: a CPU with two magazines serves at least M operations between two visits to the depot.
     #[test]
-    fn depot_visits_are_a_magazine_of_operations_apart(
+    fn depot_visits_are_at_least_m_operations_apart(
         size in 1..9_usize, operations in prop::collection::vec(any::<bool>(), 50..500),
     ) {
         let numbers = NumberSupplier::new(1000);
@@ -355,8 +355,8 @@ fn alternating_operations_at_a_magazine_boundary_do_not_thrash() {
     }
 }
 
-/// Section 3.7: if the length of a list varies between 37 and 47, the working set is 10 magazines, and the other 37 may
-/// be reaped.
+/// Section 3.7: if the length of a list varies between 37 and 47, the working set is 10 magazines, and a reap may take
+/// the other 37.
 #[test]
 fn reap_takes_magazines_outside_the_working_set() {
     let numbers = NumberSupplier::new(1000);
@@ -436,7 +436,7 @@ fn missing_magazine_counts_as_full_and_empty() {
 }
 
 #[test]
-fn unknown_cpu_number_gets_a_slot() {
+fn cpu_number_out_of_range_maps_to_a_cpu() {
     let numbers = NumberSupplier::new(10);
     let cache = cache(2, fixed(1), &numbers);
     on_cpu(u32::MAX);
@@ -446,7 +446,7 @@ fn unknown_cpu_number_gets_a_slot() {
     on_cpu(0);
 }
 
-/// One thread plays all CPUs, as a simulator does; an object that one CPU frees is allocated by another CPU.
+/// One thread runs as one CPU after another, like a simulator. A CPU allocates objects that another CPU freed.
 #[test]
 fn one_thread_simulates_a_thousand_cpus() {
     let numbers = NumberSupplier::new(20_000);
@@ -515,8 +515,7 @@ fn threads_on_real_cpus_lose_no_round() {
     assert_eq!(numbers.allocated(), held);
 }
 
-/// The code of the layer must be short enough to read in one sitting. Lines are counted as everywhere in the project:
-/// blank lines and comments do not count.
+/// The code of the layer must be short enough to read in one sitting. Blank lines and comments do not count.
 #[test]
 fn classic_magazine_layer_is_at_most_400_lines() {
     let files = [
@@ -530,7 +529,7 @@ fn classic_magazine_layer_is_at_most_400_lines() {
     assert!((200..=400).contains(&lines), "{lines}");
 }
 
-/// Regression test: from 31 on, magazines took intermediate sizes, which illumos does not have.
+/// Regression test: above 31 rounds, magazines had sizes that illumos does not have.
 #[test]
 fn magazines_grow_to_the_sizes_of_illumos() {
     let depot = super::super::depot::Depot::<usize>::new(15);

@@ -1,10 +1,10 @@
 //! The scenarios of the magazine layer for loom and shuttle: how each scenario is run, and the planted bugs that it
 //! must find.
 //!
-//! The name of a scenario begins with the properties that the scenario tests (stated in `tests/claims.toml`). C1
-//! rounds, C2 exchanges, C3 drains, C4 the working set, C5 resizing, C6 locks, C7 counts. Each scenario ends with a
-//! census, which checks the state of its world. Loom's scenarios are small and run exhaustively; shuttle's scenarios
-//! are larger and run as random samples.
+//! The name of a scenario begins with the properties that the scenario tests (stated in `tests/claims.toml`). The
+//! properties are C1 (rounds), C2 (exchanges), C3 (drains), C4 (the working set), C5 (resizing), C6 (locks) and C7
+//! (counts). Each scenario ends with a census, which checks the state of its world. Loom's scenarios are small and run
+//! exhaustively; shuttle's scenarios are larger and run as random samples.
 
 #[cfg(loom)]
 use super::models;
@@ -17,15 +17,15 @@ use uslab_magazine::sync::check::Bound;
 #[cfg(shuttle)]
 use uslab_magazine::sync::schedule::Schedules;
 
-/// Two threads are run in every interleaving. A critical section counts as one step, so the number of interleavings is
-/// small.
+/// The bound for two threads: loom runs every interleaving. A critical section counts as one step, so the number of
+/// interleavings is small.
 #[cfg(loom)]
 pub(super) const ALL: Bound = Bound::None;
 /// The bound for three threads.
 #[cfg(loom)]
 const THREE: Bound = Bound::Preemptions(3);
-/// Returns scripts in which the first thread stays on CPU 0, or moves to CPU 1 before one of its first operations;
-/// `operations` is their number.
+/// Returns scripts in which the first thread stays on CPU 0, or moves to CPU 1 before one of its first `operations`
+/// operations.
 #[cfg(loom)]
 fn moves(operations: u32) -> impl Iterator<Item = Script> {
     Script::all(0, 2, operations)

@@ -22,7 +22,7 @@ fn alloc_and_free(world: &World) -> Vec<Option<usize>> {
     objects
 }
 
-/// Runs the operations of a cache's owner other than allocations and frees.
+/// Runs a cache owner's operations other than allocations and frees.
 fn maintain(world: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 2 {
         match choose(4) {

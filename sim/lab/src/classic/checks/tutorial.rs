@@ -5,10 +5,10 @@ use std::process::Command;
 use uslab_magazine::sync::unset;
 
 const PAGE: &str = include_str!("../../../README.md");
-/// The beginning that all commands share that run tests under loom.
+/// The beginning of all commands that run tests under loom.
 const LOOM: &str =
     "RUSTFLAGS=\"--cfg loom\" cargo test --profile loom --target-dir target/loom -p uslab-lab --lib -- ";
-/// The beginning of commands that run tests of planted bugs.
+/// The beginning of all commands that run tests of planted bugs.
 const PLANTED: &str = "cargo planted loom uslab-lab ";
 
 /// Returns the README's fenced code blocks of a language.

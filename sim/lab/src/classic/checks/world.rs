@@ -1,9 +1,9 @@
 //! The world of models and schedules: a cache of numbered objects, and the owners of the objects.
 //!
-//! At the end of a world, a census checks its state. The census checks that each object is in one place, that each
-//! magazine is in the list for its fill, and that counts are exact. The owner of an object writes to the object's cell.
-//! The checker observes every access to these cells. The checker detects a second owner, and a free that does not
-//! happen before the object's next allocation.
+//! At the end of an execution, a census checks the world: that each object is in one place, that each magazine is in
+//! the list for its fill, and that counts are exact. The owner of an object writes to the object's cell. Loom observes
+//! every access to these cells, and therefore detects a second owner, and a free that does not happen before the
+//! object's next allocation.
 
 use crate::classic::depot::List;
 use crate::classic::magazine::{CpuCache, Magazine};
@@ -151,7 +151,7 @@ impl World {
 
 impl World {
     fn set_owned(&self, object: usize, owned: bool) {
-        // SAFETY: loom watches the cell, and reports a second owner as a race.
+        // SAFETY: only the object's owner accesses the cell; loom reports a second owner as a race.
         let before = self.held[object].with_mut(|held| unsafe { held.replace(owned) });
         assert_ne!(before, owned, "an object has two owners");
     }
@@ -207,8 +207,8 @@ impl World {
 
 pub(super) type ThreadFn = threads::ThreadFn<World>;
 
-/// Runs `first_thread` in this thread and each of `other_threads` in a new thread; each script names the CPUs on which its thread
-/// runs. Finally takes the census.
+/// Runs `first_thread` in this thread and each of `other_threads` in a new thread; each script names the CPUs on which
+/// its thread runs. Finally, runs the census.
 pub(super) fn run(
     world: World,
     first_thread: (Script, ThreadFn),

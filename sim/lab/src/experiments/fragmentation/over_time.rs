@@ -4,8 +4,8 @@ use super::{Context, Policy, Run, SEEDS, Sample, Spread, seeds};
 use crate::experiments::load::Load;
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 
-/// Of a hundred samples, the first five show a new heap, and all later ones a steady state: the longest lifetime is
-/// 4,000 operations.
+/// Of a hundred samples, the first five show a new heap. All later samples show a steady state, because the longest
+/// lifetime is 4,000 operations.
 const OPERATIONS: u64 = 200_000;
 const MEMORY: usize = 1 << 18;
 /// The increase in percentage points that counts as more fragmentation, and the factor in steps that counts as longer
@@ -13,7 +13,7 @@ const MEMORY: usize = 1 << 18;
 const FRAGMENTATION_INCREASE: f64 = 5.0;
 const LONGER_SEARCH_FACTOR: f64 = 1.1;
 
-/// Returns the steps per operation over the time of some samples.
+/// Returns the steps per operation between the first and the last sample.
 fn steps(samples: &[Sample]) -> f64 {
     let [first, .., last] = samples else { return 0.0 };
     (last.steps - first.steps) as f64 / (last.operations - first.operations).max(1) as f64

@@ -9,7 +9,7 @@ use crate::allocators::{Allocator, Heap};
 use crate::findings::Value;
 use crate::findings::clock::Spread;
 
-/// The number of seeds over which the median of a figure is taken; the first of them is the given seed.
+/// The number of seeds from which the median of a figure is computed; the first seed is the given seed.
 pub(super) const SEEDS: u64 = 10;
 
 /// A policy; policies are compared by the share of free memory that is one piece.

@@ -1,18 +1,18 @@
-//! Reuses a slot until its generations are used up: in the tutorial's listing, in the way that the tutorial's text
+//! Reuses a slot until its generations are used up: in the tutorial's listing, in a table as the tutorial's text
 //! describes, and in this crate's tables.
 //!
 //! The listing of "Memory Allocators from Scratch" counts the generation of a slot in 32 bits, but packs only 8 of
 //! these bits into a handle. The text of the article claims that a stale handle becomes valid again after 256 frees.
 //! The claim would be true if the slot's count had only 8 bits. As the listing is written, the slot's generation
-//! reaches 256 while a new handle gets generation 0. From then on, all new handles are stale from the beginning.
+//! reaches 256 while a new handle gets generation 0. From then on, each new handle is stale immediately.
 
 use crate::findings::{Claim, Findings, Holds, Table, Value};
 use anyhow::Context as _;
 use uslab::handle::{Generations, Handle, HandleTable, WrapPolicy};
 
-/// A slot that is used again and again, in any kind of table.
+/// A slot that is reused again and again, in any kind of table.
 trait Reused {
-    /// Allocates the slot and returns the bits of the handle. `None` if the slot has been retired.
+    /// Allocates the slot and returns the bits of the handle, or `None` if the slot has been retired.
     fn spawn(&mut self) -> Option<u32>;
     fn is_valid(&self, handle: u32) -> bool;
     /// Frees the slot, and returns `true` if the handle was valid.
@@ -35,11 +35,12 @@ impl GenerationSlot {
 impl Reused for GenerationSlot {
     fn spawn(&mut self) -> Option<u32> {
         if self.alive {
-            // The slot cannot be freed any more: a listing with more slots would use another slot.
+            // The slot is in use, and its only handle is stale. The listing, which has more slots, would use another
+            // slot.
             return None;
         }
         self.alive = true;
-        // The handle has the index, 0, in 24 bits, and the low bits of the generation above.
+        // The low 24 bits of the handle are the index, 0; the high 8 bits are the low bits of the generation.
         Some(self.generation << 24)
     }
     fn is_valid(&self, handle: u32) -> bool {
@@ -55,7 +56,7 @@ impl Reused for GenerationSlot {
     }
 }
 
-/// The only slot that is used of a table with 24 + 8 bits.
+/// A table with handles of 24 + 8 bits, of which only slot 0 is used.
 struct TableSlot(HandleTable<(), u32, 8>);
 
 impl Reused for TableSlot {
@@ -76,7 +77,7 @@ impl Reused for TableSlot {
 struct SlotFate {
     /// The number of frees after which the first handle of the slot was valid again.
     revived: Option<u64>,
-    /// The number of frees after which a new handle was stale from the beginning.
+    /// The number of frees after which a new handle was stale immediately.
     born_stale: Option<u64>,
     /// The number of frees after which the slot was retired.
     retired: Option<u64>,
@@ -105,7 +106,7 @@ fn fate(slot: &mut impl Reused) -> anyhow::Result<SlotFate> {
     Ok(fate)
 }
 
-/// Reports on one slot that is freed and reused, when a handle has 8 bits of generation.
+/// Reports on one slot that is freed and reused, with 8 bits of generation in a handle.
 pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         format!(
@@ -145,8 +146,8 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the number of frees after which the first slot of a new table is retired. `None` if counting would take too
-/// long.
+/// Returns the number of frees after which the first slot of a new table is retired, or `None` if counting would take
+/// too long.
 fn frees_until_retired<const G: u32>() -> anyhow::Result<Option<u64>> {
     if G > 24 {
         return Ok(None);
@@ -257,9 +258,9 @@ mod tests {
     /// The function `Free` in the article on pools increments the generation and loses the id: no listing adds an id to
     /// the free ids.
     #[test]
-    fn free_of_the_pool_article_leaks_the_id() {
-        /// `get_free_sparse_id` is not listed. The function could return either the next id, or an id that `Free` had
-        /// put in a list. But `Free` in the listing puts no id in a list.
+    fn free_in_the_pool_article_leaks_the_id() {
+        /// The article does not list the function `get_free_sparse_id`. The function could return either the next id,
+        /// or an id that `Free` had put in a list. However, the listed `Free` puts no id in a list.
         struct Ids {
             next: u32,
             returned: Vec<u32>,
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_has_one_life_per_generation() {
+    fn slot_serves_one_object_per_generation() {
         assert_eq!((frees_until_retired::<8>().unwrap(), wrapped::<8>().unwrap()), (Some(255), Some(255)));
         assert_eq!(
             (frees_until_retired::<12>().unwrap(), wrapped::<12>().unwrap()),

@@ -11,9 +11,10 @@ use clap::Args;
 
 /// Does a handle always detect that its object was freed, and what does the check cost?
 ///
-/// Objects are created in a table and freed. A slot is reused until its generation wraps: in the tutorial's listing, as
-/// its text describes, and in a table that retires slots. The output shows the slot map's indirections, and the effect
-/// of saving handles. Lookups are then timed by handle, by index, by Box, by Arc and by Weak.
+/// Objects are created in a table and freed. A slot is reused until its generation wraps, in three tables: the
+/// tutorial's listing, a table as the tutorial's text describes, and a table that retires slots. The output shows the
+/// slot map's indirections, and the effect of saving handles. Lookups are then timed by handle, by index, by Box, by
+/// Arc and by Weak.
 #[derive(Debug, Args)]
 pub struct Handles {
     /// Numbers of objects that are looked up, separated by commas: one table size each.

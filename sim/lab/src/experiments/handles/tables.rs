@@ -152,7 +152,7 @@ pub(super) fn reload(findings: &mut Findings) -> anyhow::Result<()> {
     ids.insert("player", player)?;
     let saved_values: Vec<&str> =
         old_table.iter().filter_map(|(handle, _)| ids.id(handle)).copied().collect();
-    // The objects are loaded in any order, because the file's order is not the old table's.
+    // The objects are loaded in reverse order, because a file need not keep the old table's order.
     let load = |generations: Generations| {
         let mut new = HandleTable::<&str, u32, 8>::with(generations);
         let mut ids = StableIds::new();
@@ -255,7 +255,8 @@ pub(super) fn sizes(findings: &mut Findings) {
         "A table also has the tag of an Option for each value, and Box and Arc what malloc keeps for an allocation of its own. \
          The tutorial counts 24 bytes for the control block of C++'s shared_ptr.",
     );
-    // A lookup by a valid handle loads the generation's line, and the first line of the value if that is another one.
+    // A lookup by a valid handle loads the generation's line, and the first line of the value if the value begins in
+    // another line.
     let lines_behind = [
         offset_of!(SlotWithGeneration<[u8; 64]>, generation),
         offset_of!(SlotWithGeneration<[u8; 4096]>, generation),

@@ -19,7 +19,7 @@ fn object(stamp: usize) -> Object {
 /// A pass that looks up each object once, by its name, in random order.
 type LookupPass = Box<dyn Fn() -> u64>;
 
-/// Returns a pass over `names`, and the name of the lookup method.
+/// Returns a pass that looks up all `names` with `find`.
 fn lookup_pass<N: 'static>(
     mut names: Vec<N>,
     rng: &mut Pcg64,
@@ -29,8 +29,8 @@ fn lookup_pass<N: 'static>(
     Box::new(move || names.iter().fold(0, |sum, name| sum + find(black_box(name))))
 }
 
-/// Returns all methods to find one of `n` objects; if `freed` is true, the objects are freed, and only methods that can
-/// detect this are returned.
+/// Returns all methods to find one of `n` objects. If `freed` is true, the objects are already freed, and the list
+/// contains only methods that detect freed objects.
 fn passes(n: usize, freed: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static str, LookupPass)>> {
     let mut all = Vec::new();
     let mut narrow = HandleTable::<Object, u32, 8>::new();

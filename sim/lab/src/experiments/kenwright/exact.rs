@@ -14,8 +14,8 @@ fn number(address: *const u8, first: *const u8, size: usize) -> usize {
     (address.addr() - first.addr()) / size
 }
 
-/// Shows the pool's four blocks in eight states. The surviving text lacks the drawing of the paper's second figure, but
-/// contains the rules.
+/// Shows the pool's four blocks in eight states. The available text of the paper lacks the drawing of its second
+/// figure, but contains the rules.
 pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     const SIZE: usize = 16;
     let mut table = Table::new(

@@ -12,9 +12,9 @@ use lazy::{Lazy, lazy};
 
 /// Is a pool without loops ten times as fast as malloc, and when does it do its work?
 ///
-/// The paper's example runs step by step. The output then shows when each block is touched, by the paper's rule and by
-/// a lazier one. The paper's figure follows: a number of allocations and as many frees of one size, with the pool and
-/// with the system's malloc. Last come the costs of checks, creation and pages.
+/// The paper's example runs step by step. The output then shows when each block is touched, under the paper's rule and
+/// under a lazier rule. The paper's figure follows: a number of allocations and as many frees of one size, with the
+/// pool and with the system's malloc. Last come the costs of checks, creation and pages.
 #[derive(Debug, Args)]
 pub struct Kenwright {
     /// Sizes of blocks in bytes, separated by commas: with the largest of --counts, at most a gibibyte.
@@ -27,7 +27,8 @@ pub struct Kenwright {
     counts: Vec<u32>,
 }
 
-/// The largest number of bytes of all blocks; it is limited because all blocks of malloc are written to.
+/// The largest total size of all blocks, in bytes. The limit exists because the experiment writes to each of malloc's
+/// blocks.
 const MAX_BYTES: u64 = 1 << 30;
 
 impl Kenwright {

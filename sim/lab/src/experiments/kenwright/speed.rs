@@ -161,7 +161,7 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
     let guarded = SafePool::new(guarded);
     let repeats = (context.scale(200_000) / BLOCKS).max(1);
     let traced = || -> anyhow::Result<_> { Ok((alloc_and_write(&guarded)?, Backtrace::force_capture())) };
-    // One of three pages is touched: the other two are like guards.
+    // The program touches one of the three pages; the other two stand for guard pages.
     let mapped = || -> anyhow::Result<_> {
         let pool = lazy_in(MappedArea::new(3 * PAGE, PAGE)?, PAGE, 3)?;
         drop(alloc_and_write(&pool)?);
@@ -232,7 +232,7 @@ fn lazy_in(area: MappedArea, size: usize, blocks: usize) -> anyhow::Result<SafeP
 
 /// The size of a page in bytes.
 const PAGE: usize = 4096;
-/// The row of the pool without checks in the table of the cost of checks.
+/// The row of the unchecked pool in the table of check costs.
 const PLAIN_ROW: usize = 1;
 const GUARDS: usize = 3;
 const TRACES: usize = 4;
@@ -325,7 +325,7 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
 pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let count = context.scale(16_384);
     let samples = clock::try_rounds(context.rounds(), 1, |_| -> anyhow::Result<_> {
-        // The area is mapped anew in each round, and lazy: no block is touched before its allocation.
+        // Each round maps a new area. The pool is lazy, so no block is touched before its allocation.
         let area = MappedArea::new(count * PAGE, PAGE)?;
         let pool = SafePool::new(IndexPool::new(area, PAGE)?);
         let mut guards = (0..count).map(|_| pool.alloc()).collect::<Result<Vec<_>, _>>()?;
@@ -372,7 +372,8 @@ pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::R
     Ok(())
 }
 
-/// Counts the instructions of one allocation and one free, which shows how much fewer branches could still save.
+/// Counts the instructions of one allocation and one free. The counts show how much time could still be saved by
+/// removing branches.
 pub(super) fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let cases = [
         ("the paper's rule", Case::LazyPaper),

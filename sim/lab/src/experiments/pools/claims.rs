@@ -5,7 +5,7 @@ use super::phases::NAMES;
 use crate::findings::clock::Spread;
 use crate::findings::{Claim, Findings, Holds};
 
-/// Returns the ratio of two designs' durations in one phase of a set. `None` if the set did not run.
+/// Returns the ratio of two designs' durations in one phase of a set, or `None` if the set did not run.
 fn ratio(all: &[SetTimes], set: u8, phase: usize, design: usize, other_design: usize) -> Option<Spread> {
     let samples = &all.iter().find(|measured| measured.set == set)?.samples;
     Some(samples[design].times(&samples[other_design], phase))
@@ -90,7 +90,7 @@ pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
             churn.at_most(1.0),
         );
     }
-    // Each design must meet both goals: a design that walks well and another that churns well do not suffice.
+    // One design must meet both goals. A design that walks well and a second design that churns well do not suffice.
     for (set, active_share, max_ratio) in [(1, "5 %", 1.5), (2, "95 %", 1.0)] {
         if let (Some(bits), Some(without_magazines), Some(with_magazines)) = (
             ratio(set, WALKS, live, array),

@@ -43,8 +43,8 @@ pub(super) trait Design {
     fn inspected(&mut self) -> usize;
 }
 
-/// Adjacent slots, each of which has a flag. If `SCANS` is true, a new object takes the lowest free slot, which a
-/// search finds; otherwise a freed slot is never used again.
+/// Adjacent slots, each of which has a flag. If `SCANS` is true, a search finds the lowest free slot for each new
+/// object. If `SCANS` is false, a freed slot is never used again.
 #[derive(Default)]
 pub(super) struct Flags<const SCANS: bool>(Vec<Particle>);
 
@@ -205,7 +205,7 @@ impl Design for Hive<Particle> {
         self.len()
     }
     fn inspected(&mut self) -> usize {
-        // Counts the words in each slab with objects in use.
+        // A walk inspects all words of each slab that has objects in use.
         let info = self.info();
         ((info.full + info.partial) * info.objs_per_slab.div_ceil(64)) as usize
     }

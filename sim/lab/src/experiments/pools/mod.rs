@@ -20,9 +20,9 @@ use uslab::{Config, Subsystem};
 
 /// Which pool allocates, churns and iterates fastest: naive, free list, packed, slot map, or slabs?
 ///
-/// The article has four sets. Each makes a number of allocations, frees some at random, replaces 500 objects in each of
-/// 1,000 frames, and walks over the rest. The results are shown with the article's numbers, and with slabs: without
-/// magazines, and with a magazine for each CPU.
+/// The article has four sets. Each set makes a number of allocations, frees some objects at random, replaces 500
+/// objects in each of 1,000 frames, and walks over the rest. The output also shows the article's numbers, and adds
+/// slabs without magazines and slabs with a magazine for each CPU.
 #[derive(Debug, Args)]
 pub struct Pools {
     /// Only these sets of the article, 1 to 4, separated by commas.
@@ -72,7 +72,7 @@ impl Pools {
     }
 }
 
-/// Returns `true` if a set runs as long as in the article; otherwise the times of the two cannot be compared.
+/// Returns `true` if a set runs as long as in the article, so that the times can be compared.
 fn needs_equal_time(set: &Set, frames: usize, walks: usize) -> bool {
     (frames, walks) == (FRAMES, set.walks)
 }
@@ -97,7 +97,7 @@ fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], sampl
         &[&design_columns[..], if article { &article_columns } else { &[] }].concat(),
     );
     for (i, name) in NAMES.into_iter().enumerate() {
-        // Boxes are not walked.
+        // A walk over boxes is not possible.
         let if_walked = |value: Value| if runs[i].inspected > 0 { value } else { Value::Nothing };
         let counts =
             [runs[i].inspected.into(), runs[i].looks_at.into(), runs[i].active.into()].map(if_walked);
@@ -119,7 +119,7 @@ struct SetTimes {
     samples: Vec<Samples<3>>,
 }
 
-/// Draws a picture of each phase, using the set that studies the phase, or otherwise the first set that was run.
+/// Draws a picture of each phase, from the set that studies the phase, or from the first set that was run.
 fn pictures(findings: &mut Findings, all: &[SetTimes]) {
     let phases = ["Allocating and freeing", "Churn", "Walks"];
     for (phase, (name, phase_set)) in phases.into_iter().zip([3, 1, 4]).enumerate() {
@@ -128,7 +128,7 @@ fn pictures(findings: &mut Findings, all: &[SetTimes]) {
         else {
             continue;
         };
-        // Boxes, the last design, are not walked.
+        // The last design, boxes, has no walk.
         let design_count = NAMES.len() - usize::from(phase == 2);
         let bars = NAMES
             .into_iter()

@@ -63,7 +63,7 @@ pub(super) struct Run {
     pub(super) active: usize,
 }
 
-/// The order in which live objects are freed; it is drawn before the timing begins.
+/// The random order in which live objects are freed, which is drawn before the timing begins.
 pub(super) struct Order {
     first: Vec<usize>,
     churn: Vec<usize>,
@@ -73,7 +73,8 @@ impl Order {
     pub(super) fn new(set: &Set, frames: usize, rng: &mut Pcg64) -> Self {
         let mut first: Vec<usize> = (0..set.allocs).collect();
         first.shuffle(rng);
-        // The order has indices in the list of live objects: the last object takes the place of a freed one.
+        // The order consists of indices into the list of live objects. The list's last object takes the index of a
+        // freed object.
         let remaining = set.allocs - set.frees;
         let churn = (0..frames * REPLACED).map(|_| rng.random_range(0..remaining)).collect();
         Self { first, churn }
@@ -118,7 +119,7 @@ fn run_design<D: Design>(design: &mut D, set: &Set, order: &Order, walks: usize)
 }
 
 fn walk<D: Design>(design: &mut D, walks: usize) -> Run {
-    // The first walk after a change may have to build its index, so it is not timed.
+    // The first walk after a change is not timed, because this walk may have to build the design's index.
     let (active, inspected) = (design.walk(), design.inspected());
     let walks = clock::nanoseconds(|| {
         for _ in 0..walks {
