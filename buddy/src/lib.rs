@@ -57,17 +57,23 @@ pub mod census;
 mod config;
 pub mod corruption;
 mod error;
+#[doc(hidden)]
 pub mod faults;
 mod fork;
+#[doc(hidden)]
 pub mod frame;
 mod free_area;
 mod gfp;
 pub mod info;
 mod per_cpu;
 mod pfn;
+#[doc(hidden)]
 pub mod region;
+#[doc(hidden)]
 pub mod tables;
+#[doc(hidden)]
 pub mod view;
+#[doc(hidden)]
 pub mod watermark;
 mod zone;
 
@@ -76,7 +82,6 @@ mod properties;
 #[cfg(all(test, any(loom, shuttle)))]
 mod scenarios;
 #[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
-#[doc(hidden)]
 pub mod shadow;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -87,16 +92,20 @@ pub use census::{Census, Violation};
 pub use config::PageConfig;
 pub use corruption::Corruption;
 pub use error::{AllocError, Limit, PageError};
-pub use faults::Faults;
-pub use frame::{Frame, FrameList, FrameTable, Kind, Link, State};
 pub use gfp::{Gfp, MigrateType, ZoneKind};
 pub use info::{BuddyInfo, ZoneInfo};
 pub use pfn::{Order, Pfn};
 pub use region::{Backend, HugePages};
-pub use region::{Phantom, Region, Reservation, Reserved};
-pub use tables::{StackMemory, Tables};
-pub use view::PerCpuView;
-pub use zone::ZoneEvents;
+
+#[doc(hidden)]
+pub use {
+    faults::Faults,
+    frame::{Frame, FrameList, FrameTable, Kind, Link, State},
+    region::{Phantom, Region, Reservation, Reserved},
+    tables::{StackMemory, Tables},
+    view::PerCpuView,
+    zone::ZoneEvents,
+};
 
 /// Number of address bits inside a page.
 pub const PAGE_SHIFT: u32 = 12;

@@ -291,17 +291,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn mechanism(&self) -> Mechanism {
         self.cpus().mechanism()
     }
-    /// The sizes with which the layer was created.
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-
-    /// Returns `true` if the layer has one class for all CPUs. In a layer with one class, each slow path
-    /// starts after a miss of the [fast path](Self::fast_path).
-    #[inline]
-    pub fn has_one_node(&self) -> bool {
-        self.nodes.len() == 1
-    }
 
     // ---- batches on the current CPU's stack: the thread may be on another CPU at each call ----
 
@@ -607,11 +596,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn flush_all(&self, supplier: &impl Supplier<R>) {
         self.flush_all_in(&self.operation(OperationKind::Reclaim), supplier);
     }
-    /// Flushes like `flush_all`, inside an operation that found no memory elsewhere.
-    pub fn flush_all_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
-        self.drain_in(op, supplier, 0..self.cpus().count(), DrainScope::All);
-        self.empty_depots(op, supplier);
-    }
     fn empty_depots(&self, op: &Operation, supplier: &impl Supplier<R>) {
         for node in &self.nodes {
             self.flush_depot(op, supplier, node, u32::MAX);
@@ -646,21 +630,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
     fn change_limits(&self) {
         self.nodes.iter().for_each(|node| self.table.change_limit(node.class(), || self.tuning.reach()));
-    }
-
-    /// Closes stacks and depots. After a [`flush_all`](Self::flush_all), all frees reach the supplier.
-    pub fn close(&self) {
-        for node in &self.nodes {
-            self.table.set_limit(node.class(), || 0);
-            node.depot.set_open(false);
-        }
-    }
-    /// Opens stacks and depots again after [`close`](Self::close).
-    pub fn reopen(&self) {
-        for node in &self.nodes {
-            self.table.set_limit(node.class(), || self.tuning.reach());
-            node.depot.set_open(true);
-        }
     }
 
     /// Ends a reaping interval. Flushes the depot magazines that were not needed during the interval, and the
@@ -726,6 +695,40 @@ impl<R: Round, M: Memory> Layer<R, M> {
 /// Functions for the other crates of this allocator, which may change in any version.
 #[doc(hidden)]
 impl<R: Round, M: Memory> Layer<R, M> {
+    /// The sizes with which the layer was created.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns `true` if the layer has one class for all CPUs. In a layer with one class, each slow path
+    /// starts after a miss of the [fast path](Self::fast_path).
+    #[inline]
+    pub fn has_one_node(&self) -> bool {
+        self.nodes.len() == 1
+    }
+
+    /// Flushes like `flush_all`, inside an operation that found no memory elsewhere.
+    pub fn flush_all_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
+        self.drain_in(op, supplier, 0..self.cpus().count(), DrainScope::All);
+        self.empty_depots(op, supplier);
+    }
+
+    /// Closes stacks and depots. After a [`flush_all`](Self::flush_all), all frees reach the supplier.
+    pub fn close(&self) {
+        for node in &self.nodes {
+            self.table.set_limit(node.class(), || 0);
+            node.depot.set_open(false);
+        }
+    }
+
+    /// Opens stacks and depots again after [`close`](Self::close).
+    pub fn reopen(&self) {
+        for node in &self.nodes {
+            self.table.set_limit(node.class(), || self.tuning.reach());
+            node.depot.set_open(true);
+        }
+    }
+
     /// Creates a layer like [`new`](Self::new), but all objects belong to one node, whichever CPU uses them.
     pub fn on_one_node(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, 1, config)

@@ -106,6 +106,7 @@ pub mod cpu;
 mod depot;
 #[doc(hidden)]
 pub mod fast_path;
+#[doc(hidden)]
 pub mod fork;
 pub mod layer;
 mod lock_order;
@@ -118,10 +119,11 @@ mod round;
 pub mod sync;
 pub mod table;
 #[cfg(any(loom, shuttle))]
-#[doc(hidden)]
 pub mod threads;
+#[doc(hidden)]
 pub mod tracepoints;
 mod tuning;
+#[doc(hidden)]
 pub mod view;
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -131,29 +133,29 @@ mod properties;
 #[cfg(all(test, any(loom, shuttle)))]
 mod scenarios;
 #[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
-#[doc(hidden)]
 pub mod shadow;
 #[cfg(any(test, uslab_fuzz))]
 mod test_round;
 
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, on_cpu};
-pub use depot::DepotBudget;
-pub use fork::Fork;
 pub use layer::{Config, Layer, MAX_DEPOT, Round, Stats, Supplier};
 pub use magazine::MAX_CAPACITY;
 pub use memory::{Heap, Memory};
-pub use paths::PathCounts;
 pub use paths::{Path, Paths};
-pub use uslab_sync;
 #[doc(hidden)]
 pub use {
     cpu::{Script, regions::Words, rseq::StaticWords},
+    depot::DepotBudget,
     fast_path::{FastPath, FastPathTable, StaticPath},
+    fork::Fork,
+    paths::PathCounts,
+    table::{DrainScope, Drains, SweepGroup},
+    uslab_sync,
+    view::{CpuView, DepotView, LayerView, MagazineView},
 };
 
-pub use table::{DrainScope, Drains, SweepGroup, Table, TooSmall};
+pub use table::{Table, TooSmall};
 pub use tracepoints::Operation;
-pub use view::{CpuView, DepotView, LayerView, MagazineView};
 
 /// Runs the README's example.
 #[cfg(doctest)]

@@ -133,6 +133,7 @@ impl fmt::Display for Paths {
 
 /// Counts of the operations above [`Path::Cpu`], by level.
 #[derive(Debug, Default)]
+#[doc(hidden)]
 pub struct PathCounts([Counter; Path::ALL.len() - 1]);
 
 impl PathCounts {

@@ -85,6 +85,7 @@ use crate::sync::{AtomicU32, Counter, MODEL, Rank, UnsafeCell, tell};
 use crate::tracepoints::{Operation, Step, Tracepoints};
 use core::ops::Range;
 pub(crate) use drain::DrainedRounds;
+#[doc(hidden)]
 pub use drain::{DrainScope, Drains, SweepGroup};
 use giving::ActiveDrain;
 use layout::Layout;

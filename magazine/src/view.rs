@@ -59,6 +59,8 @@ pub const LAYOUT: [usize; 4] = {
     [NULL + ROUND, next, len, rounds]
 };
 
+/// Functions for the other crates of this allocator, which may change in any version.
+#[doc(hidden)]
 impl<R: Round, M: Memory> Layer<R, M> {
     /// For debuggers: address of CPU 0's region, distance to the next region, and number of regions.
     pub fn homes(&self) -> [usize; 3] {

@@ -23,7 +23,6 @@ mod course;
 pub mod diff;
 pub mod flame;
 #[cfg(any(test, uslab_fuzz))]
-#[doc(hidden)]
 pub mod fuzz;
 pub mod geometry;
 pub mod machine;

@@ -97,7 +97,6 @@ mod properties;
 #[cfg(all(test, any(loom, shuttle)))]
 mod scenarios;
 #[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
-#[doc(hidden)]
 pub mod shadow;
 
 // Items on the first page of the documentation.

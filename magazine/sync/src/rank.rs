@@ -83,7 +83,6 @@ macro_rules! ranks {
 }
 
 /// The names of the ranks in one lock order. [`ranks!`](crate::ranks) creates the list.
-#[doc(hidden)]
 #[derive(Debug)]
 pub struct List(&'static [&'static str]);
 
@@ -199,7 +198,6 @@ thread_local! {
 }
 
 /// Marks all locks that this thread holds as held for a `fork`.
-#[doc(hidden)]
 pub fn held_for_a_fork() {
     #[cfg(any(loom, shuttle, debug_assertions))]
     HELD_RANKS.with(|table| {

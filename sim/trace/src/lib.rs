@@ -95,7 +95,6 @@ pub use recorded::Recorded;
 pub use recording::{Counts, Recording};
 pub use resolve::{CacheTally, Resolver};
 pub use slabinfo::{KernelSlabInfo, RowFault, Tunables};
-#[doc(hidden)]
 pub use source::NO_TRACE;
 pub use source::{Chunk, Progress, Source};
 pub use symbols::{Symbol, Symbols};

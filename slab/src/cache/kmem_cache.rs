@@ -567,17 +567,6 @@ impl KmemCache {
     pub fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.cache.alloc(gfp)
     }
-    /// Fast half of [`alloc`](Self::alloc), for callers that tail-call the slow half. `None` is a miss, not an error.
-    #[inline(always)]
-    #[doc(hidden)]
-    pub fn alloc_inlined(&self, gfp: Gfp) -> Option<NonNull<u8>> {
-        self.cache.alloc_inlined(gfp)
-    }
-    /// Slow half of [`alloc`](Self::alloc), after a miss.
-    #[doc(hidden)]
-    pub fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        self.cache.alloc_missed(gfp, self.cache.geometry().object_size())
-    }
 
     /// Allocates an object; if the cache is at its limit, waits until an object is free. Waiters are served in order,
     /// and other allocations do not overtake them: while the cache has waiters, [`alloc`](Self::alloc) and its variants
@@ -652,25 +641,6 @@ impl KmemCache {
     pub unsafe fn free(&self, object: NonNull<u8>) {
         // SAFETY: by contract, the object belongs to this cache and is no longer used.
         unsafe { self.cache.free(object) };
-    }
-    /// Fast half of [`free`](Self::free); `false` is a miss.
-    ///
-    /// # Safety
-    /// The conditions of [`free`](Self::free) hold.
-    #[inline(always)]
-    #[doc(hidden)]
-    #[must_use]
-    pub unsafe fn free_inlined(&self, object: NonNull<u8>) -> bool {
-        // SAFETY: by contract, the object belongs to this cache and is no longer used.
-        unsafe { self.cache.free_inlined(object) }
-    }
-    /// Slow half of [`free`](Self::free), after a miss.
-    ///
-    /// # Safety
-    /// The conditions of [`free`](Self::free) hold.
-    #[doc(hidden)]
-    pub unsafe fn free_missed(&self, object: NonNull<u8>) {
-        self.cache.free_missed(object);
     }
 
     /// Reports a use of the object to models, which check that its page is allocated. In other builds, the call
@@ -799,6 +769,40 @@ impl KmemCache {
     /// Snapshot of the cache's numbers.
     pub fn info(&self) -> CacheInfo {
         self.cache.info()
+    }
+}
+
+/// Functions for the C libraries, which may change in any version.
+#[doc(hidden)]
+impl KmemCache {
+    /// Fast half of [`alloc`](Self::alloc), for callers that tail-call the slow half. `None` is a miss, not an error.
+    #[inline(always)]
+    pub fn alloc_inlined(&self, gfp: Gfp) -> Option<NonNull<u8>> {
+        self.cache.alloc_inlined(gfp)
+    }
+
+    /// Slow half of [`alloc`](Self::alloc), after a miss.
+    pub fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.cache.alloc_missed(gfp, self.cache.geometry().object_size())
+    }
+
+    /// Fast half of [`free`](Self::free); `false` is a miss.
+    ///
+    /// # Safety
+    /// The conditions of [`free`](Self::free) hold.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn free_inlined(&self, object: NonNull<u8>) -> bool {
+        // SAFETY: by contract, the object belongs to this cache and is no longer used.
+        unsafe { self.cache.free_inlined(object) }
+    }
+
+    /// Slow half of [`free`](Self::free), after a miss.
+    ///
+    /// # Safety
+    /// The conditions of [`free`](Self::free) hold.
+    pub unsafe fn free_missed(&self, object: NonNull<u8>) {
+        self.cache.free_missed(object);
     }
 }
 

@@ -14,7 +14,7 @@ impl Cache {
     /// Increments `count`, the number of objects or slabs that wait for readers, before one more object or slab
     /// waits. Wakes threads that sleep because they have read a count of 0.
     #[cfg(not(loom))]
-    pub(in crate::cache) fn begin_grace(&self, count: &AtomicU64) {
+    pub(crate) fn begin_grace(&self, count: &AtomicU64) {
         // Acquire: pairs with the Release of `has_in_grace`.
         let is_first = count.fetch_add(1, Acquire) == 0;
         if is_first {
@@ -23,7 +23,7 @@ impl Cache {
     }
     /// Increments `count`; in loom's models, no thread waits for this count.
     #[cfg(loom)]
-    pub(in crate::cache) fn begin_grace(&self, count: &AtomicU64) {
+    pub(crate) fn begin_grace(&self, count: &AtomicU64) {
         // Relaxed: the count publishes no other data.
         count.fetch_add(1, Relaxed);
     }

@@ -7,7 +7,7 @@ use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Counter, Rank, abandoned};
 
 #[derive(Default)]
-pub(in crate::cache) enum LastRelease<C> {
+pub(crate) enum LastRelease<C> {
     #[default]
     Owned,
     Ownerless,
@@ -19,16 +19,16 @@ pub(in crate::cache) enum LastRelease<C> {
 pub(crate) struct RefCount<C> {
     /// Number of current references, including the thread that ends the cache. The lock protects the number, or a fork
     /// that holds the lock does.
-    pub(in crate::cache) now: Counter,
-    pub(in crate::cache) references_so_far: u64,
-    pub(in crate::cache) end: LastRelease<C>,
+    pub(crate) now: Counter,
+    pub(crate) references_so_far: u64,
+    pub(crate) end: LastRelease<C>,
     /// Number of handles; 0 while a handle destroys the cache, and afterwards.
     handles: u64,
     is_destroyed: bool,
 }
 
 impl<C> RefCount<C> {
-    pub(in crate::cache) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         // In the child of a fork, this thread's reference may have been reset.
         self.now.set(self.now.get().saturating_sub(1));
     }
@@ -62,33 +62,33 @@ impl<C> CacheRefs<C> {
         ))
     }
     /// Counts one more handle; returns `false` if the cache is already destroyed.
-    pub(in crate::cache) fn share(&self) -> bool {
+    pub(crate) fn share(&self) -> bool {
         let mut refs = self.0.lock();
         refs.handles += u64::from(refs.handles > 0);
         refs.handles > 0
     }
-    pub(in crate::cache) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         if !abandoned() {
             let mut refs = self.0.lock();
             refs.handles = refs.handles.saturating_sub(1);
         }
     }
     /// Number of handles except the first.
-    pub(in crate::cache) fn aliases(&self) -> u64 {
+    pub(crate) fn aliases(&self) -> u64 {
         self.0.lock().handles.saturating_sub(1)
     }
     /// Prevents new handles. Returns `false` if another thread has already prevented them.
     ///
     /// # Errors
     /// If there are other handles, returns their number.
-    pub(in crate::cache) fn close(&self) -> Result<bool, u64> {
+    pub(crate) fn close(&self) -> Result<bool, u64> {
         let mut refs = self.0.lock();
         if refs.handles > 1 {
             return Err(refs.handles - 1);
         }
         Ok(core::mem::take(&mut refs.handles) > 0)
     }
-    pub(in crate::cache) fn closed(&self, is_destroyed: bool) {
+    pub(crate) fn closed(&self, is_destroyed: bool) {
         let mut refs = self.0.lock();
         refs.is_destroyed |= is_destroyed;
         refs.handles = u64::from(!refs.is_destroyed);

@@ -47,12 +47,12 @@ use uslab_magazine::tracepoints::OperationKind;
 #[derive(Clone, Debug)]
 #[doc(alias = "memcg")]
 pub struct Account {
-    pub(in crate::cache) charges: Arc<Charges>,
+    pub(crate) charges: Arc<Charges>,
     core: Arc<Core>,
 }
 
 impl Account {
-    pub(in crate::cache) fn is_of(&self, core: &Arc<Core>) -> bool {
+    pub(crate) fn is_of(&self, core: &Arc<Core>) -> bool {
         Arc::ptr_eq(&self.core, core)
     }
     pub(crate) fn on(core: &Arc<Core>, limit: usize) -> Self {
@@ -158,7 +158,7 @@ impl Cache {
         self.config.account.as_ref().is_some_and(|own| core::ptr::eq(&**own, charges))
     }
     /// Reduces the account's charge, and notifies waiters.
-    pub(in crate::cache) fn uncharge_account(&self, bytes: usize) {
+    pub(crate) fn uncharge_account(&self, bytes: usize) {
         let Some(charges) = &self.config.account else { return };
         // Acquire: pairs with the Release of `begin_wait`.
         charges.bytes.fetch_sub(bytes, Acquire);
@@ -185,17 +185,17 @@ impl Core {
         }
         found.into_values().collect()
     }
-    pub(in crate::cache) fn of_account(&self, charges: &Charges) -> impl Iterator<Item = Arc<Cache>> {
+    pub(crate) fn of_account(&self, charges: &Charges) -> impl Iterator<Item = Arc<Cache>> {
         self.caches.iter().filter(|cache| cache.is_charged_to(charges))
     }
     /// Closes the magazines of all caches of the account, so that its waiters get the free objects, and
     /// flushes these objects.
-    pub(in crate::cache) fn close_account(&self, op: &Operation, charges: &Charges) {
+    pub(crate) fn close_account(&self, op: &Operation, charges: &Charges) {
         self.of_account(charges).for_each(|cache| cache.follow_account());
         self.shrink_account(op, charges);
     }
     /// Frees the unused memory of the account's caches. Returns the number of slabs freed.
-    pub(in crate::cache) fn shrink_account(&self, op: &Operation, charges: &Charges) -> usize {
+    pub(crate) fn shrink_account(&self, op: &Operation, charges: &Charges) -> usize {
         self.refs().filter(|cache| cache.is_charged_to(charges)).map(|cache| cache.shrink(op)).sum()
     }
 }

@@ -8,29 +8,29 @@ use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter};
 #[derive(Debug)]
 pub(crate) struct Charges {
     limit: AtomicUsize,
-    pub(in crate::cache) bytes: AtomicUsize,
-    pub(in crate::cache) peak: Counter,
-    pub(in crate::cache) refusals: Counter,
-    pub(in crate::cache) name: String,
+    pub(crate) bytes: AtomicUsize,
+    pub(crate) peak: Counter,
+    pub(crate) refusals: Counter,
+    pub(crate) name: String,
     /// Number of caches that have a waiter for the account's charge to fall.
     waiting: AtomicU32,
 }
 
 impl Charges {
-    pub(in crate::cache) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         let (bytes, waiting) = (AtomicUsize::new(0), AtomicU32::new(0));
         let [peak, refusals] = [(); 2].map(|()| Counter::new(0));
         Self { limit: AtomicUsize::new(limit), bytes, peak, refusals, name: "account".to_owned(), waiting }
     }
-    pub(in crate::cache) fn limit(&self) -> usize {
+    pub(crate) fn limit(&self) -> usize {
         // Relaxed: the limit publishes no other data. A waiter for a larger limit reads the limit under the lock
         // of its wait queue.
         self.limit.load(Relaxed)
     }
-    pub(in crate::cache) fn set_limit(&self, bytes: usize) {
+    pub(crate) fn set_limit(&self, bytes: usize) {
         self.limit.store(bytes, Relaxed);
     }
-    pub(in crate::cache) fn charge(&self, bytes: usize) -> Result<(), AllocError> {
+    pub(crate) fn charge(&self, bytes: usize) -> Result<(), AllocError> {
         // Relaxed: the charge publishes nothing about the slabs.
         let mut charged = self.bytes.load(Relaxed);
         while charged + bytes <= self.limit() {
@@ -45,23 +45,23 @@ impl Charges {
         self.refusals.add(1);
         Err(self.error())
     }
-    pub(in crate::cache) fn admits(&self, slabs: usize, bytes: usize) -> bool {
+    pub(crate) fn admits(&self, slabs: usize, bytes: usize) -> bool {
         slabs.saturating_mul(bytes) <= self.limit()
     }
-    pub(in crate::cache) fn error(&self) -> AllocError {
+    pub(crate) fn error(&self) -> AllocError {
         AllocError::AccountLimit { bytes: self.limit() }
     }
     /// Returns `true` if a cache has a waiter for the account's charge to fall.
-    pub(in crate::cache) fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         // Relaxed: see "No lost wake-up by a charge" in `waiters`.
         self.waiting.load(Relaxed) > 0
     }
-    pub(in crate::cache) fn begin_wait(&self) {
+    pub(crate) fn begin_wait(&self) {
         self.waiting.fetch_add(1, Relaxed);
         // Release: pairs with the Acquire of `uncharge_account`.
         self.bytes.fetch_add(0, Release);
     }
-    pub(in crate::cache) fn end_wait(&self) {
+    pub(crate) fn end_wait(&self) {
         self.waiting.fetch_sub(1, Relaxed);
     }
 }

@@ -11,9 +11,9 @@ use uslab_magazine::sync::{AtomicBool, Counter, Rank};
 #[derive(Debug)]
 pub(crate) struct Waiters {
     /// True if a waiter has no object yet. The fields `waiting` and `closed` are written under the lock of `queue`.
-    pub(in crate::cache) waiting: AtomicBool,
+    pub(crate) waiting: AtomicBool,
     /// True if the magazines are closed, because the cache or its account has a waiter.
-    pub(in crate::cache) closed: AtomicBool,
+    pub(crate) closed: AtomicBool,
     pub(crate) queue: ForkMutex<Queue>,
 }
 
@@ -22,57 +22,57 @@ pub(crate) struct Waiters {
 pub(crate) struct Queue {
     /// Waiters in the order of their tickets. The first `served_waiters` waiters have an object; all
     /// later waiters wait.
-    pub(in crate::cache) entries: VecDeque<Waiter>,
-    pub(in crate::cache) served_waiters: usize,
-    pub(in crate::cache) next_ticket: u64,
+    pub(crate) entries: VecDeque<Waiter>,
+    pub(crate) served_waiters: usize,
+    pub(crate) next_ticket: u64,
     /// Number of times that a waiter joined an empty queue. `called_in` is the value that `closings` had when the
     /// CPUs were last drained.
-    pub(in crate::cache) closings: u64,
-    pub(in crate::cache) called_in: u64,
+    pub(crate) closings: u64,
+    pub(crate) called_in: u64,
     /// True if the first waiter should try to make a slab.
-    pub(in crate::cache) grow: bool,
+    pub(crate) grow: bool,
     /// True if the waiters wait for the account in addition to the cache's own limit.
-    pub(in crate::cache) at_account: bool,
+    pub(crate) at_account: bool,
     /// True if the cache no longer has an owner, so that its magazines stay closed.
-    pub(in crate::cache) is_left: bool,
+    pub(crate) is_left: bool,
     /// Nonzero in the child of a fork until the queue is emptied, because the waiting threads do not exist in the
     /// child.
-    pub(in crate::cache) forked: Counter,
+    pub(crate) forked: Counter,
 }
 
 #[derive(Debug)]
-pub(in crate::cache) struct Waiter {
-    pub(in crate::cache) ticket: u64,
+pub(crate) struct Waiter {
+    pub(crate) ticket: u64,
     /// Start of the wait; `None` without a clock.
     since: Option<Instant>,
     /// True if the waiter is a thread, which polls periodically and may sleep long; for futures, the
     /// reaper polls.
     is_thread: bool,
     /// The waiter's waker, or `None` after the waiter was woken.
-    pub(in crate::cache) waker: Option<Waker>,
-    pub(in crate::cache) object: Option<Object>,
+    pub(crate) waker: Option<Waker>,
+    pub(crate) object: Option<Object>,
 }
 
 impl Waiter {
-    pub(in crate::cache) fn new(ticket: u64, waker: Option<Waker>, is_thread: bool) -> Self {
+    pub(crate) fn new(ticket: u64, waker: Option<Waker>, is_thread: bool) -> Self {
         let since = (!cfg!(target_family = "wasm")).then(Instant::now);
         Self { ticket, since, is_thread, waker, object: None }
     }
-    pub(in crate::cache) fn waited(&self) -> u64 {
+    pub(crate) fn waited(&self) -> u64 {
         self.since.map_or(0, |since| since.elapsed().as_nanos() as u64)
     }
 }
 
 impl Queue {
-    pub(in crate::cache) fn find(&self, ticket: u64) -> Option<usize> {
+    pub(crate) fn find(&self, ticket: u64) -> Option<usize> {
         self.entries.binary_search_by_key(&ticket, |waiter| waiter.ticket).ok()
     }
-    pub(in crate::cache) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.entries.len() > self.served_waiters
     }
     /// Takes the waker of the first sleeping thread whose ticket is in `tickets`, and removes the tickets up to that
     /// thread's ticket.
-    pub(in crate::cache) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
+    pub(crate) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
         let from =
             self.entries.partition_point(|waiter| waiter.ticket < tickets.start).max(self.served_waiters);
         let mut rest = self.entries.iter_mut().skip(from).take_while(|waiter| waiter.ticket < tickets.end);
@@ -83,7 +83,7 @@ impl Queue {
 }
 
 impl Waiters {
-    pub(in crate::cache) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             waiting: AtomicBool::new(false),
             closed: AtomicBool::new(false),

@@ -93,13 +93,13 @@ fn wake(wakers: impl IntoIterator<Item = Waker>) {
 
 impl Cache {
     #[inline]
-    pub(in crate::cache) fn has_waiters(&self) -> bool {
+    pub(crate) fn has_waiters(&self) -> bool {
         // Relaxed: see "No lost wake-up" in the module docs.
         self.waiters.waiting.load(Relaxed)
     }
 
     /// Number of waiters that have not yet been given an object.
-    pub(in crate::cache) fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         let queue = self.queue();
         queue.entries.len() - queue.served_waiters
     }
@@ -170,7 +170,7 @@ impl Cache {
     }
 
     /// Opens or closes the magazines, as the waiters of the account require.
-    pub(in crate::cache) fn follow_account(&self) {
+    pub(crate) fn follow_account(&self) {
         self.update_queue(|_| ());
     }
     /// Marks the first waiter as waiting for the account; returns `false` if it was already marked.
@@ -240,7 +240,7 @@ impl Cache {
 
     /// Hands free objects of the slabs to waiters. Every free to a slab calls this function.
     #[inline]
-    pub(in crate::cache) fn serve(&self, op: &Operation) {
+    pub(crate) fn serve(&self, op: &Operation) {
         // Relaxed: see "No lost wake-up" in the module docs.
         if self.waiters.closed.load(Relaxed) {
             self.serve_closed(op);
@@ -290,18 +290,18 @@ impl Cache {
     }
 
     /// Makes the first waiter try to make a slab, after the charge has decreased.
-    pub(in crate::cache) fn let_grow(&self) {
+    pub(crate) fn let_grow(&self) {
         if self.has_waiters() {
             self.update_queue(|queue| queue.grow = true);
         }
     }
     /// Lets the first waiter try to make a slab, after the account's limit changed.
-    pub(in crate::cache) fn limit_changed(&self) {
+    pub(crate) fn limit_changed(&self) {
         self.update_queue(|queue| queue.grow = true);
     }
     /// If there are waiters, runs the shrinkers of the exhausted cache or account once more, for a part of their
     /// objects.
-    pub(in crate::cache) fn rerun_shrinkers(&self, gfp: Gfp) {
+    pub(crate) fn rerun_shrinkers(&self, gfp: Gfp) {
         if !self.has_waiters() || !gfp.may_reclaim() {
             return;
         }
@@ -328,7 +328,7 @@ impl Cache {
         asks || self.has_in_grace() || of_account.any(|cache| cache.has_in_grace())
     }
     /// Wakes the threads that wait for this cache, or for its account.
-    pub(in crate::cache) fn wake_threads(&self) {
+    pub(crate) fn wake_threads(&self) {
         match self.config.account.as_ref().filter(|account| account.is_waited_for()) {
             Some(account) => self.core.of_account(account).for_each(|cache| cache.wake_own_threads()),
             None => self.wake_own_threads(),
@@ -359,7 +359,7 @@ impl Cache {
         parker.park(deadline)
     }
     /// Opens the magazines, unless the cache has waiters.
-    pub(in crate::cache) fn reopen(&self) {
+    pub(crate) fn reopen(&self) {
         let queue = self.queue();
         if !(queue.is_left || self.waiters.closed.load(Relaxed)) {
             self.config.per_cpu.reopen();
@@ -367,7 +367,7 @@ impl Cache {
     }
     /// Closes the magazines for the rest of the cache's life, because the cache has no owner any more. Futures borrow
     /// the cache, so any remaining entries of the queue were leaked.
-    pub(in crate::cache) fn close_for_good(&self) {
+    pub(crate) fn close_for_good(&self) {
         let mut queue = self.queue();
         queue.is_left = true;
         let forgotten = core::mem::take(&mut queue.entries);
