@@ -3,7 +3,7 @@
 import type { Outcome, Profile } from './outcome.ts';
 
 /**
- * The report of an experiment.
+ * The report of a `scale` experiment.
  */
 export type ScaleReport = {
 /**
@@ -11,24 +11,24 @@ export type ScaleReport = {
  */
 profile: Profile,
 /**
- * The size of an object in bytes; absent for a trace, which has its own sizes and no random decisions.
+ * The size of an object in bytes; absent for a trace, which has its own sizes.
  */
 size?: number,
 /**
- * The number of operations of each CPU.
+ * The number of operations of each CPU; absent for a trace.
  */
 operations_per_cpu?: number,
 /**
- * The seed of random decisions.
+ * The seed of random decisions; absent for a trace.
  */
 seed?: number,
 /**
- * A curve for each workload and design.
+ * One curve for each pair of workload and design.
  */
 curves: Array<Curve>, };
 
 /**
- * A design under a workload, by number of CPUs.
+ * The results of a design under a workload, for each number of CPUs.
  */
 export type Curve = {
 /**
@@ -40,11 +40,11 @@ workload: string,
  */
 design: string,
 /**
- * The outcome for each number of CPUs.
+ * The outcome of the run on each number of CPUs.
  */
 points: Array<Outcome>,
 /**
- * The operations per microsecond at each point with all prices at the upper end of their spread, and at the lower
- * end; empty if not run.
+ * The operations per microsecond at each point, with all prices at the upper end of their spread, and at
+ * the lower end; empty if these runs were not requested.
  */
 bounds: Array<[number, number]>, };

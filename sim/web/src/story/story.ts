@@ -13,7 +13,7 @@ version: number,
  */
 title: string,
 /**
- * The steps in order of time.
+ * The steps of all threads, in order of time.
  */
 steps: Array<Step>,
 /**
@@ -25,7 +25,7 @@ waiting: Array<Waiting>,
  */
 end: string,
 /**
- * The number of the thing that the error concerns, if known.
+ * The number of the object or other thing that the error concerns, if known.
  */
 about?: number, };
 
@@ -42,11 +42,11 @@ thread: string,
  */
 role: string | null,
 /**
- * A sentence about the step.
+ * A sentence that describes the thread's action in this step.
  */
 did: string,
 /**
- * The parts that the step changed.
+ * The parts of things that the step changed.
  */
 changes: Array<Change>,
 /**
@@ -55,23 +55,24 @@ changes: Array<Change>,
 at?: number, };
 
 /**
- * A part of a thing that a step changed, or that the execution mentions for the first time.
+ * A part of a thing, such as an object or a lock, that a step changed or that the execution mentions for the
+ * first time.
  */
 export type Change = {
 /**
- * The number of the thing; 0 for an atomic, which is a thing of one part.
+ * The number of the thing to which the part belongs; 0 for an atomic variable, which has only one part.
  */
 thing: number,
 /**
- * The name of the part.
+ * The name of the changed part.
  */
 part: string,
 /**
- * The value before the step, if it was known.
+ * The value of the part before the step, if it was known.
  */
 before: string | null,
 /**
- * The value after the step.
+ * The value of the part after the step.
  */
 after: string, };
 
@@ -80,7 +81,7 @@ after: string, };
  */
 export type Waiting = {
 /**
- * The thread's number.
+ * The number of the waiting thread.
  */
 thread: string,
 /**
@@ -88,6 +89,6 @@ thread: string,
  */
 lock: string,
 /**
- * The position in the source.
+ * The position in the source at which the thread waits.
  */
 at: string, };
