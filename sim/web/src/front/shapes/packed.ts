@@ -11,7 +11,7 @@ export function packed(look: Look, width: number): readonly [number, Node[]] {
   const handles = shape.handles.filter(({ name, finds }) => finds !== null || name === lit);
   const wide = Math.min(width / PLACES, 76), y = { handles: 22, slots: 22 + HIGH + BETWEEN, values: 22 + 2 * (HIGH + BETWEEN), holes: 22 + 3 * HIGH + 2 * BETWEEN + 56 };
   const middle = (n: number) => (n + 0.5) * wide, nodes: Node[] = [], lines: Node[] = [];
-  nodes.push(text(0, 14, 'handles lead to slots, and slots to the places of the values', 'note start'),
+  nodes.push(text(0, 14, width < 480 ? 'handles → slots → places of the values' : 'handles lead to slots, and slots to the places of the values', 'note start'),
     text(0, y.values + HIGH + 17, `packed values: a walk reads ${noun(shape.reads, 'place')}`, 'start strong'),
     text(0, y.holes + HIGH + 17, `array with holes: a walk reads ${noun(shape.checks, 'place')}`, 'start strong'));
   const moved = now?.is === 'value' ? now : null;
