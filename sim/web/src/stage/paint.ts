@@ -112,7 +112,7 @@ function tile(c: Colours, own: Tile, scale: number, size = 1, counted = own): Sh
   const alpha = size < 1 ? (size - 0.55) / 0.45 : 1;
   if (own.head) {
     const small = full.w < 64 * scale;
-    shapes.push({ is: 'text', x: full.x + 8, y: full.y + own.head - 5 * scale, text: small ? String(own.page) : `page ${own.page}`, size: 12 * scale, fill: c.ink, alpha });
+    shapes.push({ is: 'text', x: full.x + 8, y: full.y + Math.max(own.head - 5 * scale, 11 * scale), text: small ? String(own.page) : `page ${own.page}`, size: 12 * scale, fill: c.ink, alpha });
     if (full.w >= 120 * scale) shapes.push({ is: 'text', x: full.x + full.w - 8, y: full.y + own.head - 5 * scale, text: freeSaid(counted), size: 12 * scale, fill: c.quiet, align: 'right', alpha });
   }
   for (let index = 0; index < own.objects.length; index++) {
@@ -329,7 +329,10 @@ export function joined(c: Colours, plan: Plan, id: Id): Shape[] {
   return shapes;
 }
 
-const LEGEND: readonly (readonly [holder: Holder, means: string])[] = [['program', 'in use'], ['cpu', 'free, held by a CPU'], ['depot', 'free, in the depot'], ['slab', 'free in its slab']];
+/** What a holder means, and in short. */
+const LEGEND: readonly (readonly [holder: Holder, means: string, short: string])[] = [
+  ['program', 'in use', 'in use'], ['cpu', 'free, held by a CPU', 'free, at a CPU'], ['depot', 'free, in the depot', 'free, in depot'], ['slab', 'free in its slab', 'free, in slab'],
+];
 
 /** What colours and shapes mean: discs, squares and diamonds are pointers; what is in a slab are the objects. */
 export function legend(c: Colours, { legend: { x, y, w }, scale, narrow, depot, pages }: Plan, depotName: string): Shape[] {
@@ -342,18 +345,19 @@ export function legend(c: Colours, { legend: { x, y, w }, scale, narrow, depot, 
     at += wide;
   };
   const side = 12 * scale;
-  for (const [holder, means] of LEGEND) {
+  for (const [holder, long, short] of LEGEND) {
+    const means = narrow ? short : long;
     if (holder === 'depot' && !depot) continue;
     item(means.replace('depot', depotName || 'depot'), (x, y) => (holder === 'slab' ? cell(c, { x, y: y - side + 2, w: side, h: side }, '.', null) : [chip(c, x + side / 2, y - side / 2 + 2, side / 2, holder, holder, 0)]));
   }
   const page = (text: string, fill: string | null) => item(text, (x, y) => [{ is: 'rect', x: x + 0.5, y: y - side + 2.5, w: side - 1, h: side - 1, r: 2, ...(fill ? { fill } : { stroke: c.line, line: 1 }) }]);
   if (pages) {
     const parts = pages.cells[0]?.parts !== undefined;
-    page('page of a slab', c['page-slab']);
-    page('page that a CPU keeps', blended(c.card, c['page-cpu'], 0.34));
-    if (parts || pages.cells.some(({ is }) => is === 3)) page('page of other users', c['page-other']);
+    page(narrow ? 'slab page' : 'page of a slab', c['page-slab']);
+    page(narrow ? 'CPU\'s page' : 'page that a CPU keeps', blended(c.card, c['page-cpu'], 0.34));
+    if (parts || pages.cells.some(({ is }) => is === 3)) page(narrow ? 'other page' : 'page of other users', c['page-other']);
     if (!parts) page('free page', null);
   }
-  item('CPU that acts', (x, y) => [{ is: 'rect', x: x + 1, y: y - side + 3, w: side - 2, h: side - 2, r: 3, fill: c.soft, stroke: c.ink, line: 2 }]);
+  item(narrow ? 'CPU acts' : 'CPU that acts', (x, y) => [{ is: 'rect', x: x + 1, y: y - side + 3, w: side - 2, h: side - 2, r: 3, fill: c.soft, stroke: c.ink, line: 2 }]);
   return shapes;
 }

@@ -20,7 +20,7 @@ export function head(look: Look, width: number): readonly [number, Node[]] {
   shape.marks.forEach((mark, i) => {
     const y = below + 4 + i * (FLAG + 4), said = `${mark.name}: ${grouped(mark.at)}${mark.stale ? ' ✗ stale' : ''}`, w = FONT * said.length + 10;
     nodes.push(arrow([[x(mark.at), y + FLAG], [x(mark.at), TOP + BAR + 1]], mark.stale ? 'dashed' : ''),
-      box({ x: Math.min(x(mark.at), width - w), y, w, h: FLAG }, mark.stale ? 'ghost' : 'bit', said));
+      box({ x: Math.min(x(mark.at) + 3, width - w), y, w, h: FLAG }, mark.stale ? 'ghost' : 'bit', said));
   });
   const memory = bar(scene, { x: 0, y: TOP, width, rows: 1 }, { fresh, pick: look.pick });
   return [below + 8 + Math.max(shape.marks.length, 1) * (FLAG + 4), [...memory, ...nodes]];

@@ -119,7 +119,7 @@ function shapeOf(before: Shape, after: Shape, steps: readonly Step[]): Shape {
 export function midway(before: Scene, after: Scene, done: number): Scene {
   const own = after.structure;
   if (!own || done >= own.steps.length) return after;
-  if (own.shape.is === 'lines' || !before.structure) return after;
+  if (own.shape.is === 'lines' || !before.structure) return { ...after, facts: before.facts };
   const steps = own.steps.slice(0, done);
   return { ...before, parts: memoryOf(before, after, steps), structure: { ...own, text: before.structure.text, shape: shapeOf(before.structure.shape, own.shape, steps) } };
 }
