@@ -271,7 +271,10 @@ fn first_fit_and_best_fit_select_their_holes() {
 #[test]
 fn demo_splits_and_merges_buddies() {
     let (sentence, last) = run(Name::Buddy, Name::Buddy.about().script);
-    assert_eq!(sentence[0], "a is at byte 0 and has 128, 63 more than requested. It examined 4 free lists and made 3 splits.");
+    assert_eq!(
+        sentence[0],
+        "a is at byte 0 and has 128, 63 more than requested. It examined 4 free lists and made 3 splits."
+    );
     assert_eq!(sentence[5], "c is free. It examined 2 buddies and made 2 merges.");
     let Structure { text, steps, .. } = last.structure.unwrap();
     assert_eq!(text.last().unwrap(), "list of 1024: 0");
