@@ -120,6 +120,6 @@ export function midway(before: Scene, after: Scene, done: number): Scene {
   const own = after.structure;
   if (!own || done >= own.steps.length) return after;
   if (own.shape.is === 'lines' || !before.structure) return { ...after, facts: before.facts };
-  const steps = own.steps.slice(0, done);
-  return { ...before, parts: memoryOf(before, after, steps), structure: { ...own, text: before.structure.text, shape: shapeOf(before.structure.shape, own.shape, steps) } };
+  const steps = own.steps.slice(0, done), moved = steps.some(({ on }) => on.is === 'value');
+  return { ...before, ...(moved && { facts: after.facts }), parts: memoryOf(before, after, steps), structure: { ...own, text: before.structure.text, shape: shapeOf(before.structure.shape, own.shape, steps) } };
 }
