@@ -85,7 +85,7 @@ fn interactive_demo_shows_memory_after_each_command() {
     let out = lab_output(&["demo", "buddy", "alloc 65", "alloc 1000", "free a"]);
     let expected = "\
 > alloc 65
-a is at byte 0 and has 128, 63 more than requested. It took 4 steps, 3 splits.
+a is at byte 0 and has 128, 63 more than requested. It examined 4 free lists and made 3 splits.
   1. The list of 128-byte blocks is empty.
   2. The list of 256-byte blocks is empty.
   3. The list of 512-byte blocks is empty.
@@ -118,7 +118,7 @@ list of 1024: empty
 free: 896 bytes in 3 pieces, the largest 512
 
 > free a
-a is free. It took 3 steps, 3 merges.
+a is free. It examined 3 buddies and made 3 merges.
   1. The buddy of 0 is 0 XOR 128 = 128. It is free: both become 256 at 0.
   2. The buddy of 0 is 0 XOR 256 = 256. It is free: both become 512 at 0.
   3. The buddy of 0 is 0 XOR 512 = 512. It is free: both become 1024 at 0.

@@ -17,7 +17,7 @@
 //! belong to an experiment's words, and are not updated.
 
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use uslab_tests::workspace;
 
@@ -177,6 +177,71 @@ fn each_claim_of_the_study_has_evidence() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(rows.len(), 216);
+}
+
+/// The heading of the table of systems in [`FINDINGS`].
+const SYSTEMS: &str = "## The systems and their demos";
+
+/// Returns the places to which the page of demos links: demos of the lab, machines, and other pages.
+fn places_of_the_page() -> BTreeSet<String> {
+    let source = |file: &str| std::fs::read_to_string(workspace().join("sim/web/src").join(file)).unwrap();
+    let between = |text: &str, before: &str, behind: &str| -> Vec<String> {
+        let parts = text.split(before).skip(1);
+        let names = parts.filter_map(|part| part.split_once(behind)).map(|(name, _)| name.to_owned());
+        names.filter(|name| !name.contains('\'')).collect()
+    };
+    let scenes = source("scenes.ts");
+    let names = scenes.lines().find(|line| line.starts_with("export type Name = ")).unwrap().to_owned();
+    let (machines, play) = (source("front/machines.ts"), source("front/play.ts"));
+    let demos = names.split('"').skip(1).step_by(2).map(|name| format!("index.html#demo&name={name}"));
+    let machines = between(&machines, "\n  name: '", "'").into_iter();
+    let machines = machines.map(|name| format!("index.html#machine&name={name}"));
+    let links = between(&play, "card(link('", "')").into_iter().map(|name| format!("index.html#{name}"));
+    let files = between(&play, "card('", "'").into_iter();
+    demos.chain(machines).chain(links).chain(files).chain(["replay.html".to_owned()]).collect()
+}
+
+#[test]
+fn each_system_of_the_study_has_a_demo_and_a_claim() {
+    let root = workspace();
+    let claims = rows(&std::fs::read_to_string(root.join(ROWS)).unwrap());
+    let page = std::fs::read_to_string(root.join(FINDINGS)).unwrap();
+    let machines = std::fs::read_to_string(root.join("sim/web/src/front/machines.ts")).unwrap();
+    let list = uslab_tests::lab().output().unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    let experiments: Vec<&str> = list.lines().filter_map(|line| line.split(' ').next()).collect();
+    let section = page.split_once(SYSTEMS).expect("the table of systems must exist").1;
+    let table = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+    let table: Vec<_> = table.take_while(|line| line.starts_with('|')).collect();
+    let mut places = places_of_the_page();
+    assert!(places.len() > 15, "{places:?}");
+    for line in table {
+        let cells: Vec<&str> =
+            line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+        let [_, place, command, step, claim] = cells[..] else { panic!("{line}") };
+        assert!(!step.is_empty(), "{line}");
+        assert!(place.is_empty() || places.remove(place), "{line}: no such demo, or it appears twice");
+        let (number, answer) = claim.split_once(' ').expect(line);
+        assert_eq!(claims[number].answer, answer, "{line}");
+        let words: Vec<&str> = command.split(' ').collect();
+        match words[..] {
+            ["cargo", "lab", "demo", name] => {
+                assert_eq!(place, format!("index.html#demo&name={name}"));
+                let output = uslab_tests::lab().args(["demo", name, "--json"]).output().unwrap();
+                let scenes: Value = serde_json::from_slice(&output.stdout).unwrap();
+                let (at, text) = step.split_once(": `").expect(line);
+                let at: usize = at.parse().unwrap();
+                assert_eq!(scenes[at - 1]["command"], text, "{line}");
+            }
+            ["cargo", "lab", name] => assert!(experiments.contains(&name), "{line}"),
+            ["cargo", "uslab", name] => assert!(["scale", "page", "replay"].contains(&name), "{line}"),
+            _ => panic!("{line}: unknown command"),
+        }
+        if place.contains("#machine") {
+            assert!(machines.contains(step), "{line}: no such chapter");
+        }
+    }
+    assert!(places.is_empty(), "no row has {places:?}");
 }
 
 /// A number in a text of the study.

@@ -124,7 +124,18 @@ await drive('lab', async (openFile) => {
   const shown = () => moves.$$eval('.steps li', (all) => all.filter((step) => !step.classList.contains('later')).length);
   const all = (await view(moves)).scene.structure.steps.length;
   assert((await shown()) < all);
+  // The memory is as it was before the command, until a step changes it. What plays can be paused, and goes on.
+  const used = () => moves.locator('.shape .part.used').count(), toggle = moves.locator('.stepper .main');
+  assert.equal(await used(), 0);
+  assert.match(await toggle.getAttribute('aria-label'), /^Pause/);
+  await toggle.click();
+  assert.match(await toggle.getAttribute('aria-label'), /^Play/);
+  const paused = await shown();
+  await moves.waitForTimeout(1500);
+  assert.deepEqual([await shown(), paused < all ? await used() : 0], [paused, 0]);
+  await toggle.click();
   await moves.waitForFunction(() => !document.querySelector('.steps .later'), null, { timeout: 30_000 });
+  assert.equal(await used(), 1);
   assert.equal((await view(moves)).scene.structure.steps.length, all, 'the command is the same');
   await moves.goto(`${address}#race`);
   await until(moves, (own) => own?.at > 20);
@@ -210,6 +221,33 @@ await drive('lab', async (openFile) => {
   await plays.context().close();
   await look(sides, folder, 'compare');
   await sides.context().close();
+
+  // --- no label covers another, after each step ---
+  for (const name of names) {
+    await page.goto(`${address}#demo&name=${name}`);
+    await page.waitForFunction((name) => location.hash.includes(`name=${name}&`), name);
+    for (const width of [390, 820, 1440]) {
+      await page.setViewportSize({ width, height: 900 });
+      const covered = await page.evaluate(async () => {
+        const found = [], count = document.querySelectorAll('.steps button').length;
+        for (let step = 0; step < count; step++) {
+          document.querySelectorAll('.steps button')[step].click();
+          await new Promise((then) => requestAnimationFrame(() => setTimeout(then)));
+          const drawing = document.querySelector('.shape').getBoundingClientRect();
+          const labels = Array.from(document.querySelectorAll('.shape text'), (label) => [label.textContent, label.getBoundingClientRect()]).filter(([text]) => text.trim());
+          for (const [i, [text, one]] of labels.entries()) {
+            if (one.left < drawing.left - 1 || one.right > drawing.right + 1) found.push(`step ${step + 1}: ${text} is cut off`);
+            for (const [other, two] of labels.slice(i + 1)) {
+              const wide = Math.min(one.right, two.right) - Math.max(one.left, two.left), high = Math.min(one.bottom, two.bottom) - Math.max(one.top, two.top);
+              if (wide > 1.5 && high > 3.5) found.push(`step ${step + 1}: ${text} and ${other}`);
+            }
+          }
+        }
+        return found;
+      });
+      assert.deepEqual(covered, [], `${name} at ${width}`);
+    }
+  }
 
   for (const name of names) {
     await page.goto(`${address}#demo&name=${name}`);

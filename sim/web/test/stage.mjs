@@ -78,6 +78,13 @@ for (const design of [SMALL, 'uslab', 'slub', 'sheaves:sheaf_capacity=8', 'slab'
         if (before.chips.has(move.id)) assert.deepEqual(move.from, before.chips.get(move.id));
         if (own.chips.has(move.id)) assert.deepEqual(move.to, own.chips.get(move.id));
       }
+      // No way leads through a magazine of another CPU.
+      const { cpu: actor } = moments[n].view.steps.at(-1) ?? {};
+      for (const { from, to, way } of seen?.groups ?? []) {
+        const others = own.cpus.flatMap(({ trays }, cpu) => (cpu === actor || [from, to].includes(`cpu ${cpu}`) ? [] : trays));
+        const points = way.slice(1).flatMap(({ x, y }, i) => [0.25, 0.5, 0.75, 1].map((t) => [way[i].x + (x - way[i].x) * t, way[i].y + (y - way[i].y) * t]));
+        for (const { box } of others) for (const [x, y] of points) assert(x < box.x || x > box.x + box.w || y < box.y || y > box.y + box.h, `${design}, moment ${n}: from ${from} to ${to} through another CPU`);
+      }
       // What does not move is where it was.
       const moved = new Set(seen?.moves.map(({ id }) => id));
       if (before) for (const [id, { x, y }] of own.chips) if (!moved.has(id)) assert.deepEqual([before.chips.get(id)?.x, before.chips.get(id)?.y], [x, y], `${design}, moment ${n}`);

@@ -69,7 +69,7 @@ impl<A: DemoAllocator> Blocks<A> {
         };
         let sentence = format!("{name} is at byte {} and has {}{surplus}.", range.start, range.len());
         self.live.push((birth, block, bytes));
-        Ok(sentence + &steps_taken(before, self.allocator.work()))
+        Ok(sentence + &work_done(before, self.allocator.work(), A::EXAMINED_BY_ALLOC))
     }
 
     fn free(&mut self, wanted_name: &str) -> Result<String, String> {
@@ -84,17 +84,17 @@ impl<A: DemoAllocator> Blocks<A> {
         self.allocator.free(block);
         self.note(&Operation::Free { name: &name, block: range });
         self.note_head(head, None);
-        let steps_text = steps_taken(before, self.allocator.work());
+        let work_text = work_done(before, self.allocator.work(), A::EXAMINED_BY_FREE);
         Ok(match (head, self.allocator.head()) {
             (Some(head), Some(now)) if now < head => {
-                format!("{name} is free, and the head moves back to byte {now}.{steps_text}")
+                format!("{name} is free, and the head moves back to byte {now}.{work_text}")
             }
             (Some(head), _) => {
                 format!(
-                    "{name} is free, but the head stays at byte {head}: later blocks are in use.{steps_text}"
+                    "{name} is free, but the head stays at byte {head}: later blocks are in use.{work_text}"
                 )
             }
-            _ => format!("{name} is free.{steps_text}"),
+            _ => format!("{name} is free.{work_text}"),
         })
     }
 
@@ -195,14 +195,16 @@ pub(super) fn first_names(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-fn steps_taken(before: Work, after: Work) -> String {
-    let [steps, splits, merges] =
-        [after.steps - before.steps, after.splits - before.splits, after.merges - before.merges];
-    let counts = [(steps, "step", "steps"), (splits, "split", "splits"), (merges, "merge", "merges")];
-    let counts: Vec<_> = counts
-        .into_iter()
-        .filter(|(n, ..)| *n > 0)
-        .map(|(n, singular, plural)| format!("{n} {}", if n == 1 { singular } else { plural }))
-        .collect();
-    if counts.is_empty() { String::new() } else { format!(" It took {}.", counts.join(", ")) }
+/// Returns a sentence about the work between two counts. `examined` is the kind of place that a search examines.
+fn work_done(before: Work, after: Work, examined: Option<(&str, &str)>) -> String {
+    let count = |verb: &str, n: u64, (singular, plural): (&str, &str)| {
+        (n > 0).then(|| format!("{verb} {n} {}", if n == 1 { singular } else { plural }))
+    };
+    let parts = [
+        examined.and_then(|place| count("examined", after.steps - before.steps, place)),
+        count("made", after.splits - before.splits, ("split", "splits")),
+        count("made", after.merges - before.merges, ("merge", "merges")),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { String::new() } else { format!(" It {}.", parts.join(" and ")) }
 }

@@ -7,8 +7,8 @@ use super::scene::{Is, Part, Scene};
 use super::structure::{Named, On, Shape, Slot, Step, Structure};
 use uslab::handle::{Handle, HandleTable, WrapPolicy};
 
-/// The number of bits in a generation. These bits give only three generations, so that a demo soon shows what happens
-/// when generations run out.
+/// The number of bits in a generation. Generation 0 is not used, so two bits give three generations, and a demo soon
+/// shows what happens when generations run out.
 const BITS: u32 = 2;
 /// The number of bytes that one slot takes in the picture.
 const SLOT: usize = 16;

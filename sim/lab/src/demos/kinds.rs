@@ -18,6 +18,10 @@ pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
 
     /// The bytes of metadata before each block in use, and after it.
     const TAGS: (usize, usize) = (0, 0);
+    /// The place that an allocation's search examines, as a singular and a plural; `None` if no search takes place.
+    const EXAMINED_BY_ALLOC: Option<(&'static str, &'static str)> = None;
+    /// The same for a free.
+    const EXAMINED_BY_FREE: Option<(&'static str, &'static str)> = None;
 
     /// Adds the parts of a range in which no block is in use.
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>);
@@ -148,6 +152,8 @@ impl DemoAllocator for Pool {
 
 impl DemoAllocator for Buddy {
     type Marker = ();
+    const EXAMINED_BY_ALLOC: Option<(&'static str, &'static str)> = Some(("free list", "free lists"));
+    const EXAMINED_BY_FREE: Option<(&'static str, &'static str)> = Some(("buddy", "buddies"));
 
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
         parts.extend(
@@ -185,6 +191,8 @@ fn free_block((offset, bytes): (usize, usize)) -> FreeBlock {
 impl DemoAllocator for Heap {
     type Marker = ();
     const TAGS: (usize, usize) = (4, 4);
+    const EXAMINED_BY_ALLOC: Option<(&'static str, &'static str)> = Some(("free block", "free blocks"));
+    const EXAMINED_BY_FREE: Option<(&'static str, &'static str)> = Self::EXAMINED_BY_ALLOC;
 
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
         one_free_block(range, self.capacity() + 16, parts);
@@ -203,6 +211,7 @@ impl DemoAllocator for Heap {
 impl DemoAllocator for Tlsf {
     type Marker = ();
     const TAGS: (usize, usize) = (4, 0);
+    const EXAMINED_BY_ALLOC: Option<(&'static str, &'static str)> = Some(("bitmap word", "bitmap words"));
 
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
         one_free_block(range, self.capacity() + 16, parts);

@@ -8,7 +8,7 @@
 //!
 //! let mut buddy = Name::Buddy.make()?;
 //! let scene = buddy.act(&"alloc 65".parse()?);
-//! assert_eq!(scene.said, "a is at byte 0 and has 128, 63 more than requested. It took 4 steps, 3 splits.");
+//! assert_eq!(scene.said, "a is at byte 0 and has 128, 63 more than requested. It examined 4 free lists and made 3 splits.");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -238,8 +238,9 @@ impl Name {
             ),
             Self::Handles => (
                 "Handles with generations",
-                "A handle names a slot and a generation. A free increments the slot's generation, so old handles are stale. Two bits \
-                 give three generations. After the third, the slot is retired, and no stale handle is ever valid again.",
+                "A handle names a slot and a generation. A free increments the slot's generation, so old handles are stale. Here, \
+                 a generation has two bits and is never 0, so that no handle is the word 0: a slot has the generations 1, 2 and 3. \
+                 After the third it retires, because with generation 1 again, old handles would be valid.",
                 &["alloc", "get HANDLE", "free HANDLE"],
                 &[
                     "alloc", "alloc", "get a", "free a", "get a", "alloc", "get a", "free c", "alloc",
@@ -249,7 +250,7 @@ impl Name {
             ),
             Self::HandlesWrap => (
                 "Handles that wrap",
-                "The first generation follows the last. A handle from three lives ago finds another object, and no check detects it: the \
+                "The first generation follows the last: 1, 2, 3, 1. A handle from three lives ago finds another object, and no check detects it: the \
                  ABA problem.",
                 &["alloc", "get HANDLE", "free HANDLE"],
                 &[

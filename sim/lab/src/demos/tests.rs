@@ -215,7 +215,7 @@ proptest! {
 #[test]
 fn linear_demo_reset_frees_all_eight_blocks() {
     let (sentences, last) = run(Name::Linear, Name::Linear.about().script);
-    assert_eq!(sentences[7], "h is at byte 224 and has 32. It took 1 step.");
+    assert_eq!(sentences[7], "h is at byte 224 and has 32.");
     assert_eq!(sentences[8], "No room for 32 bytes. Free: nothing.");
     assert_eq!(sentences[9], "The head is back at byte 0: 8 blocks are freed.");
     // The memory has 5 bytes in use, 11 bytes of padding, and 16 bytes in use.
@@ -237,7 +237,7 @@ fn demo_pop_frees_only_blocks_after_the_marker() {
 #[test]
 fn pool_reuses_its_hole_without_a_search() {
     let (sentence, last) = run(Name::Pool, Name::Pool.about().script);
-    assert_eq!(sentence[8], "f is at byte 0 and has 96. It took 1 step.", "a's slot");
+    assert_eq!(sentence[8], "f is at byte 0 and has 96.", "a's slot");
     assert_eq!(sentence[9], "No room for 97 bytes. Free: 2016 bytes in 21 pieces, the largest 96.");
     // A block of 80 bytes in a slot of 96 wastes 16.
     assert!(last.parts.contains(&Part { at: 272, bytes: 16, is: Is::Rounding("c".to_owned()) }), "{last:?}");
@@ -272,8 +272,11 @@ fn first_fit_and_best_fit_select_their_holes() {
 #[test]
 fn demo_splits_and_merges_buddies() {
     let (sentence, last) = run(Name::Buddy, Name::Buddy.about().script);
-    assert_eq!(sentence[0], "a is at byte 0 and has 128, 63 more than requested. It took 4 steps, 3 splits.");
-    assert_eq!(sentence[5], "c is free. It took 2 steps, 2 merges.");
+    assert_eq!(
+        sentence[0],
+        "a is at byte 0 and has 128, 63 more than requested. It examined 4 free lists and made 3 splits."
+    );
+    assert_eq!(sentence[5], "c is free. It examined 2 buddies and made 2 merges.");
     let Structure { text, steps, .. } = last.structure.unwrap();
     assert_eq!(text.last().unwrap(), "list of 1024: 0");
     assert_eq!(steps[0].said, "The buddy of 256 is 256 XOR 256 = 0. It is free: both become 512 at 0.");

@@ -63,10 +63,10 @@ export function said({ reels }: Sides, at: number): string {
 /** What shapes mean, and in short. */
 const LEGEND: readonly (readonly [shape: string, means: string, short: string])[] = [
   ['used', 'in use', 'in use'], ['cpu', 'free, held by a CPU', 'CPU\'s'], ['shared', 'free, shared by CPUs', 'shared'], ['slab', 'free in its slab', 'in slab'],
-  ['held', 'CPU that holds the lock', 'holds lock'], ['waiting', 'CPU that waits for it', 'waits'],
+  ['page', 'page of a slab', 'slab page'], ['acting', 'CPU in the allocator', 'works'], ['held', 'CPU that holds the lock', 'locks'], ['waiting', 'CPU that waits for it', 'waits'],
 ];
 const legend = (): HTMLElement => made('p', { className: 'means' }, ...LEGEND.map(([shape, means, short]) =>
-  made('span', {}, made('i', { className: `chip ${shape}` }), made('span', { className: 'more' }, ` ${means}`), made('span', { className: 'less' }, ` ${short}`))));
+  made('span', { className: shape === 'page' ? 'more' : '' }, made('i', { className: `chip ${shape}` }), made('span', { className: 'more' }, ` ${means}`), made('span', { className: 'less' }, ` ${short}`))));
 
 export async function showCompare(root: HTMLElement, wasm: Wasm, { values }: Route): Promise<Shown> {
   let designs = values.get('designs')?.split(',').filter(Boolean).slice(0, 3) ?? (innerWidth < 700 ? [SHOWN[0]!, SHOWN[2]!] : [...SHOWN]);

@@ -7,6 +7,7 @@ import { seedOf } from './kept.ts';
 import { legend, partsTable } from './memory.ts';
 import { link, type Route } from './route.ts';
 import { namesIn } from './shapes/ink.ts';
+import { midway } from './shapes/midway.ts';
 import { picture as drawn } from './shapes/shape.ts';
 import type { Stage } from '../stage/stage.ts';
 import { Stepper } from './stepper.ts';
@@ -22,8 +23,8 @@ export interface Shown {
   stage?(): Stage | null;
 }
 
-/** Milliseconds that a step of a command is shown. */
-const STEP = 900;
+/** Milliseconds that a step of a command is shown, and its outcome after the last one. */
+const STEP = 900, OUTCOME = 1500;
 /** The number of commands of a random script. */
 const RANDOM = 12;
 
@@ -34,7 +35,7 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
   const given = values.get('do');
   let commands: string[] = given === null ? [...about.script] : given.split(';').filter(Boolean);
   let scenes = lab.play(about.name, commands);
-  const said = made('p', { className: 'said' });
+  const said = made('p', { className: 'said told' });
   said.setAttribute('aria-live', 'polite');
   const picture = made('div'), kinds = made('div'), facts = made('dl', { className: 'facts' }), took = made('ol', { className: 'took' });
   const steps = made('ol', { className: 'steps', ariaLabel: 'Steps of the command' });
@@ -47,21 +48,38 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
   const stepsOf = (at: number) => scenes[at]!.structure?.steps ?? [];
   const still = matchMedia('(prefers-reduced-motion: reduce)');
   const stepper = new Stepper('Commands', commands.length, (at, on) => {
+    inside.stop();
     done = stepsOf(at).length;
-    draw();
     if (on) play();
-    else clearTimeout(timer);
-  }, () => (still.matches ? 1 : Math.max(stepsOf(stepper.at).length, 1)) * STEP + 500);
+    draw();
+  }, () => (still.matches ? STEP : (stepsOf(stepper.at).length - done) * STEP) + OUTCOME);
+  const inside = {
+    get plays() {
+      return timer !== 0;
+    },
+    stop() {
+      clearTimeout(timer);
+      timer = 0;
+    },
+    resume() {
+      if (still.matches || done >= stepsOf(stepper.at).length) return false;
+      next();
+      return true;
+    },
+  };
+  stepper.inside = inside;
 
-  /** Shows the steps of the command one after the other. */
+  /** Shows the state before the command, and then its steps one after the other. */
   function play(): void {
-    clearTimeout(timer);
-    if (still.matches || stepsOf(stepper.at).length < 2) return;
-    const next = (step: number) => {
-      showStep(step);
-      if (step < stepsOf(stepper.at).length) timer = setTimeout(() => next(step + 1), STEP);
-    };
-    next(1);
+    inside.stop();
+    if (still.matches || !stepsOf(stepper.at).length) return;
+    done = 0;
+    timer = setTimeout(next, STEP);
+  }
+  function next(): void {
+    showStep(done + 1);
+    timer = done < stepsOf(stepper.at).length ? setTimeout(next, STEP) : 0;
+    stepper.draw();
   }
   function showStep(step: number): void {
     done = step;
@@ -74,6 +92,8 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
     scenes = lab.play(about.name, commands);
     stepper.set(commands.length, commands.length);
     play();
+    draw();
+    stepper.draw();
   };
   const begin = (fresh: readonly string[]) => {
     commands = [...fresh];
@@ -83,37 +103,39 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
 
   function draw(): void {
     const scene = scenes[stepper.at]!;
-    const command = commands[stepper.at - 1];
-    said.replaceChildren(...(command ? [made('code', { className: scene.refused ? 'refused' : '' }, command), ' '] : []),
-      scene.said || 'No command has run yet. Play the script, or run a command.');
     drawSteps();
-    kinds.replaceChildren(legend(scene.parts, about.name === 'layout' ? { used: 'loaded and used', free: 'not loaded' } : {}));
-    const { holes } = scene;
-    const free: [string, string][] = holes.total ? [['free', `${grouped(holes.total)} bytes in ${noun(holes.count, 'piece')}, the largest ${grouped(holes.largest)}`]] : [];
-    facts.replaceChildren(...[...free, ...scene.facts].flatMap(([name, value]) => [made('dt', {}, name), made('dd', {}, value)]));
+    kinds.replaceChildren(legend([...beforeOf().parts, ...scene.parts], about.name === 'layout' ? { used: 'loaded and used', free: 'not loaded' } : {}));
     took.replaceChildren(...commands.map((own, i) => {
       const step = made('button', { type: 'button', onclick: () => stepper.go(i + 1) }, own);
       if (i + 1 === stepper.at) step.setAttribute('aria-current', 'step');
       return made('li', { className: scenes[i + 1]!.refused ? 'refused' : '' }, step);
     }));
     drawControls(scene);
-    inWords.textContent = scene.structure?.text.join('\n') ?? '';
-    twin.lastElementChild!.replaceChildren(partsTable(scene.parts));
     line.textContent = ['uslab lab demo', about.name, ...commands.slice(0, stepper.at).map((own) => `'${own}'`)].join(' ');
     const changed = commands.join(';') !== about.script.join(';');
     history.replaceState(null, '', link('demo', { name: about.name, ...(changed && { do: commands.join(';') }), at: String(stepper.at) }));
   }
 
+  const beforeOf = (): Scene => scenes[Math.max(stepper.at - 1, 0)]!;
+
+  /** Draws what changes with a step. */
   function drawSteps(): void {
-    const scene = scenes[stepper.at]!, all = stepsOf(stepper.at);
+    const scene = scenes[stepper.at]!, all = stepsOf(stepper.at), before = beforeOf(), command = commands[stepper.at - 1], ended = done >= all.length;
+    const { holes, facts: figures, structure, parts } = midway(before, scene, done);
+    const sentence = ended ? scene.said || 'No command has run yet. Play the script, or run a command.' : all[done - 1]?.said ?? '';
+    said.replaceChildren(...(command ? [made('code', { className: ended && scene.refused ? 'refused' : '' }, command), ' '] : []), sentence);
+    const free: [string, string][] = holes.total ? [['free', `${grouped(holes.total)} bytes in ${noun(holes.count, 'piece')}, the largest ${grouped(holes.largest)}`]] : [];
+    facts.replaceChildren(...[...free, ...figures].flatMap(([name, value]) => [made('dt', {}, name), made('dd', {}, value)]));
+    inWords.textContent = structure?.text.join('\n') ?? '';
+    twin.lastElementChild!.replaceChildren(partsTable(parts));
     picture.replaceChildren(drawn({
-      scene, done, before: scenes[Math.max(stepper.at - 1, 0)]!,
+      scene, done, before,
       pick: about.takes.some((takes) => takes.startsWith('free')) ? (block) => act(`free ${block}`) : undefined,
     }));
     const focus = steps.contains(document.activeElement);
     steps.replaceChildren(...all.map(({ said }, i) => {
       const step = made('button', { type: 'button', onclick: () => {
-        clearTimeout(timer);
+        stepper.stop();
         showStep(i + 1);
       } }, said);
       if (i + 1 === done) step.setAttribute('aria-current', 'step');
@@ -178,13 +200,14 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
     made('div', { className: 'two' }, facts, made('div', {}, made('h3', {}, 'Commands'), took)), twin));
   const at = values.get('at');
   stepper.go(at !== null ? Number(at) || 0 : given === null ? about.telling : commands.length);
-  if (at === null) play();
+  if (at === null) {
+    play();
+    draw();
+    stepper.draw();
+  }
   return {
     view: () => ({ command: commands[stepper.at - 1] ?? null, scene: scenes[stepper.at] }), key: (key) => stepper.key(key),
-    leave: () => {
-      stepper.stop();
-      clearTimeout(timer);
-    },
+    leave: () => stepper.stop(),
   };
 
   function does(label: string, act: () => void): HTMLButtonElement {

@@ -70,7 +70,7 @@ export function bar(scene: Scene, { x: left, y: top, width, rows }: Place, { fre
       // Where parts begin, as far as there is room.
       const place = grouped(at), last = line === rows - 1 ? width - LETTER * (grouped(bytes).length + 7) : width;
       if (x >= free && x + LETTER * place.length <= last) {
-        places.push(svg('text', { x: left + x, y: y + HIGH + 13, class: 'place' }, place));
+        places.push(svg('text', { x: left + x + 2, y: y + HIGH + 13, class: 'place' }, place));
         free = x + LETTER * (place.length + 1);
       }
       at = end;

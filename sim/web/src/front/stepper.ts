@@ -8,6 +8,14 @@ const ICONS = {
   next: 'M6 3v10l6-5zM3 3h2v10H3z', last: 'M11 3h2v10h-2zM3 3v10l7-5z',
 };
 
+/** What plays while it stays at a step. */
+export interface Inside {
+  readonly plays: boolean;
+  stop(): void;
+  /** Goes on with what is left; `false`: there is nothing left. */
+  resume(): boolean;
+}
+
 let ids = 0;
 
 export class Stepper {
@@ -15,6 +23,7 @@ export class Stepper {
   at = 0;
   /** Steps at which nothing is to be seen: a step forward or back passes them. */
   skips: (at: number) => boolean = () => false;
+  inside: Inside | null = null;
   private first = 0;
   private timer = 0;
   private readonly slider: HTMLInputElement;
@@ -68,23 +77,25 @@ export class Stepper {
   stop(): void {
     clearTimeout(this.timer);
     this.timer = 0;
+    this.inside?.stop();
     this.draw();
   }
   play(): void {
-    if (this.at >= this.last) this.to(this.first);
-    this.wait();
+    if (!this.inside?.resume() && this.at >= this.last) this.to(this.first);
+    if (this.at < this.last) this.wait();
     this.draw();
   }
 
   private turn(): void {
-    if (this.timer) this.stop();
+    if (this.timer || this.inside?.plays) this.stop();
     else this.play();
   }
   private wait(): void {
     this.timer = setTimeout(() => {
       this.to(this.at + 1);
       if (this.at < this.last) this.wait();
-      else this.stop();
+      else this.timer = 0;
+      this.draw();
     }, this.each());
   }
   private to(at: number): void {
@@ -94,8 +105,9 @@ export class Stepper {
     this.draw();
     this.went(this.at, by === 1 && this.at > before);
   }
-  private draw(): void {
-    const playing = this.timer !== 0;
+  /** Draws the buttons: `inside` began to play, or ended. */
+  draw(): void {
+    const playing = this.timer !== 0 || this.inside?.plays === true;
     this.toggle.ariaLabel = this.toggle.title = playing ? 'Pause (space)' : 'Play (space)';
     this.toggle.querySelector('path')!.setAttribute('d', playing ? ICONS.pause : ICONS.play);
     this.slider.min = String(Math.min(this.first, this.at));

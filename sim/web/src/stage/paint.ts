@@ -4,7 +4,7 @@
 import { grouped } from '../draw.ts';
 import { holderOf, type Activity, type Holder, type Id, type Locks } from './moment.ts';
 import { blended, type Shape } from './ink.ts';
-import { grown, mixedBox, onTheWay, share, type Change, type Group } from './motion.ts';
+import { alongWay, around, grown, mixed, mixedBox, onTheWay, share, type Change, type Group, type Point } from './motion.ts';
 import { atCell, cellOf, type Chip, type Plan, type Tile } from './plan.ts';
 import { slot, type Box, type TrayPlan } from './trays.ts';
 
@@ -112,7 +112,7 @@ function tile(c: Colours, own: Tile, scale: number, size = 1, counted = own): Sh
   const alpha = size < 1 ? (size - 0.55) / 0.45 : 1;
   if (own.head) {
     const small = full.w < 64 * scale;
-    shapes.push({ is: 'text', x: full.x + 8, y: full.y + own.head - 5 * scale, text: small ? String(own.page) : `page ${own.page}`, size: 12 * scale, fill: c.ink, alpha });
+    shapes.push({ is: 'text', x: full.x + 8, y: full.y + Math.max(own.head - 5 * scale, 11 * scale), text: small ? String(own.page) : `page ${own.page}`, size: 12 * scale, fill: c.ink, alpha });
     if (full.w >= 120 * scale) shapes.push({ is: 'text', x: full.x + full.w - 8, y: full.y + own.head - 5 * scale, text: freeSaid(counted), size: 12 * scale, fill: c.quiet, align: 'right', alpha });
   }
   for (let index = 0; index < own.objects.length; index++) {
@@ -238,19 +238,29 @@ export function still(c: Colours, plan: Plan, apart: Apart, acting: readonly num
   return shapes;
 }
 
+/** A way with round corners. */
+function rounded(way: readonly Point[], radius: number): string {
+  const towards = (a: Point, b: Point, by: number) => {
+    const length = Math.hypot(b.x - a.x, b.y - a.y), part = length ? Math.min(by / length, 0.5) : 0;
+    return `${mixed(a.x, b.x, part)} ${mixed(a.y, b.y, part)}`;
+  };
+  const corners = way.slice(1, -1).map((corner, i) => `L${towards(corner, way[i]!, radius)}Q${corner.x} ${corner.y} ${towards(corner, way[i + 2]!, radius)}`);
+  return `M${way[0]!.x} ${way[0]!.y}${corners.join('')}L${way.at(-1)!.x} ${way.at(-1)!.y}`;
+}
+
 /** The way of a batch, as an arrow. */
-function trail(c: Colours, { from, to, count, before, after }: Group, alpha: number, { scale, cpus, hands }: Plan): Shape[] {
-  const a = { x: before.x + before.w / 2, y: before.y + before.h / 2 }, b = { x: after.x + after.w / 2, y: after.y + after.h / 2 };
-  const length = Math.hypot(b.x - a.x, b.y - a.y);
-  if (length < 30) return [];
-  const bend = Math.min(length * 0.15, 40) * (b.x >= a.x ? 1 : -1), mx = (a.x + b.x) / 2, my = (a.y + b.y) / 2 - Math.abs(b.x - a.x) * 0.1;
-  const turn = Math.atan2(b.y - my, b.x - (mx + bend * 0.2)), head = 9 * scale;
+function trail(c: Colours, { from, to, count, way }: Group, alpha: number, { scale }: Plan): Shape[] {
+  const [a, b] = [way[0]!, way.at(-1)!];
+  if (Math.hypot(b.x - a.x, b.y - a.y) < 30) return [];
+  const before = way.at(-2)!, turn = Math.atan2(b.y - before.y, b.x - before.x), head = 9 * scale;
   const corner = (by: number) => `${b.x - head * Math.cos(turn + by)} ${b.y - head * Math.sin(turn + by)}`;
   const holder = to === 'program' ? 'program' : to === 'depot' ? 'depot' : to.startsWith('cpu') ? 'cpu' : from === 'depot' ? 'depot' : 'cpu', colour = colourOf(c, holder);
-  const shapes: Shape[] = [{ is: 'path', d: `M${a.x} ${a.y}Q${mx} ${my} ${b.x} ${b.y}`, stroke: colour, line: 2 * scale, alpha: alpha * 0.6, ...(count > 1 ? {} : { dash: [4, 4] }) },
+  const shapes: Shape[] = [{ is: 'path', d: rounded(way, 10 * scale), stroke: colour, line: 2 * scale, alpha: alpha * 0.6, ...(count > 1 ? {} : { dash: [4, 4] }) },
     { is: 'path', d: `M${b.x} ${b.y}L${corner(0.42)}L${corner(-0.42)}Z`, fill: colour, alpha }];
   if (count > 1) {
-    const text = String(count), wide = (text.length * 8 + 12) * scale, t = hands && cpus[0]!.box.w < 190 * scale ? 0.12 : 0.45, x = (1 - t) ** 2 * a.x + 2 * t * (1 - t) * mx + t ** 2 * b.x, y = (1 - t) ** 2 * a.y + 2 * t * (1 - t) * my + t ** 2 * b.y;
+    // The number is where the way changes its column, or else half way.
+    const level = way.flatMap((end, i): [Point, Point][] => (i && end.y === way[i - 1]!.y ? [[way[i - 1]!, end]] : [])).toSorted(([a, b], [c, d]) => Math.abs(d.x - c.x) - Math.abs(b.x - a.x))[0];
+    const text = String(count), wide = (text.length * 8 + 12) * scale, { x, y } = level && Math.abs(level[1].x - level[0].x) > wide ? { x: (level[0].x + level[1].x) / 2, y: level[0].y } : alongWay(way, 0.45);
     shapes.push({ is: 'rect', x: x - wide / 2, y: y - 10 * scale, w: wide, h: 20 * scale, r: 10 * scale, fill: c.card, stroke: colour, line: 1.5 }, { is: 'text', x, y: y + 4.5 * scale, text, size: 13 * scale, bold: true, fill: colour, align: 'center' });
   }
   return shapes;
@@ -290,10 +300,10 @@ export function moving(c: Colours, before: Plan, after: Plan, change: Change, t:
   }
   if (t >= change.growth[1]) shapes.push(...births(c, after, change));
   shapes.push(...trails(c, after, change, 0.35 + 0.4 * share(t, 0.6, 1)));
-  for (const { from, to, before: one, after: other, begin, end, count } of change.groups) {
+  for (const { from, to, begin, end, count } of change.groups) {
     // A magazine travels as a whole.
     if (count < 2 || (from !== 'depot') === (to !== 'depot') || t <= begin || t >= end) continue;
-    const { t: part } = onTheWay(change.moves.find((move) => move.from.place === from && (move.via ?? move.to).place === to)!, t), box = mixedBox(one, other, part);
+    const box = around(change.moves.filter((move) => move.from.place === from && (move.via ?? move.to).place === to).map((move) => onTheWay(move, t)));
     shapes.push({ is: 'rect', x: box.x - 5, y: box.y - 5, w: box.w + 10, h: box.h + 10, r: 12, fill: c.card, stroke: c.ink, line: 1.5 });
   }
   for (const move of change.moves) {
@@ -319,7 +329,10 @@ export function joined(c: Colours, plan: Plan, id: Id): Shape[] {
   return shapes;
 }
 
-const LEGEND: readonly (readonly [holder: Holder, means: string])[] = [['program', 'in use'], ['cpu', 'free, held by a CPU'], ['depot', 'free, in the depot'], ['slab', 'free in its slab']];
+/** What a holder means, and in short. */
+const LEGEND: readonly (readonly [holder: Holder, means: string, short: string])[] = [
+  ['program', 'in use', 'in use'], ['cpu', 'free, held by a CPU', 'free, at a CPU'], ['depot', 'free, in the depot', 'free, in depot'], ['slab', 'free in its slab', 'free, in slab'],
+];
 
 /** What colours and shapes mean: discs, squares and diamonds are pointers; what is in a slab are the objects. */
 export function legend(c: Colours, { legend: { x, y, w }, scale, narrow, depot, pages }: Plan, depotName: string): Shape[] {
@@ -332,14 +345,19 @@ export function legend(c: Colours, { legend: { x, y, w }, scale, narrow, depot, 
     at += wide;
   };
   const side = 12 * scale;
-  for (const [holder, means] of LEGEND) {
+  for (const [holder, long, short] of LEGEND) {
+    const means = narrow ? short : long;
     if (holder === 'depot' && !depot) continue;
     item(means.replace('depot', depotName || 'depot'), (x, y) => (holder === 'slab' ? cell(c, { x, y: y - side + 2, w: side, h: side }, '.', null) : [chip(c, x + side / 2, y - side / 2 + 2, side / 2, holder, holder, 0)]));
   }
+  const page = (text: string, fill: string | null) => item(text, (x, y) => [{ is: 'rect', x: x + 0.5, y: y - side + 2.5, w: side - 1, h: side - 1, r: 2, ...(fill ? { fill } : { stroke: c.line, line: 1 }) }]);
   if (pages) {
-    if (pages.cells[0]?.parts) item('page of other users', (x, y) => [{ is: 'rect', x, y: y - side + 2, w: side, h: side, r: 2, fill: c['page-other'] }]);
-    item('page of a slab', (x, y) => [{ is: 'rect', x, y: y - side + 2, w: side, h: side, r: 2, fill: c['page-slab'] }]);
-    item('page that a CPU keeps', (x, y) => [{ is: 'rect', x, y: y - side + 2, w: side, h: side, r: 2, fill: blended(c.card, c['page-cpu'], 0.34) }]);
+    const parts = pages.cells[0]?.parts !== undefined;
+    page(narrow ? 'slab page' : 'page of a slab', c['page-slab']);
+    page(narrow ? 'CPU\'s page' : 'page that a CPU keeps', blended(c.card, c['page-cpu'], 0.34));
+    if (parts || pages.cells.some(({ is }) => is === 3)) page(narrow ? 'other page' : 'page of other users', c['page-other']);
+    if (!parts) page('free page', null);
   }
+  item(narrow ? 'CPU acts' : 'CPU that acts', (x, y) => [{ is: 'rect', x: x + 1, y: y - side + 3, w: side - 2, h: side - 2, r: 3, fill: c.soft, stroke: c.ink, line: 2 }]);
   return shapes;
 }

@@ -216,7 +216,7 @@ export function plan(moment: Moment, extent: Extent, { w, h, scale, depot, hands
   const narrow = w < 700, edge = narrow ? 8 : 18, gutter = narrow ? 0 : 140 * scale, head = narrow ? 16 * scale : 0, gap = narrow ? 4 : 14;
   const chips = new Map<Id, Chip>(), frame: Frame = { moment, extent, scale, narrow, hands, chips };
   const left = edge + gutter, wide = w - left - edge, strip = stripOf(frame, w, wide);
-  const foot = bare ? 0 : (narrow ? strip?.whole ? 68 : 51 : w < 1000 * scale ? 38 : 20) * scale, legend: Box = { x: edge, y: h - edge / 2 - foot, w: w - 2 * edge, h: foot };
+  const foot = bare ? 0 : (narrow ? 51 : w < 1000 * scale ? 38 : 20) * scale, legend: Box = { x: edge, y: h - edge / 2 - foot, w: w - 2 * edge, h: foot };
 
   const note = (lock: keyof Waits, text: string) => (waits ? `lock: ${said(waits[lock])} CPUs wait` : text);
   // Lanes share what the pages leave. Large magazines need a higher one.

@@ -13,14 +13,14 @@ export function head(look: Look, width: number): readonly [number, Node[]] {
   const moves = steps.flatMap(({ on }) => (on.is === 'head' ? [on] : [])), at = now?.is === 'head' ? now.to : shape.head;
   for (const [i, { from, to }] of moves.entries()) {
     const lit = i === moves.length - 1 ? 'lit' : '';
-    nodes.push(arrow([[x(from), TOP - 12], [x(to), TOP - 12]], lit), text(x(from), TOP - 18, grouped(from), 'note mid'));
+    nodes.push(arrow([[x(from), TOP - 12], [x(to), TOP - 12]], lit), text(Math.min(Math.max(x(from), FONT * grouped(from).length / 2), width - FONT * grouped(from).length / 2), TOP - 18, grouped(from), 'note mid'));
   }
   const said = `head ${grouped(at)}`, w = FONT * said.length + 10, left = Math.min(Math.max(x(at) - w / 2, 0), width - w);
   nodes.push(box({ x: left, y: 4, w, h: 22 }, 'bit set lit', said), arrow([[x(at), 26], [x(at), TOP - 1]], 'lit'));
   shape.marks.forEach((mark, i) => {
     const y = below + 4 + i * (FLAG + 4), said = `${mark.name}: ${grouped(mark.at)}${mark.stale ? ' ✗ stale' : ''}`, w = FONT * said.length + 10;
     nodes.push(arrow([[x(mark.at), y + FLAG], [x(mark.at), TOP + BAR + 1]], mark.stale ? 'dashed' : ''),
-      box({ x: Math.min(x(mark.at), width - w), y, w, h: FLAG }, mark.stale ? 'ghost' : 'bit', said));
+      box({ x: Math.min(x(mark.at) + 3, width - w), y, w, h: FLAG }, mark.stale ? 'ghost' : 'bit', said));
   });
   const memory = bar(scene, { x: 0, y: TOP, width, rows: 1 }, { fresh, pick: look.pick });
   return [below + 8 + Math.max(shape.marks.length, 1) * (FLAG + 4), [...memory, ...nodes]];

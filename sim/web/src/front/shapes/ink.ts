@@ -2,6 +2,7 @@
 
 import { svg } from '../../draw.ts';
 import type { On, Scene, Shape, Step } from '../../scenes.ts';
+import { midway } from './midway.ts';
 
 /** A command, and how many of its steps are shown. */
 export interface Look {
@@ -13,7 +14,7 @@ export interface Look {
 
 export type Of<Is extends Shape['is']> = Extract<Shape, { is: Is }>;
 
-/** What is shown: the shown steps, the last of them, and the state before or after the command. */
+/** What is shown: the shown steps, the last of them, and the state after it. */
 export interface Frame<Is extends Shape['is']> {
   steps: readonly Step[];
   now: On | undefined;
@@ -22,17 +23,11 @@ export interface Frame<Is extends Shape['is']> {
   fresh: readonly string[];
 }
 
-/** Steps that only read. The structure is unchanged until the first other step. */
-const READS: readonly On['is'][] = ['list', 'class', 'word', 'inspect', 'neighbour'];
-
 export const namesIn = (scene: Scene): string[] => [...new Set(scene.parts.flatMap((part) => (part.is === 'used' ? [part.block] : [])))];
 
 export function frameOf<Is extends Shape['is']>({ before, scene, done }: Look): Frame<Is> {
-  const steps = scene.structure!.steps.slice(0, done), now = steps.at(-1)?.on;
-  const unchanged = done < scene.structure!.steps.length && now && READS.includes(now.is) && before.structure;
-  const own = unchanged ? before : scene;
-  const was = namesIn(before);
-  return { steps, now, scene: own, shape: own.structure!.shape as Of<Is>, fresh: namesIn(own).filter((name) => !was.includes(name)) };
+  const steps = scene.structure!.steps.slice(0, done), own = midway(before, scene, done), was = namesIn(before);
+  return { steps, now: steps.at(-1)?.on, scene: own, shape: own.structure!.shape as Of<Is>, fresh: namesIn(own).filter((name) => !was.includes(name)) };
 }
 
 export const FONT = 7;

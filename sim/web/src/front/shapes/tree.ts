@@ -29,40 +29,11 @@ function blocksOf({ parts }: Scene): Map<number, Block> {
   return blocks;
 }
 
-/** The blocks and the free lists after some steps of a command. */
-function replayed(look: Look) {
-  const { before, scene, done } = look, { steps } = scene.structure!;
-  const shape = before.structure?.shape;
-  if (done >= steps.length || shape?.is !== 'tree') return null;
-  const blocks = blocksOf(before), lists = shape.lists.map((list) => [...list]);
-  const list = (bytes: number) => lists[Math.log2(bytes / shape.unit)]!;
-  const take = (at: number, bytes: number) => list(bytes).splice(list(bytes).indexOf(at), 1);
-  let own: number | null = null;
-  for (const { on } of steps.slice(0, done)) {
-    if (on.is === 'split') {
-      const at = on.at - on.bytes;
-      take(at, 2 * on.bytes);
-      blocks.set(at, { bytes: on.bytes });
-      blocks.set(on.at, { bytes: on.bytes });
-      list(on.bytes).unshift(on.at);
-      list(on.bytes).unshift(at);
-    } else if (on.is === 'neighbour') {
-      own ??= on.at ^ on.bytes;
-      if (!on.merged) continue;
-      take(on.at, on.bytes);
-      blocks.delete(Math.max(on.at, own));
-      own = Math.min(on.at, own);
-      blocks.set(own, { bytes: 2 * on.bytes, name: '' });
-    }
-  }
-  return { blocks, lists };
-}
-
 export function tree(look: Look, width: number): readonly [number, Node[]] {
   const { now, shape, scene, fresh, steps } = frameOf<'tree'>(look);
-  const { unit } = shape, { blocks, lists } = replayed(look) ?? { blocks: blocksOf(look.scene), lists: shape.lists };
+  const { unit, lists } = shape, blocks = blocksOf(scene);
   const total = unit * 2 ** (lists.length - 1), narrow = width < 600;
-  const left = narrow ? 104 : 170, wide = width - left;
+  const left = narrow ? 108 : 170, wide = width - left;
   const row = (bytes: number) => (lists.length - 1 - Math.log2(bytes / unit)) * ROW + 8;
   const x = (at: number) => left + at / total * wide;
   const nodes: Node[] = [], lines: Node[] = [], side: Node[] = [];
@@ -75,8 +46,8 @@ export function tree(look: Look, width: number): readonly [number, Node[]] {
       || now?.is === 'neighbour' && [now.at, now.at ^ now.bytes].includes(at) && now.bytes === bytes
       || now?.is === 'neighbour' && now.merged && Math.min(now.at, now.at ^ now.bytes) === at
       || now?.is === 'split' && now.at - now.bytes === at;
-    nodes.push(box({ x: x(at) + 1, y: row(bytes), w: bytes / total * wide - 2, h: BOX }, `${name === undefined || name === '' ? 'free' : 'used'}${lit ? ' lit' : ''}`,
-      name || (FONT * `at ${at}`.length + 9 < bytes / total * wide ? `at ${grouped(at)}` : grouped(at)), `${grouped(bytes)} bytes at ${grouped(at)}${name ? `, ${name}` : ', free'}`));
+    nodes.push(box({ x: x(at) + 1, y: row(bytes), w: bytes / total * wide - 2, h: BOX }, `${name === undefined ? 'free' : 'used'}${lit ? ' lit' : ''}`,
+      name ?? (FONT * `at ${at}`.length + 9 < bytes / total * wide ? `at ${grouped(at)}` : grouped(at)), `${grouped(bytes)} bytes at ${grouped(at)}${name ? `, ${name}` : ', free'}`));
   }
   for (const key of inner) {
     const [at, bytes] = key.split(' ').map(Number) as [number, number], half = bytes / 2;
@@ -101,8 +72,8 @@ export function tree(look: Look, width: number): readonly [number, Node[]] {
 
   lists.forEach((list, order) => {
     const bytes = unit * 2 ** order, y = row(bytes), read = now?.is === 'list' && now.bytes === bytes ? now : null;
-    side.push(text(narrow ? 36 : 44, y + 16, grouped(bytes), `size${read ? ' now' : ''}`));
-    let end = narrow ? 42 : 52;
+    side.push(text(narrow ? 40 : 44, y + 16, grouped(bytes), `size${read ? ' now' : ''}`));
+    let end = narrow ? 46 : 52;
     for (const [i, at] of list.entries()) {
       const w = Math.max(FONT * grouped(at).length + 8, 24);
       if (end + 12 + w > left - 14) {
@@ -112,8 +83,8 @@ export function tree(look: Look, width: number): readonly [number, Node[]] {
       side.push(arrow([[end, y + BOX / 2], [end + 10, y + BOX / 2]], 'quiet'), box({ x: end + 11, y: y + 2, w, h: BOX - 4 }, `free${read ? ' lit' : ''}`, grouped(at)));
       end += 11 + w;
     }
-    if (!list.length) side.push(text(end + 4, y + 16, read ? 'empty ✗' : '∅', read ? 'now' : 'note'));
-    else if (read) side.push(text(end + 4, y + 16, '✓', 'now'));
+    if (!list.length) side.push(text(end + 4, y + 16, read ? 'empty ✗' : '∅', read ? 'now start' : 'note'));
+    else if (read) side.push(text(end + 4, y + 16, '✓', 'now start'));
   });
 
   const height = lists.length * ROW + 12;
