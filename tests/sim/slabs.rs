@@ -250,7 +250,7 @@ fn each_option_estimate_lists_decreases_and_increases() {
     let single = setting(&report, "slab_max_order=0");
     assert!(words(single, "decreases").contains("one slab a CPU and cache"), "{single}");
     assert!(words(single, "increases").contains("slabs, each made"), "{single}");
-    let (_, text, _) = exit_and_output(&uslab(&["slabs", shown(&place), "--rows", "2"]));
+    let (_, text, _) = exit_and_output(&uslab(&["slabs", shown(&place), "--rows", "2", "--settings"]));
     for part in [
         "Other numbers that change with these settings:",
         "slab_debug=FZPU by cache (2 of ",
@@ -258,6 +258,13 @@ fn each_option_estimate_lists_decreases_and_increases() {
     ] {
         assert!(text.contains(part), "expected {part:?} in {text}");
     }
+    // Without the option, the section is one line.
+    let (_, text, _) = exit_and_output(&uslab(&["slabs", shown(&place), "--rows", "2"]));
+    assert!(text.ends_with("\n`--settings` shows what other settings of the kernel would cost.\n"), "{text}");
+    refused(
+        &["slabs", shown(&place), "--settings", "--setting", "slab_nomerge"],
+        &["--settings", "--setting"],
+    );
 }
 
 #[test]
@@ -524,7 +531,7 @@ fn arbitrary_numbers_in_slabinfo_cause_no_panic() {
             for place in [path.as_path(), folder.path()] {
                 let Ok(snapshot) = Snapshot::open(place) else { continue };
                 let report = Report::new(&snapshot, Some(8192), Sort::Shrink, &[]).expect("counts");
-                assert!(!report.text(usize::MAX).is_empty());
+                assert!(!report.text(usize::MAX, true).is_empty());
                 assert!(!Change::new(&report, &report).text(3).is_empty());
                 read += 1;
             }

@@ -53,7 +53,7 @@ pub(super) struct Args {
     /// The column by which rows are sorted.
     #[arg(long, value_enum, default_value = "bytes")]
     sort: Sort,
-    /// The number of caches to show.
+    /// The number of rows of each table.
     #[arg(long, value_name = "N", default_value_t = 15)]
     rows: usize,
     /// Show every cache.
@@ -75,9 +75,12 @@ pub(super) struct Args {
     /// cpu_partial=N, sheaf_capacity=N (or P%, a percentage of each cache's capacity), slab_nomerge,
     /// slab_debug=LETTERS,CACHE,... (of F, Z, P and U; without names, all caches). The option may be given
     /// several times. The report names the values that fall and the values that grow, with the change for
-    /// each cache. Default: a selection of options.
+    /// each cache.
     #[arg(long, value_name = "SETTING", conflicts_with = "watch", value_parser = request)]
     setting: Vec<Request>,
+    /// Estimate the changes of a selection of kernel options.
+    #[arg(long, conflicts_with_all = ["watch", "setting"])]
+    settings: bool,
     /// Write the report as a page: FILE, or `-` for standard output. The page is one file for any browser and
     /// needs no network.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "against"])]
@@ -167,13 +170,13 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let page = html.map(|place| (place, report.page(args.rows())));
     let (told, text) = match &args.against {
         None => {
-            let text = report.text(args.rows());
+            let text = report.text(args.rows(), args.settings);
             (SlabsJson { report, change: None }, text)
         }
         Some(later) => {
             let later = args.read(Some(later))?;
             let change = Change::new(&report, &later);
-            let text = format!("{}\n{}", change.text(args.rows()), later.text(args.rows()));
+            let text = format!("{}\n{}", change.text(args.rows()), later.text(args.rows(), args.settings));
             (SlabsJson { report: later, change: Some(change) }, text)
         }
     };
@@ -191,20 +194,22 @@ fn watch(args: &Args, interval: Duration) -> anyhow::Result<Outcome> {
     let terminal = std::io::stdout().is_terminal();
     // The number of rows fits on most terminals.
     let rows = if args.all { usize::MAX } else { args.rows };
-    let mut last: Option<(Report, Instant)> = None;
+    let (mut first, mut last) = (None::<(Report, Instant)>, None::<(Report, Instant)>);
     for reading in 1.. {
         let now = Instant::now();
         let report = args.read(args.place.as_deref())?;
         let mut text = if terminal { "\x1b[H\x1b[2J".to_owned() } else { String::new() };
         text += &report.summary();
-        if let Some((before, then)) = &last {
-            text += &report.rates(before, now.duration_since(*then), rows);
+        if let Some(((first, begun), (before, then))) = first.as_ref().zip(last.as_ref()) {
+            let [time, total] = [then, begun].map(|at| now.duration_since(*at));
+            text += &report.rates((before, time), (first, total), rows);
         }
         text += &format!("\n{}\n", report.table(rows));
         say(&text)?;
         if args.count.is_some_and(|count| reading >= count) {
             break;
         }
+        first.get_or_insert_with(|| (report.clone(), now));
         last = Some((report, now));
         std::thread::sleep(interval);
     }

@@ -15,13 +15,15 @@ pub use settings::{CacheSetting, Capacity, Debug, Difference, Request, Setting};
 pub(crate) use source::cpus_of_ranges;
 pub use source::{Cache, Memory, Snapshot, read_table};
 
-use crate::output::{self, grouped, size};
+use crate::output::{self, grouped, signed, size};
 use crate::replay::Returned;
 use anyhow::bail;
 use serde::Serialize;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
+use std::time::Duration;
 
 /// The option whose effect a report shows for each cache, if the user requests no other option.
 const ALL_DEBUG: &str = "slab_debug=FZPU";
@@ -291,20 +293,24 @@ impl Report {
         });
     }
 
-    /// Formats the report as text, with at most `rows` caches.
-    pub fn text(&self, rows: usize) -> String {
+    /// Formats the report as text, with at most `rows` rows of each table. Other kernel options are shown if
+    /// `settings` is true or if the user requested some.
+    pub fn text(&self, rows: usize, settings: bool) -> String {
         let mut text = String::new();
-        self.write(&mut text, rows).map_or_else(|_| String::new(), |()| text)
+        self.write(&mut text, rows, settings).map_or_else(|_| String::new(), |()| text)
     }
 
-    fn write(&self, f: &mut String, rows: usize) -> std::fmt::Result {
+    fn write(&self, f: &mut String, rows: usize, settings: bool) -> std::fmt::Result {
         self.head(f)?;
         self.sums(f)?;
         writeln!(f, "\n{}", self.table(rows))?;
         for row in self.caches.iter().filter(|row| row.slabs > 0).take(rows.min(5)) {
             writeln!(f, "{}", row.sentence)?;
         }
-        self.write_settings(f, rows)
+        match settings || self.settings_requested {
+            true => self.write_settings(f, rows),
+            false => writeln!(f, "\n`--settings` shows what other settings of the kernel would cost."),
+        }
     }
 
     fn write_settings(&self, f: &mut String, rows: usize) -> std::fmt::Result {
@@ -342,7 +348,6 @@ impl Report {
         for (names, text) in others {
             writeln!(f, "{}: {text}", names.join(", "))?;
         }
-        let rows = if self.settings_requested { rows } else { rows.min(5) };
         let is_shown = |setting: &&Setting| self.settings_requested || setting.setting == ALL_DEBUG;
         self.settings.iter().filter(is_shown).try_for_each(|setting| write_by_cache(f, setting, rows))
     }
@@ -430,7 +435,9 @@ impl Report {
             if let Some(RecordedShrink { until, by_trace, by_tables }) = recorded {
                 writeln!(
                     f,
-                    "The recording has a later shrink: until `{until}`, slabs changed by {} in the model, and by {} in the kernel's tables.",
+                    "The recording has a later shrink: until `{until}`, slabs changed by {} in the model, and by {} in the kernel's tables. Both \
+                     are of the trace's caches and include the slabs that were created and freed around that shrink, so they differ from the \
+                     prediction.",
                     change::difference(-by_trace),
                     change::difference(-by_tables)
                 )?;
@@ -480,19 +487,42 @@ impl Report {
         )
     }
 
-    /// Formats the changes since the report `before`, divided by `time`, per second.
-    pub fn rates(&self, before: &Self, time: std::time::Duration, rows: usize) -> String {
-        let change = Change::new(before, self);
-        let mut changed = change.caches;
-        if changed.is_empty() {
+    /// Formats a table of at most `rows` caches that changed since the first of a series of reports: the change per
+    /// second since the report `before`, which is `time` older, and the change since `first`, which is `total` older.
+    pub fn rates(
+        &self,
+        (before, time): (&Self, Duration),
+        (first, total): (&Self, Duration),
+        rows: usize,
+    ) -> String {
+        let (last, all) = (Change::new(before, self), Change::new(first, self));
+        let changed = |change: &Change| {
+            let caches = change.caches.iter().map(|cache| (cache.name.clone(), (cache.objects, cache.slabs)));
+            caches.collect::<BTreeMap<_, _>>()
+        };
+        let (by_last, by_all) = (changed(&last), changed(&all));
+        // The caches that change now come first.
+        let later = all.caches.iter().filter(|cache| !by_last.contains_key(&cache.name));
+        let names: Vec<_> = last.caches.iter().chain(later).map(|cache| &cache.name).collect();
+        if names.is_empty() {
             return "nothing changed\n".to_owned();
         }
-        changed.truncate(rows.min(5));
+        let [objects, slabs] = ["objects", "slabs"]
+            .map(|what| format!("{what} since the start, {:.0} s ago", total.as_secs_f64()));
+        let mut table = output::table(&["cache", "objects per second", "slabs per second", &objects, &slabs]);
         let each = |count: i64| count as f64 / time.as_secs_f64().max(0.001);
-        let rates = changed.iter().map(|cache| {
-            format!("{} {:+.0} objects, {:+.1} slabs", cache.name, each(cache.objects), each(cache.slabs))
-        });
-        format!("a second: {}\n", rates.collect::<Vec<_>>().join("; "))
+        for name in names.into_iter().take(rows) {
+            let of = |changes: &BTreeMap<String, (i64, i64)>| changes.get(name).copied().unwrap_or_default();
+            let ((objects, slabs), (all_objects, all_slabs)) = (of(&by_last), of(&by_all));
+            table.add_row([
+                name.clone(),
+                format!("{:+.0}", each(objects)),
+                format!("{:+.1}", each(slabs)),
+                signed(all_objects),
+                signed(all_slabs),
+            ]);
+        }
+        output::text(&table)
     }
 
     /// Formats a table of the first `rows` caches.

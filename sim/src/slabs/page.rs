@@ -112,6 +112,40 @@ impl Report {
 mod tests {
     use super::super::{Report, Snapshot, Sort};
 
+    /// Regression test: only five caches were shown, only by their rates, after the words "a second:".
+    #[test]
+    fn rates_are_per_second_next_to_totals_since_the_start() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let table = folder.path().join("slabinfo");
+        let report = |dentries: u64, files: u64| {
+            let row = |name, objects: u64| {
+                let slabs = objects.div_ceil(21);
+                format!(
+                    "{name} {objects} {} 192 21 1 : tunables 0 0 0 : slabdata {slabs} {slabs} 0\n",
+                    slabs * 21
+                )
+            };
+            let text = format!("slabinfo - version: 2.1\n{}{}", row("dentry", dentries), row("filp", files));
+            std::fs::write(&table, text).expect("a file");
+            Report::new(&Snapshot::open(&table).expect("a table"), Some(2), Sort::Bytes, &[]).expect("counts")
+        };
+        let [first, before, now] = [(21, 21), (42, 63), (84, 63)].map(|(a, b)| report(a, b));
+        let rates = |rows| {
+            let [two, ten] = [2, 10].map(std::time::Duration::from_secs);
+            now.rates((&before, two), (&first, ten), rows)
+        };
+        let rows: Vec<Vec<String>> = rates(9)
+            .lines()
+            .filter(|line| line.contains("dentry") || line.contains("filp"))
+            .map(|line| line.split_whitespace().map(str::to_owned).collect())
+            .collect();
+        assert_eq!(rows, [["dentry", "+21", "+1.0", "+63", "+3"], ["filp", "+0", "+0.0", "+42", "+2"]]);
+        assert!(
+            rates(9).contains("objects per second") && rates(9).contains("slabs since the start, 10 s ago")
+        );
+        assert!(!rates(1).contains("filp"), "{}", rates(1));
+    }
+
     #[test]
     fn slabs_page_is_complete_and_escapes_names() {
         let folder = tempfile::tempdir().expect("a folder");
