@@ -5,7 +5,7 @@ use crate::machine::{Machine, MachineError};
 use crate::model::{Knob, Model, Op, Policy};
 use crate::models::bonwick94::{self, Bonwick94};
 use crate::models::magazines01::Magazines01;
-use crate::models::sheaves::{Node, Sheaves};
+use crate::models::sheaves::{self, Node, Sheaves};
 use crate::models::slab::Slab;
 use crate::models::slub::{self, Slub};
 use crate::models::uslab::Uslab;
@@ -52,8 +52,10 @@ pub fn knobs<P: Policy>(design: &str) -> &'static [Knob] {
     }
 }
 
-/// Boot parameters and `sysfs` attributes that are options of every design for which [`LINUX`] can be used.
-static LINUX_KNOBS: [Knob; 5] = [
+/// Boot parameters and `sysfs` attributes of the designs for which [`LINUX`] can be used. A design without sheaves refuses
+/// the first one.
+static LINUX_KNOBS: [Knob; 6] = [
+    sheaves::SHEAF_CAPACITY,
     slub::CPU_PARTIAL_KNOB,
     slub::MIN_PARTIAL_KNOB,
     slub::SLAB_MIN_OBJECTS_KNOB,
@@ -68,18 +70,21 @@ static SHIPPING_KNOBS: [Knob; 3] = [
         name: "capacity",
         means: "objects of a magazine (0: no magazines)",
         range: 0..=MAX_CAPACITY as u64,
+        percent: false,
         default: Uslab::KNOBS[0].default,
     },
     Knob {
         name: "stock",
         means: "magazines that a CPU's stack has room for beyond two; requires capacity",
         range: 0..=u16::MAX as u64,
+        percent: false,
         default: |_, _| STOCK.into(),
     },
     Knob {
         name: "depot_limit",
         means: "full magazines that the depot keeps; requires capacity",
         range: 0..=MAX_DEPOT as u64,
+        percent: false,
         default: |_, _| DEPOT_LIMIT.into(),
     },
 ];
@@ -185,16 +190,21 @@ impl<P: Policy> FromStr for Spec<P> {
         };
         let mut spec = Self { kind, name, ..Self::default() };
         for part in parts {
-            let value = |(key, value): (&str, &str)| Some((key.to_owned(), value.parse::<u64>().ok()?));
-            let Some((key, value)) = part.split_once('=').and_then(value) else {
-                return Err(BadSpec(format!("`{part}` of {name}: expected a knob as KEY=NUMBER")));
+            let not_a_number = || BadSpec(format!("`{part}` of {name}: expected a knob as KEY=NUMBER"));
+            let (key, value) = part.split_once('=').ok_or_else(not_a_number)?;
+            let knob = knobs::<P>(name).iter().find(|knob| knob.name == key);
+            let value = match value.parse::<u64>() {
+                Ok(number) => {
+                    if let Some(knob) = knob.filter(|knob| !knob.range.contains(&number)) {
+                        return Err(BadSpec(format!("{name}: {key}={value}: expected {}", knob.accepts())));
+                    }
+                    number.into()
+                }
+                Err(_) if knob.is_some_and(|knob| knob.percent) => value.into(),
+                Err(_) => return Err(not_a_number()),
             };
-            if let Some(knob) =
-                knobs::<P>(name).iter().find(|knob| knob.name == key && !knob.range.contains(&value))
-            {
-                return Err(BadSpec(format!("{name}: {key}={value}: expected {}", knob.accepts())));
-            }
-            if spec.knobs.insert(key.clone(), value.into()).is_some() {
+            let key = key.to_owned();
+            if spec.knobs.insert(key.clone(), value).is_some() {
                 return Err(BadSpec(format!("`{key}` of {name} is set twice")));
             }
         }
@@ -205,7 +215,9 @@ impl<P: Policy> FromStr for Spec<P> {
 
 impl<P: Policy> fmt::Display for Spec<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let knobs = self.knobs.iter().map(|(key, value)| format!(":{key}={value}"));
+        let value =
+            |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let knobs = self.knobs.iter().map(|(key, of)| format!(":{key}={}", value(of)));
         f.pad(&format!("{}{}", self.name, knobs.collect::<String>()))
     }
 }
@@ -254,8 +266,8 @@ impl<P: Policy> Spec<P> {
             Kind::Slub => self.knobs::<Slub>().map(drop),
             Kind::Sheaves618 => self.knobs::<Sheaves<Slub>>().map(drop),
             Kind::Sheaves => self.knobs::<Sheaves<Node>>().map(drop),
-            // The options are valid for each of the Linux designs.
-            Kind::Linux => self.knobs::<Slub>().map(drop),
+            // The options of the Linux designs are among the options of this design.
+            Kind::Linux => self.knobs::<Sheaves<Node>>().map(drop),
             Kind::Slab => self.knobs::<Slab>().map(drop),
             Kind::Bonwick94 => self.knobs::<Bonwick94>().map(drop),
             Kind::Magazines01 => self.knobs::<Magazines01>().map(drop),
@@ -294,14 +306,22 @@ impl<P: Policy> Spec<P> {
     /// `self`.
     ///
     /// # Errors
-    /// Fails if the stream does not name the traced kernel.
+    /// Fails if the stream does not name the traced kernel, or if its design does not have an option of `self`.
     pub fn as_traced(&self, stream: &Stream) -> Result<Self, Unsupported> {
         if self.kind != Kind::Linux {
             return Ok(self.clone());
         }
         let mut traced = stream.linux.parse::<Self>().map_err(|_| unknown_kernel())?;
         traced.knobs.extend(self.knobs.clone());
+        traced.check().map_err(|error| {
+            Unsupported(format!("the traced kernel's design is {}: {error}", traced.name))
+        })?;
         Ok(traced)
+    }
+
+    /// Returns the design without its options, or `None` if it has no options.
+    pub fn without_options(&self) -> Option<Self> {
+        (!self.knobs.is_empty()).then(|| Self { knobs: <_>::default(), ..*self })
     }
 
     /// Creates the design on the number of CPUs that a stream has, and passes the design to the visitor.
@@ -402,7 +422,10 @@ mod tests {
 
     #[test]
     fn design_is_parsed_from_its_name_and_knobs() {
-        for text in all::<NoPolicy>().map(|(name, _)| name).chain(["slub:cpu_partial=0:min_partial=10"]) {
+        for text in all::<NoPolicy>()
+            .map(|(name, _)| name)
+            .chain(["slub:cpu_partial=0:min_partial=10", "linux:sheaf_capacity=50%"])
+        {
             assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
         }
     }
@@ -461,7 +484,20 @@ mod tests {
             ("slab:limit=0", "slab: limit=0: expected at least 1"),
             ("slab:limit=4:batchcount=5", "slab: batchcount=5: at most `limit`, 4"),
             ("sheaves:slab_max_order=11", "sheaves: slab_max_order=11: expected 0 to 10"),
-            ("linux:sheaf_capacity=1", "linux: unknown field `sheaf_capacity`"),
+            ("slub:sheaf_capacity=1", "slub: unknown field `sheaf_capacity`"),
+            (
+                "linux:sheaf_capacity=70000",
+                "linux: sheaf_capacity=70000: expected 0 to 65536, or P% of each cache's value",
+            ),
+            (
+                "linux:sheaf_capacity=half",
+                "linux: sheaf_capacity=half: expected N objects, up to 65536, or P%, such as 50%",
+            ),
+            (
+                "sheaves:sheaf_capacity=10001%",
+                "sheaves: sheaf_capacity=10001%: expected P%, with P from 0 to 10000",
+            ),
+            ("sheaves:min_partial=50%", "`min_partial=50%` of sheaves: expected a knob as KEY=NUMBER"),
             ("bonwick94:limit=1", "bonwick94: unknown field `limit`"),
             ("uslab:capacity=65", "uslab: capacity=65: expected 0 to 64"),
             ("uslab:capacity=8:depot_limit=4097", "uslab: depot_limit=4097: expected 0 to 4096"),

@@ -29,6 +29,8 @@ pub struct Knob {
     pub means: &'static str,
     /// The range of accepted values.
     pub range: RangeInclusive<u64>,
+    /// `true` if the option also accepts `P%`, a percentage of the value that each cache has without the option.
+    pub percent: bool,
     /// Returns the default value for a cache with objects of `size` bytes on a machine with `cpus` CPUs.
     pub default: fn(size: usize, cpus: u32) -> u64,
 }
@@ -37,7 +39,12 @@ impl Knob {
     /// Returns a description of the accepted values.
     pub fn accepts(&self) -> String {
         let (least, most) = (self.range.start(), self.range.end());
-        if *most >= u32::MAX.into() { format!("at least {least}") } else { format!("{least} to {most}") }
+        let of_each = if self.percent { ", or P% of each cache's value" } else { "" };
+        if *most >= u32::MAX.into() {
+            format!("at least {least}{of_each}")
+        } else {
+            format!("{least} to {most}{of_each}")
+        }
     }
 }
 

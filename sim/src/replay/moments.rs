@@ -21,8 +21,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
 use uslab_buddy::{Order, PAGE_SIZE, PageAllocator, ZoneInfo, ZoneKind};
-use uslab_engine::design::{CacheCounts, Locks};
-use uslab_engine::designs::{Spec, Visitor};
+use uslab_engine::design::{CacheCounts, Locks, Unsupported};
+use uslab_engine::designs::{DesignError, Spec, Visitor};
 use uslab_engine::{Design, Engine, EngineError, MAX_MACHINE_MEMORY, Paths, Policy, Stream};
 
 /// A comparison of designs with a kernel.
@@ -49,6 +49,9 @@ pub struct DesignReport {
 pub struct DesignRun {
     /// The design, with its options.
     pub design: String,
+    /// `true` if the design or its options are not the traced kernel's. A difference from the kernel's tables is
+    /// then an effect of the design, and otherwise an error of the model.
+    pub is_other: bool,
     /// The first violated conservation invariant, with the operation at which the run ended.
     pub violated: Option<String>,
     /// The bytes of memory that the design's machine needed in addition to the memory that the traced kernel
@@ -58,11 +61,71 @@ pub struct DesignRun {
     pub paths: Paths,
     /// The number of shared locks that the design would have taken; 0 if it does not count locks.
     pub locks: Locks,
+    /// The caches whose sheaves or magazines have another capacity than without the design's options.
+    pub capacities: Capacities,
     /// The moments for which the kernel has tables.
     pub moments: Vec<Moment>,
     /// The design's counts at the moment `before`, indexed by cache number.
     #[serde(skip)]
     pub before: Vec<CacheCounts>,
+}
+
+/// The effect of a design's options on the capacity of sheaves or magazines.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Capacities {
+    /// The number of caches with a capacity.
+    pub caches: u64,
+    /// The number of caches whose capacity is larger than without the options.
+    pub raised: u64,
+    /// The number of caches whose capacity is smaller than without the options.
+    pub lowered: u64,
+    /// The cache whose capacity grows by the largest factor: its name, and the objects without and with the options.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub most_raised: Option<(String, u64, u64)>,
+}
+
+impl Capacities {
+    /// Compares the capacities of a stream's caches with those of the design without options.
+    fn new<P: Policy>(spec: &Spec<P>, stream: &Stream) -> Result<Self, DesignError> {
+        let Some(plain) = spec.without_options() else { return Ok(Self::default()) };
+        let with = spec.on(stream, CapacityOf(stream))??;
+        let without = plain.on(stream, CapacityOf(stream))??;
+        let all = stream.caches.iter().zip(without.into_iter().zip(with));
+        let all: Vec<_> = all.filter(|(_, (without, with))| without.max(with) > &0).collect();
+        let count = |of: fn(u64, u64) -> bool| all.iter().filter(|(_, (a, b))| of(*a, *b)).count() as u64;
+        let raised = all.iter().filter(|(_, (without, with))| with > without);
+        // The factor is that of the capacities plus one, because a capacity may be 0.
+        let most = raised.max_by(|(_, (a, b)), (_, (c, d))| ((b + 1) * (c + 1)).cmp(&((d + 1) * (a + 1))));
+        Ok(Self {
+            caches: all.len() as u64,
+            raised: count(|without, with| with > without),
+            lowered: count(|without, with| with < without),
+            most_raised: most.map(|(cache, (without, with))| (cache.name.clone(), *without, *with)),
+        })
+    }
+}
+
+impl fmt::Display for Capacities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { caches, raised, lowered, most_raised } = self;
+        write!(f, "the options raise the capacity of sheaves or magazines in {raised} of {caches} caches")?;
+        if let Some((name, without, with)) = most_raised {
+            write!(f, " (most in {name}, from {without} to {with} objects)")?;
+        }
+        write!(f, " and lower it in {lowered}")
+    }
+}
+
+/// Returns the capacity of each cache in a design that has served no operation.
+struct CapacityOf<'s>(&'s Stream);
+
+impl Visitor for CapacityOf<'_> {
+    type Out = Result<Vec<u64>, Unsupported>;
+
+    fn visit<D: Design>(self, mut design: D) -> Self::Out {
+        self.0.caches.iter().try_for_each(|cache| design.learn(cache))?;
+        Ok((0..self.0.caches.len() as u32).map(|cache| design.counts(cache).capacity).collect())
+    }
 }
 
 /// The counts of a design and of the kernel at a moment.
@@ -302,7 +365,8 @@ pub fn designs<P: Policy>(
             }
         };
         drop(stage);
-        designs.push(DesignRun { added_memory: added, ..run });
+        let capacities = Capacities::new(spec, stream).map_err(|error| wrong(error.to_string()))?;
+        designs.push(DesignRun { added_memory: added, capacities, ..run });
     }
     // A design that began with other tables is compared with the traced kernel only in the prediction.
     let beside = if other.is_some() { 1 } else { designs.len() };
@@ -313,6 +377,9 @@ pub fn designs<P: Policy>(
         linux.as_ref().zip(spec).is_some_and(|(linux, spec)| linux.to_string() != spec.to_string())
     };
     let is_other: Vec<_> = specs.iter().map(is_other).collect();
+    for (run, is_other) in designs.iter_mut().zip(&is_other) {
+        run.is_other = *is_other;
+    }
     for (run, is_other) in designs.iter_mut().zip(is_other).take(beside) {
         for moment in &mut run.moments {
             moment.find_causes(is_other, &traced, &tables, &tallies, &guessed);
@@ -543,7 +610,17 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
         }
         let (paths, locks) = (engine.design().paths(), engine.design().locks());
         let before = before.unwrap_or_default();
-        Ok(DesignRun { design: self.design, violated, added_memory: 0, paths, locks, moments, before })
+        Ok(DesignRun {
+            design: self.design,
+            is_other: false,
+            violated,
+            added_memory: 0,
+            paths,
+            locks,
+            capacities: Capacities::default(),
+            moments,
+            before,
+        })
     }
 }
 
@@ -699,6 +776,11 @@ impl Moment {
 /// The number of caches to show; the cache in which a design differs most comes first.
 const WORST: usize = 10;
 
+/// The explanation of the table of sums.
+const LEGEND: &str = "difference: of the slabs of each cache from the traced kernel's, in all; an error for the traced kernel's own design, \
+    an effect for another one. if nothing changed: the same for the table of `before`. skill: the first divided by the second. \
+    in band: caches whose slabs are in the range that holds nine of ten.\n";
+
 impl fmt::Display for DesignReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(prediction) = &self.prediction {
@@ -712,7 +794,19 @@ impl fmt::Display for DesignReport {
             writeln!(f, "Missing: {missing}")?;
         }
         for run in &self.designs {
-            writeln!(f, "{}: {}", run.design, run.paths)?;
+            write!(f, "{}: {}", run.design, run.paths)?;
+            match run.locks {
+                locks if locks == Locks::default() => writeln!(f, "; locks are not counted")?,
+                Locks { lists, depot } => writeln!(
+                    f,
+                    "; locks: {} of slab lists, {} of barns or depots",
+                    grouped(lists),
+                    grouped(depot)
+                )?,
+            }
+            if run.capacities.raised + run.capacities.lowered > 0 {
+                writeln!(f, "{}: {}", run.design, run.capacities)?;
+            }
             if run.added_memory > 0 {
                 writeln!(
                     f,
@@ -726,6 +820,10 @@ impl fmt::Display for DesignReport {
                 writeln!(f, "{}: A CONSERVATION LAW DOES NOT HOLD: {violated}", run.design)?;
             }
         }
+        writeln!(
+            f,
+            "The percentages are of operations, by where they were served; `slab` includes operations without a lock (a compare-and-swap on a slab)."
+        )?;
         if self.designs.iter().all(|run| run.moments.is_empty()) {
             return writeln!(
                 f,
@@ -737,18 +835,21 @@ impl fmt::Display for DesignReport {
             "moment",
             "slabs",
             "kernel",
-            "sum of errors",
+            "difference",
             "if nothing changed",
             "skill",
             "within 2 %",
             "or a slab",
             "in band",
-            "active objects: error",
+            "active objects: difference",
             "of a change",
         ]);
+        // The prediction shows the second design.
+        let compared = if self.prediction.is_some() { &self.designs[..1] } else { &self.designs };
         for (run, moment) in
-            self.designs.iter().flat_map(|run| run.moments.iter().map(move |moment| (run, moment)))
+            compared.iter().flat_map(|run| run.moments.iter().map(move |moment| (run, moment)))
         {
+            let accuracy = |text: String| if run.is_other { "-".to_owned() } else { text };
             let near = moment.slabs.caches_over_100;
             sums.add_row([
                 run.design.clone(),
@@ -757,22 +858,22 @@ impl fmt::Display for DesignReport {
                 grouped(moment.slabs.kernel),
                 grouped(moment.slabs.absolute_error),
                 grouped(moment.slabs.unchanged_error),
-                moment.slabs.skill.map_or_else(String::new, |skill| format!("{skill:.2}")),
-                format!("{} of {}", near.within_2_percent, near.n),
-                format!("{} of {}", near.within_2_percent_or_a_slab, near.n),
-                format!("{} of {}", moment.slabs.in_band, moment.caches.len()),
+                accuracy(moment.slabs.skill.map_or_else(String::new, |skill| format!("{skill:.2}"))),
+                accuracy(format!("{} of {}", near.within_2_percent, near.n)),
+                accuracy(format!("{} of {}", near.within_2_percent_or_a_slab, near.n)),
+                accuracy(format!("{} of {}", moment.slabs.in_band, moment.caches.len())),
                 grouped(moment.active_objs.absolute_error),
                 grouped(moment.active_objs.absolute_change),
             ]);
         }
-        writeln!(f, "\n{}", text(&sums))?;
+        writeln!(f, "\n{}{LEGEND}", text(&sums))?;
         // The kernel's pages are the same for each design.
         let moments = self.designs.first().map_or(&[][..], |run| &run.moments);
         kernel_pages::show(f, moments.iter().filter_map(|m| Some((m.name.as_str(), m.pages.as_ref()?))))?;
         let all = self.designs.iter().flat_map(|run| run.moments.iter().map(|at| (&*run.design, at)));
         let pages = all.filter_map(|(design, at)| Some((design, &*at.name, at.pages.as_ref()?)));
         kernel_pages::show_designs(f, &pages.collect::<Vec<_>>())?;
-        for run in &self.designs {
+        for run in compared {
             for moment in &run.moments {
                 let mut worst: Vec<_> = moment
                     .caches
@@ -784,7 +885,11 @@ impl fmt::Display for DesignReport {
                 if worst.is_empty() {
                     continue;
                 }
-                writeln!(f, "\n{} at `{}`, the caches with the largest errors:", run.design, moment.name)?;
+                writeln!(
+                    f,
+                    "\n{} at `{}`, the caches that differ most from the traced kernel:",
+                    run.design, moment.name
+                )?;
                 for (error, cache) in worst.into_iter().take(WORST) {
                     writeln!(
                         f,

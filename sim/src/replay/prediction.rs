@@ -173,22 +173,10 @@ impl Prediction {
         Self { from: from.design.clone(), to: to.design.clone(), locks, moments: moments.collect() }
     }
 
-    /// Describes the effect of the changed options: a sentence for each recorded table, and a sentence about
-    /// locks.
+    /// Describes the effect of the changed options in a sentence for each recorded table.
     pub(super) fn answer(&self) -> String {
-        let mut said: Vec<_> =
-            self.moments.iter().map(|moment| moment.answer(&self.from, &self.to)).collect();
-        let (then, now) = self.locks;
-        if then != Locks::default() || now != Locks::default() {
-            said.push(format!(
-                "Locks of slab lists would be taken {} times instead of {}, locks of barns or depots {} times instead of {}.",
-                grouped(now.lists),
-                grouped(then.lists),
-                grouped(now.depot),
-                grouped(then.depot)
-            ));
-        }
-        said.join("\n")
+        let answers = self.moments.iter().map(|moment| moment.answer(&self.from, &self.to));
+        answers.collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -209,7 +197,12 @@ impl PredictedMoment {
         let (then, now) = (sum(|cache| cache.pages.0), sum(|cache| cache.pages.1));
         let grow = self.caches.iter().filter(|cache| cache.pages.1 > cache.pages.0).count();
         let shrink = self.caches.iter().filter(|cache| cache.pages.1 < cache.pages.0).count();
-        let mut most: Vec<_> = self.caches.iter().filter(|cache| cache.pages.1 != cache.pages.0).collect();
+        // Only caches that change as the sum does explain it.
+        let explains = |cache: &&Predicted| {
+            let change = cache.pages.1.cmp(&cache.pages.0);
+            change.is_ne() && (now == then || change == now.cmp(&then))
+        };
+        let mut most: Vec<_> = self.caches.iter().filter(explains).collect();
         most.sort_by_key(|cache| (std::cmp::Reverse(cache.pages.1.abs_diff(cache.pages.0)), &cache.name));
         let most = most.iter().take(3).map(|cache| {
             let sign = if cache.pages.1 > cache.pages.0 { '+' } else { '-' };
@@ -323,21 +316,35 @@ impl fmt::Display for Prediction {
                     .max(cache.real.unwrap_or(cache.traced).abs_diff(cache.traced))
             };
             caches.sort_by_key(|cache| (std::cmp::Reverse(moved(cache)), &cache.name));
-            let mut rows =
-                table(&["cache", "traced", "predicted", "band", "real", "chance", "objects a slab"]);
+            let mut columns = vec!["cache", "traced", "predicted", "band", "objects a slab"];
+            if moment.real.is_some() {
+                columns.extend(["real", "chance"]);
+            }
+            let mut rows = table(&columns);
             for cache in caches.into_iter().filter(|cache| moved(cache) > 0).take(15) {
                 let (then, now, _) = cache.objects_per_slab;
-                rows.add_row([
+                let mut row = vec![
                     cache.name.clone(),
                     grouped(cache.traced),
                     grouped(cache.predicted),
                     format!("{} to {}", grouped(cache.band[0]), grouped(cache.band[1])),
-                    cache.real.map_or_else(String::new, grouped),
-                    grouped(cache.noise),
                     if then == now { now.to_string() } else { format!("{then} -> {now}") },
-                ]);
+                ];
+                if moment.real.is_some() {
+                    row.extend([cache.real.map_or_else(|| "-".to_owned(), grouped), grouped(cache.noise)]);
+                }
+                rows.add_row(row);
             }
             write!(f, "{}", text(&rows))?;
+        }
+        if self.moments.iter().any(|moment| !moment.caches.is_empty()) {
+            writeln!(
+                f,
+                "traced: the kernel's table. predicted: the slabs of {}, corrected by the error of {}, so a comparison without --predict may \
+                 show others. band: holds the real number for nine of ten caches. real: by --beside. chance: the difference between boots \
+                 with equal options (--again).",
+                self.to, self.from
+            )?;
         }
         Ok(())
     }
@@ -376,6 +383,29 @@ mod tests {
         assert_eq!(slabs(Some(&at(100, 96, 16)), &at(100, 190, 8)), 198);
         assert_eq!(slabs(Some(&at(1, 9, 16)), &at(1, 2, 16)), 0);
         assert_eq!(slabs(None, &at(0, 7, 16)), 7);
+    }
+
+    /// Regression test: a fall of all slabs was explained by caches that grow.
+    #[test]
+    fn sum_is_explained_by_caches_that_change_in_its_direction() {
+        let cache = |name: &str, then, now| Predicted {
+            name: name.to_owned(),
+            traced: then,
+            predicted: now,
+            band: band(now, 0),
+            real: None,
+            noise: 0,
+            objects_per_slab: (8, 8, None),
+            pages: (then, now, None),
+            held: (0, 0),
+        };
+        let answer = |caches| {
+            PredictedMoment { name: "end".to_owned(), caches, real: None }.answer("linux", "sheaves")
+        };
+        let falls = answer(vec![cache("up", 100, 900), cache("down", 1000, 100), cache("low", 300, 200)]);
+        assert!(falls.ends_with("1 caches grow, 2 shrink, mostly down -3.52 MiB, low -0.39 MiB."), "{falls}");
+        let grows = answer(vec![cache("up", 100, 900), cache("down", 300, 100)]);
+        assert!(grows.ends_with("mostly up +3.12 MiB."), "{grows}");
     }
 
     #[test]

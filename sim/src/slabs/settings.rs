@@ -12,14 +12,13 @@ use std::cmp::Reverse;
 use std::fmt::{self, Display};
 use std::str::FromStr;
 use uslab::{Geometry, OrderRule};
+pub use uslab_engine::models::sheaves::Capacity;
 
 /// Size of an empty sheaf in bytes, without its pointers to objects.
 const SHEAF: u64 = 32;
 const WORD: u64 = 8;
 /// The letters of the kernel option `slab_debug=` that change the layout of a cache or its code paths.
 const LETTERS: &str = "FZPU";
-/// The largest sheaf capacity that a user may request, in objects.
-const MAX_SHEAF_CAPACITY: u64 = 1 << 16;
 
 /// The estimated effect of another kernel option.
 #[derive(Clone, Debug, Serialize)]
@@ -127,24 +126,6 @@ pub enum Request {
     Debug(Debug),
 }
 
-/// The capacity of a sheaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Capacity {
-    /// A number of objects, for all caches.
-    Objects(u64),
-    /// A percentage of each cache's present capacity.
-    Percent(u64),
-}
-
-impl Capacity {
-    fn of(self, capacity: u64) -> u64 {
-        match self {
-            Self::Objects(objects) => objects,
-            Self::Percent(percent) => capacity * percent / 100,
-        }
-    }
-}
-
 /// Debugging of all caches or of some caches, by the letters of the kernel option `slab_debug=`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Debug {
@@ -168,17 +149,12 @@ impl FromStr for Request {
             "slab_max_order" => Self::MaxOrder(number(10)? as u8),
             "slab_min_objects" => Self::MinObjects(number(1 << 15)? as u32),
             "cpu_partial" => Self::CpuPartial(number(1 << 20)?),
-            "sheaf_capacity" => Self::SheafCapacity(match value.and_then(|value| value.strip_suffix('%')) {
-                None => Capacity::Objects(number(MAX_SHEAF_CAPACITY).map_err(|_| {
-                    anyhow::anyhow!(
-                        "expected sheaf_capacity=N objects (up to {MAX_SHEAF_CAPACITY}), or sheaf_capacity=P%, such as 50%"
-                    )
-                })?),
-                Some(percent) => match percent.parse().ok().filter(|percent| *percent <= 10_000) {
-                    Some(percent) => Capacity::Percent(percent),
-                    None => bail!("expected sheaf_capacity=P%, with P from 0 to 10000"),
-                },
-            }),
+            "sheaf_capacity" => Self::SheafCapacity(
+                value
+                    .unwrap_or_default()
+                    .parse()
+                    .map_err(|error| anyhow::anyhow!("expected sheaf_capacity={error}"))?,
+            ),
             "slab_nomerge" if value.is_none() => Self::NoMerge,
             "slab_debug" => {
                 let mut parts = value.unwrap_or(LETTERS).split(',');
@@ -205,8 +181,7 @@ impl Display for Request {
             Self::MaxOrder(order) => write!(f, "slab_max_order={order}"),
             Self::MinObjects(objects) => write!(f, "slab_min_objects={objects}"),
             Self::CpuPartial(objects) => write!(f, "cpu_partial={objects}"),
-            Self::SheafCapacity(Capacity::Objects(objects)) => write!(f, "sheaf_capacity={objects}"),
-            Self::SheafCapacity(Capacity::Percent(percent)) => write!(f, "sheaf_capacity={percent}%"),
+            Self::SheafCapacity(capacity) => write!(f, "sheaf_capacity={capacity}"),
             Self::NoMerge => f.write_str("slab_nomerge"),
             Self::Debug(Debug { letters, caches }) => {
                 write!(f, "slab_debug={letters}")?;
@@ -612,6 +587,11 @@ impl SettingContext<'_> {
             size(arrays[1])
         );
         let mut setting = self.setting(about, caches);
+        let raised =
+            of.iter().filter(|(_, layers)| capacity.of(layers.sheaf_capacity) > layers.sheaf_capacity);
+        if raised.clone().count() > 0 {
+            setting.increases.push(format!("sheaves: of {} of {} caches", raised.count(), of.len()));
+        }
         let trips = "trips to barns and slabs, each under a lock";
         let per_mille = |part: u64, all: u64| (1000 * part + all / 2) / all.max(1);
         match (sums[0], sums[1]) {
@@ -820,7 +800,7 @@ mod tests {
         assert!(half.direction.starts_with("falls by up to") && half.decreases.is_empty(), "{half:?}");
         assert_eq!(half.increases, ["trips to barns and slabs, each under a lock: about 2.0 times as many"]);
         let double = of(Capacity::Percent(200));
-        assert!(double.change.least > 0 && double.increases.is_empty(), "{double:?}");
+        assert!(double.change.least > 0 && double.increases == ["sheaves: of 1 of 1 caches"], "{double:?}");
         assert_eq!(of(Capacity::Objects(60)).change, Difference::default());
         let none = of(Capacity::Objects(0));
         assert_eq!((none.then, none.change.most), (Bounds::default(), -4 * 512));

@@ -222,7 +222,7 @@ fn each_workload_ends_on_any_number_of_cpus() {
                 point::<Uslab>(uslab::Knobs::default(), workload, cpus, 1),
                 point::<Slub>(slub::Knobs::default(), workload, cpus, 1),
                 point::<Sheaves<Node>>(
-                    sheaves::Knobs { sheaf_capacity: Some(28), ..<_>::default() },
+                    sheaves::Knobs { sheaf_capacity: Some(sheaves::Capacity::Objects(28)), ..<_>::default() },
                     workload,
                     cpus,
                     1,

@@ -85,6 +85,7 @@ impl Policy for Magazines01 {
         name: "magsize",
         means: "objects of a magazine at first",
         range: 1..=u32::MAX as u64,
+        percent: false,
         default: |size, cpus| by_geometry::<Self>(size, cpus, |geometry| sizes(geometry.stride()).first),
     }];
     const LISTS: &'static [&'static str] = bonwick94::Bonwick94::LISTS;

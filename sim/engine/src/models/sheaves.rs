@@ -43,6 +43,8 @@ use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
 use std::collections::VecDeque;
+use std::fmt;
+use std::str::FromStr;
 use uslab::{Geometry, GeometryError};
 use uslab_magazine::Cpus;
 
@@ -50,9 +52,9 @@ use uslab_magazine::Cpus;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// The number of objects in a sheaf, for all caches; 0 disables sheaves. `None` uses the recorded value, or else
-    /// the value that the kernel computes.
-    pub sheaf_capacity: Option<usize>,
+    /// The capacity of sheaves; 0 disables sheaves. `None` uses the recorded value, or else the value that the kernel
+    /// computes.
+    pub sheaf_capacity: Option<Capacity>,
     /// The option `cpu_partial` of `slub`.
     pub cpu_partial: Option<u32>,
     /// The option `min_partial` of `slub`.
@@ -63,6 +65,84 @@ pub struct Knobs {
     pub slab_min_order: Option<u8>,
     /// The option [`slub::Knobs::slab_max_order`].
     pub slab_max_order: Option<u8>,
+}
+
+/// The capacity of a sheaf: the text `N` is a number of objects, and `P%` a percentage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "NumberOrText")]
+pub enum Capacity {
+    /// A number of objects, for all caches.
+    Objects(u64),
+    /// A percentage of each cache's present capacity.
+    Percent(u64),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NumberOrText {
+    Number(u64),
+    Text(String),
+}
+
+/// The error of a text that is not a [`Capacity`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadCapacity {
+    /// Neither a number of objects nor a percentage.
+    #[error("N objects, up to {most}, or P%, such as 50%", most = Capacity::MAX_OBJECTS)]
+    Form,
+    /// The percentage is not a number or is too large.
+    #[error("P%, with P from 0 to {most}", most = Capacity::MAX_PERCENT)]
+    Percent,
+}
+
+impl Capacity {
+    /// The largest capacity in objects.
+    pub const MAX_OBJECTS: u64 = 1 << 16;
+    /// The largest percentage.
+    pub const MAX_PERCENT: u64 = 10_000;
+
+    /// Returns the capacity for a cache whose capacity is `present` without the option.
+    pub fn of(self, present: u64) -> u64 {
+        match self {
+            Self::Objects(objects) => objects,
+            Self::Percent(percent) => (present * percent / 100).min(Self::MAX_OBJECTS),
+        }
+    }
+}
+
+impl FromStr for Capacity {
+    type Err = BadCapacity;
+
+    fn from_str(text: &str) -> Result<Self, BadCapacity> {
+        let number = |text: &str, most| text.parse::<u64>().ok().filter(|number| *number <= most);
+        match text.strip_suffix('%') {
+            Some(percent) => {
+                number(percent, Self::MAX_PERCENT).map(Self::Percent).ok_or(BadCapacity::Percent)
+            }
+            None => number(text, Self::MAX_OBJECTS).map(Self::Objects).ok_or(BadCapacity::Form),
+        }
+    }
+}
+
+impl fmt::Display for Capacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Objects(objects) => write!(f, "{objects}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+impl TryFrom<NumberOrText> for Capacity {
+    type Error = String;
+
+    fn try_from(from: NumberOrText) -> Result<Self, String> {
+        let text = match from {
+            NumberOrText::Number(number) => number.to_string(),
+            NumberOrText::Text(text) => text,
+        };
+        text.parse().map_err(|error| format!("sheaf_capacity={text}: expected {error}"))
+    }
 }
 
 impl Knobs {
@@ -132,10 +212,11 @@ struct Cpu {
     rcu: Vec<Object>,
 }
 
-const SHEAF_CAPACITY: Knob = Knob {
+pub(crate) const SHEAF_CAPACITY: Knob = Knob {
     name: "sheaf_capacity",
     means: "objects of a sheaf (0: no sheaves)",
-    range: 0..=u32::MAX as u64,
+    range: 0..=Capacity::MAX_OBJECTS,
+    percent: true,
     default: |size, cpus| by_geometry::<Slub>(size, cpus, |geometry| capacity_by_size(geometry.stride())),
 };
 
@@ -166,9 +247,9 @@ impl<B: SlabLayer> Policy for Sheaves<B> {
     }
     fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
         let recorded = info.sheaf_capacity.map(|capacity| capacity as usize);
-        let computed = || B::capacity(&info.name, geometry.stride());
+        let present = recorded.unwrap_or_else(|| B::capacity(&info.name, geometry.stride()));
         Self {
-            capacity: knobs.sheaf_capacity.or(recorded).unwrap_or_else(computed),
+            capacity: knobs.sheaf_capacity.map_or(present, |capacity| capacity.of(present as u64) as usize),
             cpus: vec![Cpu::default(); cpus.count() as usize],
             full: vec![],
             empty: 0,

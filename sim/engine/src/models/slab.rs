@@ -109,6 +109,7 @@ impl Policy for Slab {
             name: "limit",
             means: "objects of a CPU's array",
             range: 1..=u32::MAX as u64,
+            percent: false,
             default: |size, cpus| {
                 by_geometry::<Slab>(size, cpus, |geometry| limit(geometry.stride()) as usize)
             },
@@ -117,6 +118,7 @@ impl Policy for Slab {
             name: "batchcount",
             means: "objects that move at once, half of limit where it is not set",
             range: 1..=u32::MAX as u64,
+            percent: false,
             default: |size, cpus| {
                 by_geometry::<Slab>(size, cpus, |geometry| limit(geometry.stride()).div_ceil(2) as usize)
             },
@@ -125,6 +127,7 @@ impl Policy for Slab {
             name: "shared",
             means: "batches that the shared array has room for",
             range: 0..=u32::MAX as u64,
+            percent: false,
             default: |size, cpus| {
                 by_geometry::<Slab>(size, cpus, |geometry| shared(geometry.stride(), cpus) as usize)
             },

@@ -89,6 +89,7 @@ pub(crate) const CPU_PARTIAL_KNOB: Knob = Knob {
     name: "cpu_partial",
     means: "objects that a CPU's partial slabs are to have room for (0: one such slab)",
     range: 0..=u32::MAX as u64,
+    percent: false,
     default: |size, cpus| {
         by_geometry::<Slub>(size, cpus, |geometry| Knobs::default().cpu_partial(geometry.stride()) as usize)
     },
@@ -97,24 +98,28 @@ pub(crate) const MIN_PARTIAL_KNOB: Knob = Knob {
     name: "min_partial",
     means: "empty slabs that stay on the list of the node",
     range: 0..=u32::MAX as u64,
+    percent: false,
     default: |size, cpus| by_geometry::<Slub>(size, cpus, Geometry::min_partial),
 };
 pub(crate) const SLAB_MIN_OBJECTS_KNOB: Knob = Knob {
     name: "slab_min_objects",
     means: "objects that a slab is to hold, if its order allows it (0: by the number of CPUs)",
     range: 0..=u32::MAX as u64,
+    percent: false,
     default: |_, cpus| OrderRule::for_cpus(cpus).min_objects.into(),
 };
 pub(crate) const SLAB_MIN_ORDER_KNOB: Knob = Knob {
     name: "slab_min_order",
     means: "smallest order of a slab",
     range: 0..=MAX_LINUX_ORDER as u64,
+    percent: false,
     default: |_, cpus| OrderRule::for_cpus(cpus).min_order.into(),
 };
 pub(crate) const SLAB_MAX_ORDER_KNOB: Knob = Knob {
     name: "slab_max_order",
     means: "largest order of a slab that holds more than one object",
     range: 0..=MAX_LINUX_ORDER as u64,
+    percent: false,
     default: |_, cpus| OrderRule::for_cpus(cpus).max_order.into(),
 };
 
@@ -162,6 +167,7 @@ impl Policy for Slub {
             name: "cpus",
             means: "number of CPUs of the policy",
             range: 1..=u32::MAX as u64,
+            percent: false,
             default: |_, cpus| cpus.into(),
         },
     ];

@@ -162,18 +162,21 @@ impl Policy for Uslab {
             name: "capacity",
             means: "objects of a magazine (0: no magazines)",
             range: 0..=MAX_CAPACITY as u64,
+            percent: false,
             default: |size, cpus| by_size(size, cpus, |sizes| sizes.capacity),
         },
         Knob {
             name: "first_fill",
             means: "objects that a cache's first fill asks for",
             range: 1..=MAX_CAPACITY as u64,
+            percent: false,
             default: |size, cpus| by_size(size, cpus, |sizes| sizes.first_fill),
         },
         Knob {
             name: "stock",
             means: "magazines that a CPU's stack has room for beyond two",
             range: 0..=u16::MAX as u64,
+            percent: false,
             default: |size, cpus| {
                 by_size(size, cpus, |sizes| (sizes.reach / sizes.capacity).saturating_sub(2))
             },
@@ -182,6 +185,7 @@ impl Policy for Uslab {
             name: "depot_limit",
             means: "full magazines that the depot keeps",
             range: 0..=MAX_DEPOT as u64,
+            percent: false,
             default: |size, cpus| by_size(size, cpus, |sizes| sizes.depot_limit),
         },
     ];

@@ -8,9 +8,14 @@ use proptest::prelude::*;
 /// The object size in bytes, at which a slab holds eight objects.
 const SIZE: u32 = 4096;
 
-fn knobs(sheaf_capacity: usize, min_partial: usize) -> Knobs {
+fn knobs(sheaf_capacity: u64, min_partial: usize) -> Knobs {
     let (cpu_partial, min_partial) = (Some(0), Some(min_partial));
-    Knobs { sheaf_capacity: Some(sheaf_capacity), cpu_partial, min_partial, ..Knobs::default() }
+    Knobs {
+        sheaf_capacity: Some(Capacity::Objects(sheaf_capacity)),
+        cpu_partial,
+        min_partial,
+        ..Knobs::default()
+    }
 }
 /// Runs a script with sheaves of two objects, under the rules of 7.x.
 fn play(min_partial: usize, play: impl FnOnce(&mut Script<'_, Sheaves<Node>>)) {
@@ -183,15 +188,31 @@ fn linux_6_18_uses_sheaves_in_two_caches() {
     });
 }
 
+fn capacity_with<B: SlabLayer>(knobs: &Knobs, name: &str, size: usize, recorded: Option<u32>) -> usize {
+    let info = CacheInfo {
+        sheaf_capacity: recorded,
+        ..CacheInfo::new(name, crate::stream::Kind::Named, size as u32)
+    };
+    let geometry = Sheaves::<B>::geometry(size, CPUS, &Knobs::default()).unwrap();
+    Sheaves::<B>::new(&info, Cpus::simulated(CPUS, 1).unwrap(), &geometry, knobs).capacity
+}
+
+#[test]
+fn percent_of_sheaf_capacity_is_of_each_cache() {
+    let sizes = [8, 256, 1024, 4096];
+    let with = |text: &str, recorded| {
+        let knobs: Knobs = serde_json::from_value(serde_json::json!({ "sheaf_capacity": text })).unwrap();
+        sizes.map(|size| capacity_with::<Node>(&knobs, "x", size, recorded))
+    };
+    assert_eq!((with("50%", None), with("200%", None)), ([30, 14, 6, 2], [120, 56, 24, 8]));
+    assert_eq!((with("50%", Some(7)), with("50%", Some(0))), ([3; 4], [0; 4]), "of the recorded capacity");
+    assert_eq!(with("30", None), [30; 4]);
+}
+
 #[test]
 fn recorded_sheaf_capacity_overrides_the_size_rule() {
     fn capacity<B: SlabLayer>(name: &str, size: usize, recorded: Option<u32>) -> usize {
-        let info = CacheInfo {
-            sheaf_capacity: recorded,
-            ..CacheInfo::new(name, crate::stream::Kind::Named, size as u32)
-        };
-        let geometry = Sheaves::<B>::geometry(size, CPUS, &Knobs::default()).unwrap();
-        Sheaves::<B>::new(&info, Cpus::simulated(CPUS, 1).unwrap(), &geometry, &Knobs::default()).capacity
+        capacity_with::<B>(&Knobs::default(), name, size, recorded)
     }
     let sizes = [8, 248, 256, 1016, 1024, 4088, 4096, 8192];
     assert_eq!(sizes.map(|size| capacity::<Node>("x", size, None)), [60, 60, 28, 28, 12, 12, 4, 4]);
