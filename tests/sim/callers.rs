@@ -89,13 +89,18 @@ fn kernel_tables_can_refute_a_suspected_leak() {
         "newque+0x2e/0x190 keeps 25 KiB of entry: 400 of its 400 allocations were not freed, and some of each quarter of the workload.",
     );
     at("By the kernel's tables entry has 400 more objects in use.");
+    // Regression test: the row did not show how many of its objects were no longer there.
+    at("  up to 388 already freed without an event\n");
     at(
         "mas_alloc_nodes+0x1/0x9 is no leak in this trace: 400 of its objects of node have no free in the trace, but by the kernel's tables the cache \
         has 12 more in use: 388 were freed without an event",
     );
     // With tables that agree, and without tables.
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(looks(&recording(folder.path(), Some(395))), expect("growing"));
+    let trace = recording(folder.path(), Some(395));
+    assert_eq!(looks(&trace), expect("growing"));
+    let (_, out, _) = exit_and_output(&uslab(&["replay", &trace, "--callers"]));
+    assert!(out.contains("grows: a leak, or a cache; up to 5 already freed without an event\n"), "{out}");
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(looks(&recording(folder.path(), None)), expect("growing"));
 }
@@ -242,11 +247,38 @@ fn each_partial_slab_is_listed_with_object_ages() {
     assert!(out.contains("What keeps each slab (3 of "), "{out}");
 }
 
+/// Regression test: the report did not show memory from before the workload, or that such memory exists.
+#[test]
+fn memory_older_than_the_workload_is_shown_on_request() {
+    let of = |which: &[&str]| replay_json(&[&["--callers"], which].concat())["callers"]["live"].clone();
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"));
+    let (workload, all) = (of(&[]), of(&["--live", "all"]));
+    let older = &workload["older"];
+    for sum in ["objects", "bytes", "kmalloc_bytes"] {
+        assert_eq!(number(&workload[sum]) + number(&older[sum]), number(&all[sum]), "{sum}");
+    }
+    assert!(number(&older["objects"]) > 0 && all.get("older").is_none(), "{older}");
+    let (_, out, _) = exit_and_output(&uslab(&["replay", "--callers=3"]));
+    assert!(
+        out.contains("is older than the workload and not shown (`--live all` shows it); largest: "),
+        "{out}"
+    );
+    refused(&["replay", "--live", "all"], &["--callers"]);
+    refused(&["replay", "--callers", "--live", "old"], &["--live", "old", "workload, all"]);
+}
+
 /// The report also shows the number of frees on another CPU.
 #[test]
 fn report_counts_frees_on_another_cpu() {
     let (_, out, _) = exit_and_output(&uslab(&["replay", "--all"]));
     assert!(out.contains("6,592 freed on another CPU (2.58 %)"), "{out}");
+    assert!(out.contains("remote % = of the frees whose allocation is in the trace"), "{out}");
+    // Regression test: the caches could not be sorted by this column.
+    let report = replay_json(&["--sort", "remote"]);
+    let remote = report["caches"].as_array().unwrap().iter().map(|row| row["remote_frees"].as_u64().unwrap());
+    assert!(remote.is_sorted_by(|a, b| a >= b), "{report}");
+    let (_, sorted, _) = exit_and_output(&uslab(&["replay", "--all", "--sort", "remote"]));
+    assert!(sorted.contains("the most remote frees first)"), "{sorted}");
     let dentry = out.lines().find(|line| line.starts_with("dentry ")).unwrap();
     let report = replay_json(&[]);
     let cache = report["caches"].as_array().unwrap().iter().find(|cache| cache["name"] == "dentry").unwrap();

@@ -99,6 +99,31 @@ fn design_linux_selects_the_design_of_the_traced_kernel() {
     assert_eq!(slabs(&trace, "linux:slab_max_order=3"), slabs(&trace, "slub"));
 }
 
+/// Regression test: a percentage was refused, and one number for all caches enlarged the sheaves of large objects
+/// without a message.
+#[test]
+fn sheaf_capacity_is_a_number_or_a_percentage_of_each_cache() {
+    let (_folder, trace) = recording(&[
+        ("kernel.txt", "7.2.13"),
+        ("slab-attributes.tsv", "name\tsheaf_capacity\nnames_cache\t4\ntask_struct\t4\n"),
+    ]);
+    let capacities = |design: &str| {
+        let report = replay_json(&["--design", design, &trace]);
+        report["designs"][0]["capacities"].clone()
+    };
+    let number = |value: &Value| value.as_u64().expect("a number");
+    let half = capacities("linux:sheaf_capacity=50%");
+    assert_eq!((number(&half["raised"]), half.get("most_raised")), (0, None), "{half}");
+    assert!(number(&half["lowered"]) == number(&half["caches"]) && number(&half["caches"]) > 30, "{half}");
+    let thirty = capacities("linux:sheaf_capacity=30");
+    assert!(number(&thirty["raised"]) > 0 && number(&thirty["lowered"]) > 0, "{thirty}");
+    let most = &thirty["most_raised"];
+    assert_eq!([&most[1], &most[2]].map(number), [4, 30], "{thirty}");
+    assert_eq!(number(&capacities("linux")["caches"]), 0);
+    let (_, out, _) = exit_and_output(&uslab(&["replay", "--design", "linux:sheaf_capacity=30", &trace]));
+    assert!(out.contains("linux:sheaf_capacity=30: the options raise the capacity of sheaves"), "{out}");
+}
+
 /// Regression test: on a recording whose machine had little or only fragmented free memory,
 /// `slab_max_order=0` was refused: "find no memory, or no block so large".
 #[test]
@@ -270,7 +295,9 @@ fn error_names_the_unknown_design_or_option() {
                 "uslab, uslab-model, slub, sheaves-6.18, sheaves, slab, bonwick94, magazines01, linux",
             ],
         ),
-        ("linux:sheaf_capacity=28", ["linux: unknown field `sheaf_capacity`", "`slab_max_order`"]),
+        // The bundled trace is of 6.1.
+        ("linux:sheaf_capacity=28", ["the traced kernel's design is slub", "unknown field `sheaf_capacity`"]),
+        ("sheaves:sheaf_capacity=half", ["sheaf_capacity=half: expected N", "such as 50%"]),
         ("slub:limit=1", ["unknown field `limit`", "`cpu_partial`"]),
         ("slab:limit=4:batchcount=5", ["batchcount=5", "at most `limit`, 4"]),
         ("slub:cpu_partial=many", ["`cpu_partial=many` of slub", "KEY=NUMBER"]),
@@ -334,6 +361,49 @@ fn time_series_has_a_hundred_samples_per_cache() {
     assert_eq!(["slub", "uslab", "bonwick94"].map(held), [true, true, false]);
 }
 
+/// Regression test: the report of designs had no lock counts, and readers took the percentage of `slab` for them.
+/// What another design changes was called an error.
+#[test]
+fn comparison_of_designs_shows_lock_counts_and_explains_its_columns() {
+    let (_folder, trace) = recording(&[("kernel.txt", "6.1.192")]);
+    let report = replay_json(&["--design", "linux,sheaves,uslab", &trace]);
+    let runs = report["designs"].as_array().expect("runs");
+    let is_other: Vec<_> = runs.iter().map(|run| run["is_other"].as_bool().expect("a flag")).collect();
+    assert_eq!(is_other, [false, true, true]);
+    let (_, out, _) = exit_and_output(&uslab(&["replay", "--design", "linux,sheaves,uslab", &trace]));
+    let line = |design: &str| out.lines().find(|line| line.starts_with(design)).expect("a line").to_owned();
+    for run in &runs[..2] {
+        let lists = run["locks"]["lists"].as_u64().expect("a number");
+        let design = run["design"].as_str().expect("a name");
+        let shown = line(&format!("{design}: cpu")).replace(',', "");
+        assert!(lists > 0 && shown.contains(&format!("locks: {lists} of slab lists")), "{shown}");
+    }
+    assert!(line("uslab: cpu").ends_with("; locks are not counted"), "{out}");
+    for part in [
+        "a compare-and-swap on a slab",
+        "difference: of the slabs",
+        "skill: ",
+        "in band: ",
+        "that differ most",
+    ] {
+        assert!(out.contains(part), "expected {part:?} in {out}");
+    }
+    let row = |design: &str| {
+        let mut rows = out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        rows.find(|row| row.starts_with(&[design, "end"])).expect("a row")
+    };
+    assert!(!row("linux").contains(&"-") && row("sheaves").contains(&"-"), "{out}");
+}
+
+/// Regression test: the caches that the kernel merged had the name of one of them, without a note.
+#[test]
+fn merged_caches_are_named_from_the_recording() {
+    let attributes = "name\tlink\nfilp\t:A-1\nother\t:A-1\ndentry\t-\n";
+    let (_folder, trace) = recording(&[("slab-attributes.tsv", attributes)]);
+    let (_, out, _) = exit_and_output(&uslab(&["replay", &trace]));
+    assert!(out.contains("Merged by the kernel; a row has the objects of all: filp = other\n"), "{out}");
+}
+
 #[test]
 fn prediction_shows_the_slabs_with_changed_options() {
     let args = ["--design", "slub,slub:slab_max_order=0", "--predict"];
@@ -350,6 +420,17 @@ fn prediction_shows_the_slabs_with_changed_options() {
     let ((traced, same), (large, small)) = (slabs("dentry"), slabs("shmem_inode_cache"));
     assert!(traced.abs_diff(same) * 50 < traced, "{traced} and {same}");
     assert!(small > 3 * large, "{large} and {small}");
+    // Regression test: a second table had another number and another band for the same cache, and the columns of a real
+    // boot showed zeros that no boot had.
+    let (_, out, _) = exit_and_output(&uslab(&[&["replay"], &args[..]].concat()));
+    assert_eq!(
+        out.lines().filter(|line| line.trim_start().starts_with("shmem_inode_cache ")).count(),
+        1,
+        "{out}"
+    );
+    let head = out.lines().find(|line| line.starts_with("cache ") && line.contains("band")).expect("a table");
+    assert!(!head.contains("real") && !head.contains("chance"), "{head}");
+    assert!(out.contains("band: holds the real number for nine of ten caches."), "{out}");
     // With the tables of the traced boot itself, no event is counted, because no option changed.
     let folder = tempfile::tempdir().expect("a folder");
     for moment in ["before", "end"] {

@@ -3,6 +3,7 @@
 use crate::output::command::Outcome;
 use crate::output::{Form, Place, Progress, bytes, json_text, quoted, say, write_all};
 use crate::replay;
+use crate::report::{CacheSort, LiveObjects};
 use crate::trace::PageSize;
 use anyhow::{Context, bail};
 use std::cell::RefCell;
@@ -67,12 +68,18 @@ pub(super) struct Args {
     /// Show all caches, not only the busiest.
     #[arg(long)]
     all: bool,
+    /// Order of the caches.
+    #[arg(long, value_name = "ORDER", default_value = "busy")]
+    sort: CacheSort,
     /// Show which code allocates, how long objects live, and what leaks. Four tables are printed: N call
     /// sites with the numbers of `perf kmem stat --caller`, object lifetimes in N caches, N call sites with
     /// the most bytes still live at the end, and the objects that keep partial slabs of N caches. The JSON
     /// report has all rows. Default: 20.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20", value_parser = rows)]
     callers: Option<usize>,
+    /// With `--callers`: the live objects to show.
+    #[arg(long, value_name = "WHICH", requires = "callers", default_value = "workload")]
+    live: LiveObjects,
     /// Designs that replay the trace, e.g. `linux,linux:slab_max_order=0,uslab`. The design `linux` is the
     /// policy of the traced kernel. The kernel's release is read from kernel.txt in the trace's folder
     /// (without that file slab-attributes.tsv decides), its boot parameters from cmdline.txt, its sheaf sizes
@@ -119,12 +126,12 @@ pub(super) struct Args {
 
 fn help() -> String {
     let mut designs = String::new();
-    for (name, about) in designs::all::<NoPolicy>() {
+    let linux = (designs::LINUX, "the traced kernel's own design, with its boot parameters");
+    for (name, about) in designs::all::<NoPolicy>().chain([linux]) {
         designs += &format!("  {name:12} {about}\n");
         let knobs = designs::knobs::<NoPolicy>(name).iter();
         designs.extend(knobs.map(|knob| format!("    {}: {knob}\n", knob.name)));
     }
-    designs += &format!("  {:12} the traced kernel's own design, with its boot parameters\n", designs::LINUX);
     format!(
         "\
 Designs, and what is set on each with `:KEY=NUMBER`:
@@ -162,7 +169,9 @@ impl Args {
             partial: false,
             page_size: None,
             all: false,
+            sort: CacheSort::Busy,
             callers: None,
+            live: LiveObjects::Workload,
             design: Vec::new(),
             predict: false,
             start: None,
@@ -200,6 +209,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
         strict: args.strict,
         page_size: args.page_size,
         callers: args.callers.is_some(),
+        live: args.live,
         partial: args.partial,
     };
     options.check()?;
@@ -263,7 +273,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
         write_all(html.map(|place| (place, page)))?;
         return Ok(Outcome::Done);
     }
-    let (report, page) = match &html {
+    let (mut report, page) = match &html {
         Some(_) => {
             let (report, stream) = replay::run_to_stream(args.trace.as_deref(), &options, &progress)?;
             (report, Some(replay::page(&stream, &args.command())?))
@@ -271,11 +281,13 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
         None => (replay::run(args.trace.as_deref(), &options, &progress)?, None),
     };
     drop(progress);
+    report.sort_caches(args.sort);
     // All outputs are generated before the first file is written.
     let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
     write_all(json.into_iter().chain(html.zip(page)))?;
     if !to_stdout {
-        let introduce = args.trace.is_none() && !args.all && args.callers.is_none();
+        let is_plain = !args.all && args.callers.is_none() && args.sort == CacheSort::Busy;
+        let introduce = args.trace.is_none() && is_plain;
         let mut text = if introduce { report.introduction() } else { report.page(args.all) };
         if let Some((callers, rows)) = report.callers.as_ref().zip(args.callers) {
             text += &callers.page(rows);

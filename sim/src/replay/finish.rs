@@ -3,8 +3,9 @@
 use super::{ReplayedCache, Run, Snapshot};
 use crate::machine::Build;
 use crate::report::{
-    AgainstKernel, CacheReport, Cause, Conservation, Fragmentation, KernelCache, KernelRow, MachineReport,
-    ObjectTotals, PageCounts, Report, SnapshotReport, Teardown, TraceHealth, TracedMachine, percent,
+    AgainstKernel, CacheReport, CacheSort, Cause, Conservation, Fragmentation, KernelCache, KernelRow,
+    MachineReport, ObjectTotals, PageCounts, Report, SnapshotReport, Teardown, TraceHealth, TracedMachine,
+    percent,
 };
 use crate::resident::resident_bytes;
 use crate::trace::{CacheKind, Facts, SlabinfoChange, Tables};
@@ -33,7 +34,8 @@ impl Run<'_, '_> {
         let infos = self.machine.subsystem.info();
         let against_kernel = against_kernel(&facts, &self.snapshots, &self, taken.traced_cpus);
         let caches = self.caches(&facts, &infos, taken.tables, against_kernel.as_ref());
-        let callers = self.watch.as_ref().map(|watch| watch.report(&self.resolver, &facts.slabinfo));
+        let callers =
+            self.watch.as_ref().map(|watch| watch.report(&self.resolver, &facts.slabinfo, self.options.live));
         let teardown = self.tear_down(&infos.pages, taken.rss);
         let total = facts.total;
         let seconds = (taken.read + taken.replayed).as_secs_f64();
@@ -83,6 +85,7 @@ impl Run<'_, '_> {
             lost: facts.lost,
             shrinks: self.shrinks,
             caches,
+            sort: CacheSort::default(),
             objects,
             pages,
             conservation: Conservation {
@@ -146,6 +149,7 @@ impl Run<'_, '_> {
             };
             CacheReport {
                 name: cache.name.clone(),
+                aliases: tables.kernel.attributes.aliases(&cache.name),
                 object_size: info.map_or(u64::from(tally.size), |i| i.object_size),
                 slab_size: info.map_or(u64::from(tally.size), |i| i.slab_size),
                 objs_per_slab: number(|i| i.objs_per_slab),

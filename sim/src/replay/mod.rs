@@ -47,7 +47,7 @@ pub use stream::is_converted;
 
 use crate::machine::{Build, BuildError, FailedAllocation, Holdings, Machine};
 use crate::output::Progress;
-use crate::report::{CallerStatistics, Report};
+use crate::report::{CallerStatistics, LiveObjects, Report};
 use crate::resident::resident_bytes;
 use crate::trace::{
     self, CacheId, FreeOrigin, Op, OpKind, PageSize, PageSizeSource, PageUse, Recording, Resolver, Source,
@@ -79,6 +79,8 @@ pub struct Options {
     pub page_size: Option<PageSize>,
     /// `true` if the report includes call sites and lifetimes.
     pub callers: bool,
+    /// The live objects that the report of call sites shows.
+    pub live: LiveObjects,
     /// `true` to continue even if the parser cannot read many lines of kmem events.
     pub partial: bool,
 }
@@ -97,6 +99,7 @@ impl Default for Options {
             strict: false,
             page_size: None,
             callers: false,
+            live: LiveObjects::Workload,
             partial: false,
         }
     }

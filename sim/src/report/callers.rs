@@ -9,7 +9,7 @@
 //! lifetime is measured in two ways: in time on the trace's clock, and in operations. The operations are all
 //! allocations and frees on all CPUs, from after the object's allocation up to its free.
 
-use super::live::{Live, Names, Object, Slabs};
+use super::live::{Live, LiveObjects, Names, Object, Slabs};
 use crate::output::{grouped, table, text};
 use crate::trace::{
     CacheId, FreeOrigin, MarkId, Op, OpKind, PageUse, Ptr, Resolver, SiteId, SlabinfoSpan, TaskId,
@@ -154,7 +154,7 @@ impl CallerStatistics {
 
     /// Returns the objects that are live at the end of the trace so far. The parameter `tables` has the
     /// kernel's slabinfo changes, by time span.
-    fn still_live(&self, resolver: &Resolver, tables: &[SlabinfoSpan]) -> Live {
+    fn still_live(&self, resolver: &Resolver, tables: &[SlabinfoSpan], which: LiveObjects) -> Live {
         let mut objects: Vec<_> = self
             .live
             .iter()
@@ -168,7 +168,9 @@ impl CallerStatistics {
             })
             .collect();
         objects.sort_by_key(|object| object.ptr);
-        let span = tables.iter().find(|span| span.from == "before");
+        // The tables show the workload only.
+        let of_workload = which == LiveObjects::Workload;
+        let span = tables.iter().find(|span| of_workload && span.from == "before");
         let names = Names {
             hidden_frees: &|site| self.sites.get(&SiteId(site)).map_or(0, |tally| tally.hidden_frees),
             tables: &|cache| span?.rows.iter().find(|row| row.cache == cache),
@@ -179,7 +181,7 @@ impl CallerStatistics {
             page_of: &|ptr| resolver.page_of(ptr),
             page_bytes: resolver.page_size().bytes(),
             times: self.times.unwrap_or_default(),
-            workload: self.workload(resolver),
+            workload: self.workload(resolver).filter(|_| of_workload),
         };
         Live::new(&objects, &self.slabs, &names)
     }
@@ -205,7 +207,7 @@ impl CallerStatistics {
 
     /// Returns the report of all operations so far; `resolver` provides the names. The parameter `tables` has
     /// the kernel's slabinfo changes, by time span.
-    pub(crate) fn report(&self, resolver: &Resolver, tables: &[SlabinfoSpan]) -> Callers {
+    pub(crate) fn report(&self, resolver: &Resolver, tables: &[SlabinfoSpan], which: LiveObjects) -> Callers {
         let mut sites: Vec<_> = self
             .sites
             .iter()
@@ -233,7 +235,7 @@ impl CallerStatistics {
         });
         let mut lifetimes: Vec<_> = lives.filter(|l| l.freed + l.live + l.hidden_frees > 0).collect();
         lifetimes.sort_by(|a, b| (Reverse(a.freed), &a.cache).cmp(&(Reverse(b.freed), &b.cache)));
-        Callers { sites, lifetimes, live: self.still_live(resolver, tables) }
+        Callers { sites, lifetimes, live: self.still_live(resolver, tables, which) }
     }
 }
 
@@ -378,6 +380,9 @@ mod tests {
     use crate::trace::{Recording, Source};
 
     fn watched(text: &str) -> Callers {
+        watched_with(text, LiveObjects::Workload)
+    }
+    fn watched_with(text: &str, which: LiveObjects) -> Callers {
         let source =
             Source::from_reader("test", Box::new(std::io::Cursor::new(text.to_owned())), None).unwrap();
         let mut resolver = Recording::read(source, |_| {}).unwrap().resolve(None).unwrap();
@@ -385,7 +390,7 @@ mod tests {
         while let Some(op) = resolver.next_op().unwrap() {
             watch.see(&op);
         }
-        watch.report(&resolver, &[])
+        watch.report(&resolver, &[], which)
     }
 
     fn alloc(cpu: u32, microseconds: u64, site: &str, ptr: u64, bytes: [u64; 2]) -> String {
@@ -420,6 +425,16 @@ mod tests {
             [("leak+0x1/0x9", [2; 4], LeakGuess::Growing), ("rest+0x1/0x9", [0, 0, 0, 1], LeakGuess::Recent)]
         );
         assert!(live.of_workload && live.objects == 9);
+        // Regression test: memory from before the workload was hidden without a message.
+        let older = live.older.expect("the object of the boot");
+        assert_eq!((older.objects, older.kmalloc_bytes, &*older.call_site), (1, 64, "boot+0x1/0x9"));
+        let callers = watched(&text);
+        let page = callers.page(9);
+        assert!(page.contains("576 B of it kmalloc"), "{page}");
+        assert!(page.contains("64 B in 1 objects, 64 B of it kmalloc, is older than the workload"), "{page}");
+        let all = watched_with(&text, LiveObjects::All).live;
+        assert!(!all.of_workload && all.objects == 10 && all.older.is_none(), "{all:?}");
+        assert!(all.sites.iter().any(|site| site.call_site == "boot+0x1/0x9"), "{all:?}");
     }
 
     #[test]

@@ -6,11 +6,11 @@
 //! beginning of the trace, and a busy call site has some from the end. A slab is known if its pages were
 //! allocated in the trace, and the addresses of objects reveal their pages.
 //!
-//! If the trace marks a workload, as recordings do, objects from before the workload are omitted, and only
-//! the time of the workload is divided into quarters.
+//! If the trace marks a workload, as recordings do, objects from before the workload are omitted unless the
+//! user requests them ([`LiveObjects`]), and only the time of the workload is divided into quarters.
 
 use crate::output::{grouped, size, table, text};
-use crate::trace::{Pfn, Ptr, SlabinfoChange};
+use crate::trace::{Pfn, Ptr, SlabinfoChange, is_kmalloc};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -52,15 +52,31 @@ impl Slabs {
     }
 }
 
+/// The live objects that a report shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LiveObjects {
+    /// Objects that were allocated since the workload began; all objects, if the trace marks no workload.
+    #[default]
+    Workload,
+    /// All objects whose allocation is in the trace. The quarters divide the whole trace.
+    All,
+}
+
 /// The objects that are live at the end of a trace.
 #[derive(Debug, Serialize)]
 pub struct Live {
-    /// `true` if all fields except [`pinned`](Self::pinned) omit objects from before the workload.
+    /// `true` if all fields except [`pinned`](Self::pinned) and [`older`](Self::older) omit objects from before the
+    /// workload.
     pub of_workload: bool,
     /// The number of live objects.
     pub objects: u64,
     /// The bytes of the live objects.
     pub bytes: u64,
+    /// The bytes of the live objects in kmalloc caches.
+    pub kmalloc_bytes: u64,
+    /// The live objects that were allocated before the workload, and are omitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub older: Option<Older>,
     /// Sentences about call sites that look like leaks, and about sites that only seem to leak.
     pub verdicts: Vec<String>,
     /// Call sites; the site with the most live bytes comes first.
@@ -73,6 +89,21 @@ pub struct Live {
     pub groups: Vec<LiveGroup>,
     /// Caches with slabs that are not full; the cache with the most bytes in holes comes first.
     pub pinned: Vec<Pinned>,
+}
+
+/// Live objects that were allocated before the workload.
+#[derive(Debug, Serialize)]
+pub struct Older {
+    /// The number of objects.
+    pub objects: u64,
+    /// The bytes of the objects.
+    pub bytes: u64,
+    /// The bytes of the objects in kmalloc caches.
+    pub kmalloc_bytes: u64,
+    /// The call site with the most of these bytes in kmalloc caches, or else in all caches.
+    pub call_site: String,
+    /// The bytes of this call site's objects.
+    pub call_site_bytes: u64,
 }
 
 /// The live objects of a call site.
@@ -104,6 +135,20 @@ pub struct LiveSite {
     pub kernel_change: Option<i64>,
     /// A guess why the call site has live objects.
     pub looks_like: LeakGuess,
+}
+
+impl LiveSite {
+    /// Describes why the site has live objects, and how many of them the kernel freed without an event.
+    fn looks_like(&self) -> String {
+        let unseen = self.unseen_frees.filter(|unseen| *unseen > 0);
+        let unseen = unseen.map(|unseen| format!("up to {} already freed without an event", grouped(unseen)));
+        match (self.looks_like, unseen) {
+            (LeakGuess::FreedUnseen, Some(unseen)) => unseen,
+            (guess, Some(unseen)) if guess.words().is_empty() => unseen,
+            (guess, Some(unseen)) => format!("{}; {unseen}", guess.words()),
+            (guess, None) => guess.words().to_owned(),
+        }
+    }
 }
 
 /// The live objects of a command.
@@ -251,12 +296,36 @@ impl Live {
             of_workload: names.workload.is_some(),
             objects: later.len() as u64,
             bytes: later.iter().map(|object| u64::from(object.bytes)).sum(),
+            kmalloc_bytes: kmalloc_bytes(&later, names),
+            older: older(objects, begin, names),
             sites,
             commands: commands(&later, names),
             groups: groups(&later, names),
             pinned: pinned(objects, slabs, names),
         }
     }
+}
+
+fn kmalloc_bytes(objects: &[&Object], names: &Names<'_>) -> u64 {
+    let mut by_cache = FxHashMap::<u32, u64>::default();
+    objects.iter().for_each(|object| *by_cache.entry(object.cache).or_default() += u64::from(object.bytes));
+    let kmalloc = by_cache.into_iter().filter(|(cache, _)| is_kmalloc(&(names.cache)(*cache)));
+    kmalloc.map(|(_, bytes)| bytes).sum()
+}
+
+/// Sums the objects that were allocated before the workload began. Returns `None` if there are no such objects.
+fn older(objects: &[Object], begin: u64, names: &Names<'_>) -> Option<Older> {
+    let older: Vec<&Object> = objects.iter().filter(|object| object.time_ns < begin).collect();
+    let sites = sites(&older, names);
+    let of_kmalloc = sites.iter().find(|site| is_kmalloc(&site.cache));
+    let most = of_kmalloc.or(sites.first())?;
+    Some(Older {
+        objects: older.len() as u64,
+        bytes: sites.iter().map(|site| site.bytes).sum(),
+        kmalloc_bytes: kmalloc_bytes(&older, names),
+        call_site: most.call_site.clone(),
+        call_site_bytes: most.bytes,
+    })
 }
 
 fn seconds(ns: u64) -> f64 {
@@ -570,9 +639,10 @@ impl Live {
         let shown = rows.min(self.sites.len());
         writeln!(
             out,
-            "\nStill live at the end: {} in {} objects ({shown} of {} call sites, the most bytes first)",
+            "\nStill live at the end: {} in {} objects, {} of it kmalloc ({shown} of {} call sites, the most bytes first)",
             size(self.bytes),
             grouped(self.objects),
+            size(self.kmalloc_bytes),
             grouped(self.sites.len() as u64)
         )?;
         let since = if self.of_workload { "since the workload began" } else { "in the trace" };
@@ -580,6 +650,16 @@ impl Live {
             out,
             "  Allocated {since} and not freed. Objects are grouped by the quarter of the {of} in which they were allocated: a leak has objects from every quarter."
         )?;
+        if let Some(Older { objects, bytes, kmalloc_bytes, call_site, call_site_bytes }) = &self.older {
+            writeln!(
+                out,
+                "  {} in {} objects, {} of it kmalloc, is older than the workload and not shown (`--live all` shows it); largest: {} by {call_site}.",
+                size(*bytes),
+                grouped(*objects),
+                size(*kmalloc_bytes),
+                size(*call_site_bytes)
+            )?;
+        }
         let mut sites = table(&[
             "call site",
             "cache",
@@ -602,7 +682,7 @@ impl Live {
                 grouped(site.allocations),
             ];
             row.extend(site.by_quarter.map(grouped));
-            row.extend([format!("{:.3}", site.oldest_seconds), site.looks_like.words().to_owned()]);
+            row.extend([format!("{:.3}", site.oldest_seconds), site.looks_like()]);
             sites.add_row(row);
         }
         out.push_str(&text(&sites));

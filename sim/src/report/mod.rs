@@ -16,7 +16,33 @@ pub(crate) use callers::CallerStatistics;
 pub use callers::{CallSite, Callers, Lifetimes, Quantiles};
 pub use cause::Cause;
 pub use health::TraceHealth;
-pub use live::{LeakGuess, Live, LiveCommand, LiveSite, Pinned};
+pub use live::{LeakGuess, Live, LiveCommand, LiveObjects, LiveSite, Older, Pinned};
+
+/// The order in which a report lists the caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum CacheSort {
+    /// Sorted by the number of allocations and frees.
+    #[default]
+    Busy,
+    /// Sorted by the number of frees on another CPU than the allocating CPU.
+    Remote,
+    /// Sorted by the number of slabs.
+    Slabs,
+    /// Sorted by name.
+    Name,
+}
+
+impl CacheSort {
+    /// Describes the order in a heading.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Busy => "the busiest first",
+            Self::Remote => "the most remote frees first",
+            Self::Slabs => "the most slabs first",
+            Self::Name => "by name",
+        }
+    }
+}
 
 /// The counts and times of a replay. The serialised form is the interface of `uslab replay --json`.
 #[derive(Debug, Serialize)]
@@ -45,6 +71,9 @@ pub struct Report {
     pub shrinks: u64,
     /// The caches; the busiest cache comes first.
     pub caches: Vec<CacheReport>,
+    /// The order of `caches`.
+    #[serde(skip)]
+    pub sort: CacheSort,
     /// The totals of all caches.
     pub objects: ObjectTotals,
     /// The page events by order.
@@ -107,11 +136,28 @@ pub struct MachineReport {
     pub magazine: String,
 }
 
+impl Report {
+    /// Sorts the caches. Caches that are equal keep their order.
+    pub fn sort_caches(&mut self, sort: CacheSort) {
+        match sort {
+            // The replay's own order.
+            CacheSort::Busy => {}
+            CacheSort::Remote => self.caches.sort_by_key(|cache| std::cmp::Reverse(cache.remote_frees)),
+            CacheSort::Slabs => self.caches.sort_by_key(|cache| std::cmp::Reverse(cache.slabs)),
+            CacheSort::Name => self.caches.sort_by(|a, b| a.name.cmp(&b.name)),
+        }
+        self.sort = sort;
+    }
+}
+
 /// The counters of one cache.
 #[derive(Debug, Serialize)]
 pub struct CacheReport {
     /// The kernel's name of the cache; placeholders for unknown names begin with `?`.
     pub name: String,
+    /// The names of caches that the kernel merged with this cache, whose objects are in the same slabs. Empty without
+    /// the recording's slab-attributes.tsv.
+    pub aliases: Vec<String>,
     /// The size of an object in bytes.
     pub object_size: u64,
     /// The distance from one object to the next, in bytes.

@@ -145,12 +145,14 @@ impl Report {
         let shown = if all { self.caches.len() } else { SHOWN_CACHES.min(self.caches.len()) };
         writeln!(
             out,
-            "\nCaches at the end of the trace ({shown} of {}, the busiest first)",
-            self.caches.len()
+            "\nCaches at the end of the trace ({shown} of {}, {})",
+            self.caches.len(),
+            self.sort.words()
         )?;
         writeln!(
             out,
-            "  objects = used + in magazines + in depot + free in slabs; cpu = served by a CPU's own magazines, without a lock"
+            "  objects = used + in magazines + in depot + free in slabs; cpu = served by a CPU's own magazines, without a lock\n  \
+             remote = freed on another CPU than allocated; remote % = of the frees whose allocation is in the trace"
         )?;
         if self.shrinks > 0 {
             writeln!(
@@ -209,6 +211,12 @@ impl Report {
             ]);
         }
         out.push_str(&text(&rows));
+        let merged = self.caches.iter().take(shown).filter(|cache| !cache.aliases.is_empty());
+        let merged: Vec<_> =
+            merged.map(|cache| format!("{} = {}", cache.name, cache.aliases.join(", "))).collect();
+        if !merged.is_empty() {
+            writeln!(out, "Merged by the kernel; a row has the objects of all: {}", merged.join("; "))?;
+        }
         Ok(())
     }
 

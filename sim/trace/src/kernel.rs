@@ -94,6 +94,15 @@ impl Attributes {
     pub fn folder<'c>(&'c self, cache: &'c str) -> &'c str {
         self.text(cache, "link").filter(|link| link.starts_with(':')).unwrap_or(cache)
     }
+    /// Returns the other names that lead to a cache's folder, sorted: the caches that the kernel merged with it.
+    #[must_use]
+    pub fn aliases(&self, cache: &str) -> Vec<String> {
+        let folder = self.folder(cache);
+        let others = self.links().filter(|(name, link)| *name != cache && *link == folder);
+        let mut names: Vec<_> = others.map(|(name, _)| name.to_owned()).collect();
+        names.sort_unstable();
+        names
+    }
     /// Returns the alias names (for example `pid`), each with the identifier to which its link leads
     /// (`:A-0000128`).
     pub fn links(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -134,6 +143,7 @@ mod tests {
         let has = |name: &str, value: &str| read.parameters.contains(&(name.to_owned(), value.to_owned()));
         assert!(has("slab_max_order", "0") && has("slab_nomerge", ""));
         let number = |cache| read.attributes.number(cache, "sheaf_capacity");
+        assert_eq!(read.attributes.aliases("trace"), [""; 0]);
         assert_eq!(["pid", "trace", "none"].map(number), [Some(60), None, None]);
         assert_eq!(read.attributes.links().collect::<Vec<_>>(), [("pid", ":A-0000128")]);
         assert!(

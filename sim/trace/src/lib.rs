@@ -84,7 +84,7 @@ pub use facts::{
 pub use foreign::Foreign;
 pub use kernel::{Attributes, Kernel};
 pub use line::{Format, HeaderFact, Line, Parser, Reject, Strings};
-pub use names::NameSources;
+pub use names::{NameSources, is_kmalloc};
 pub use op::{
     CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
     SiteId, TaskId,

@@ -118,7 +118,7 @@ impl Names {
         // No object is larger than a slab, which has at most 4 MiB.
         let size = |row: &uslab::info::Row| u32::try_from(row.object_size).unwrap_or(u32::MAX);
         let mut by_size = FxHashMap::default();
-        for row in rows.iter().filter(|row| !belongs_to_kmalloc(&row.name)) {
+        for row in rows.iter().filter(|row| !is_kmalloc(&row.name)) {
             by_size
                 .entry(size(row))
                 .and_modify(|only| *only = None)
@@ -346,7 +346,8 @@ fn family(gfp: &[u8]) -> &'static str {
 
 /// Returns `true` for the name of a kmalloc cache (including `kmalloc_buckets`); `kmem_cache_alloc` does not allocate
 /// from these caches.
-fn belongs_to_kmalloc(name: &str) -> bool {
+#[must_use]
+pub fn is_kmalloc(name: &str) -> bool {
     name.starts_with("kmalloc") || name.starts_with("dma-kmalloc")
 }
 
