@@ -85,7 +85,7 @@ pub struct Capacities {
 }
 
 impl Capacities {
-    /// Compares the capacities of a stream's caches with those of the design without options.
+    /// Compares the capacities of a stream's caches with and without the design's options.
     fn new<P: Policy>(spec: &Spec<P>, stream: &Stream) -> Result<Self, DesignError> {
         let Some(plain) = spec.without_options() else { return Ok(Self::default()) };
         let with = spec.on(stream, CapacityOf(stream))??;
@@ -94,7 +94,7 @@ impl Capacities {
         let all: Vec<_> = all.filter(|(_, (without, with))| without.max(with) > &0).collect();
         let count = |of: fn(u64, u64) -> bool| all.iter().filter(|(_, (a, b))| of(*a, *b)).count() as u64;
         let raised = all.iter().filter(|(_, (without, with))| with > without);
-        // The factor is that of the capacities plus one, because a capacity may be 0.
+        // One is added to both capacities, because a capacity may be 0.
         let most = raised.max_by(|(_, (a, b)), (_, (c, d))| ((b + 1) * (c + 1)).cmp(&((d + 1) * (a + 1))));
         Ok(Self {
             caches: all.len() as u64,
