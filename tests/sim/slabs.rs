@@ -260,7 +260,10 @@ fn each_option_estimate_lists_decreases_and_increases() {
     }
     // Without the option, the section is one line.
     let (_, text, _) = exit_and_output(&uslab(&["slabs", shown(&place), "--rows", "2"]));
-    assert!(text.ends_with("\n`--settings` shows what other settings of the kernel would cost.\n"), "{text}");
+    assert!(
+        text.trim_end().ends_with("\n`--settings` shows what other settings of the kernel would cost."),
+        "{text}"
+    );
     refused(
         &["slabs", shown(&place), "--settings", "--setting", "slab_nomerge"],
         &["--settings", "--setting"],
