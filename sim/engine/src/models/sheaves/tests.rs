@@ -8,10 +8,10 @@ use proptest::prelude::*;
 /// The object size in bytes, at which a slab holds eight objects.
 const SIZE: u32 = 4096;
 
-fn knobs(sheaf_capacity: u64, min_partial: usize) -> Knobs {
+fn knobs(sheaf_capacity: usize, min_partial: usize) -> Knobs {
     let (cpu_partial, min_partial) = (Some(0), Some(min_partial));
     Knobs {
-        sheaf_capacity: Some(Capacity::Objects(sheaf_capacity)),
+        sheaf_capacity: Some(Capacity::Objects(sheaf_capacity as u64)),
         cpu_partial,
         min_partial,
         ..Knobs::default()
