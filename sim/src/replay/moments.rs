@@ -79,7 +79,8 @@ pub struct Capacities {
     pub raised: u64,
     /// The number of caches whose capacity is smaller than without the options.
     pub lowered: u64,
-    /// The cache whose capacity grows by the largest factor: its name, and the objects without and with the options.
+    /// The cache whose capacity, if not 0, grows by the largest factor: its name, and the objects without and with the
+    /// options.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub most_raised: Option<(String, u64, u64)>,
 }
@@ -93,9 +94,8 @@ impl Capacities {
         let all = stream.caches.iter().zip(without.into_iter().zip(with));
         let all: Vec<_> = all.filter(|(_, (without, with))| without.max(with) > &0).collect();
         let count = |of: fn(u64, u64) -> bool| all.iter().filter(|(_, (a, b))| of(*a, *b)).count() as u64;
-        let raised = all.iter().filter(|(_, (without, with))| with > without);
-        // One is added to both capacities, because a capacity may be 0.
-        let most = raised.max_by(|(_, (a, b)), (_, (c, d))| ((b + 1) * (c + 1)).cmp(&((d + 1) * (a + 1))));
+        let raised = all.iter().filter(|(_, (without, with))| with > without && *without > 0);
+        let most = raised.max_by(|(_, (a, b)), (_, (c, d))| (b * c).cmp(&(d * a)));
         Ok(Self {
             caches: all.len() as u64,
             raised: count(|without, with| with > without),
