@@ -1,7 +1,7 @@
 //! Tests `uslab replay --callers`: who leaks, by call site, process and control group, and which objects keep
 //! partial slabs.
 
-use crate::cli::{exit_and_output, replay_json, uslab};
+use crate::cli::{exit_and_output, refused, replay_json, uslab};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
