@@ -161,7 +161,7 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
     let guarded = SafePool::new(guarded);
     let repeats = (context.scale(200_000) / BLOCKS).max(1);
     let traced = || -> anyhow::Result<_> { Ok((alloc_and_write(&guarded)?, Backtrace::force_capture())) };
-    // The program touches one of the three pages; the other two stand for guard pages.
+    // The program touches one of the three pages; the other two represent guard pages.
     let mapped = || -> anyhow::Result<_> {
         let pool = lazy_in(MappedArea::new(3 * PAGE, PAGE)?, PAGE, 3)?;
         drop(alloc_and_write(&pool)?);
