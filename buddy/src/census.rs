@@ -101,7 +101,7 @@ impl fmt::Display for Violation {
             BrokenInvariant::Overlap => f.write_str(": blocks overlap"),
             BrokenInvariant::MissedMerge => f.write_str(": missed merge with the buddy"),
             BrokenInvariant::WrongType => {
-                f.write_str(": listed under a migratetype that its pageblock does not have")
+                f.write_str(": on the free list of a migratetype that its pageblock does not have")
             }
             BrokenInvariant::ListDisagrees => f.write_str(": the frame and the free list disagree"),
             BrokenInvariant::Count { counted, found } => {

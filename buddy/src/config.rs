@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(said(&bad), "a pageblock of order 9 is larger than the largest block, order 0");
         let mut bad = config(zones(9));
         bad.distances = vec![vec![10, 20]];
-        assert_eq!(said(&bad), "the node distances are not a table of 2 by 2");
+        assert_eq!(said(&bad), "the table of node distances is not 2 by 2");
         assert_eq!(config(zones(1)).validate(), Ok(()));
     }
 

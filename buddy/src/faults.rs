@@ -40,15 +40,15 @@ pub struct Point {
 }
 
 /// The fault point of reserving address space.
-pub const RESERVE: Point = Point { name: "reserve", what: "the system reserves no address space" };
+pub const RESERVE: Point = Point { name: "reserve", what: "the system refuses to reserve address space" };
 /// The fault point of committing memory.
-pub const COMMIT: Point = Point { name: "commit", what: "the system commits no memory" };
+pub const COMMIT: Point = Point { name: "commit", what: "the system refuses to commit memory" };
 /// The fault point of returning memory to the system.
-pub const DECOMMIT: Point = Point { name: "decommit", what: "the system takes no memory back" };
+pub const DECOMMIT: Point = Point { name: "decommit", what: "the system refuses to take memory back" };
 /// The fault point of creating a magazine.
-pub const MAGAZINE: Point = Point { name: "magazine", what: "no magazine is made" };
+pub const MAGAZINE: Point = Point { name: "magazine", what: "the allocation of a magazine fails" };
 /// The fault point of allocating a block from a zone.
-pub const PAGE: Point = Point { name: "page", what: "a zone gives no block of pages" };
+pub const PAGE: Point = Point { name: "page", what: "a zone fails to allocate a block" };
 
 /// The fault points of the page allocator.
 pub const POINTS: [Point; 5] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE];
@@ -144,7 +144,7 @@ impl Rule {
             let (key, value) = part.split_once('=').ok_or_else(|| bad("attribute=value"))?;
             let number = |least: u64| {
                 let number = value.parse().ok().filter(|n| *n >= least);
-                number.ok_or_else(|| bad(&format!("a whole number from {least}")))
+                number.ok_or_else(|| bad(&format!("a whole number, at least {least}")))
             };
             match key {
                 "nth" => {
@@ -159,7 +159,7 @@ impl Rule {
                 }
                 "times" if value == "-1" => times = Some(None),
                 "times" => {
-                    let some = value.parse().map_err(|_| bad("a whole number, or -1 for no end"))?;
+                    let some = value.parse().map_err(|_| bad("a whole number, or -1 for no limit"))?;
                     times = Some(Some(some));
                 }
                 "order" => {
@@ -400,9 +400,9 @@ mod tests {
             "`slob`: expected a fault point: any, reserve, commit, decommit, magazine, page"
         );
         assert_eq!(said("page:often"), "`often`: expected attribute=value");
-        assert_eq!(said("page:nth=0"), "`nth=0`: expected a whole number from 1");
+        assert_eq!(said("page:nth=0"), "`nth=0`: expected a whole number, at least 1");
         assert_eq!(said("page:probability=101"), "`probability=101`: expected a percentage from 0 to 100");
-        assert_eq!(said("page:times=-2"), "`times=-2`: expected a whole number, or -1 for no end");
+        assert_eq!(said("page:times=-2"), "`times=-2`: expected a whole number, or -1 for no limit");
         for order in ["11", "3..2", "x..", "..11"] {
             let text = format!("page:order={order}");
             assert_eq!(said(&text), format!("`order={order}`: expected N, N.., ..N or N..M, to 10"));

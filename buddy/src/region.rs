@@ -879,10 +879,10 @@ mod tests {
         // An adjacent region of another backend cannot be joined.
         let mut last = low.split_off(4 << 20).unwrap();
         core::mem::swap(&mut last.backing, &mut heap.backing);
-        let Err(mut last) = low.join(last) else { panic!("the range cannot be freed with the others") };
+        let Err(mut last) = low.join(last) else { panic!("a region must not join a region of another backend") };
         core::mem::swap(&mut last.backing, &mut heap.backing);
         last.uncommitted = Uncommitted::ReadsZero;
-        let Err(mut last) = low.join(last) else { panic!("the range differs from the others") };
+        let Err(mut last) = low.join(last) else { panic!("a region must not join a region with other uncommitted memory") };
         last.uncommitted = Uncommitted::NoAccess;
         low.join(last).unwrap();
     }
@@ -970,7 +970,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(uslab_heap, ignore = "the heap's addresses stay")]
+    #[cfg_attr(uslab_heap, ignore = "the heap never releases addresses")]
     fn truncated_region_cannot_commit_its_released_addresses() {
         let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Backend::Os, &none()).unwrap();
         assert!(region.commit(0..4096));

@@ -269,7 +269,7 @@ fn uncommitted_memory_counts_as_free_blocks() {
     assert_eq!(
         (free(), in_use()),
         (vec![0, 0, 1, 1, 1, 1, 0, 1, 0, 0, 1], 1536),
-        "returned pages count, too"
+        "returned pages must be counted, too"
     );
     drop(others);
     pages.decommit();
@@ -360,7 +360,7 @@ fn block_about_to_merge_is_allocated_last() {
     // Pages 2 and 3 are the free buddy of page 0's parent block, so page 0 will soon merge into a block of order 2.
     free(0);
     let next = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
-    assert_eq!(next, Pfn::new(8), "a page freed before page 0 is allocated before it");
+    assert_eq!(next, Pfn::new(8), "the CPU must allocate page 8, which was freed before page 0, first");
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn merged_pageblocks_take_the_last_freed_migratetype() {
     assert_eq!([&movable, &small, &large].map(|block| block.pfn().get()), [0, 32, 64]);
     assert_eq!(types(), [3, 1, 0]);
     drop(small);
-    assert_eq!(types(), [3, 1, 0], "the block merges with no other");
+    assert_eq!(types(), [3, 1, 0], "the block must merge with no other block");
     drop(movable);
     assert_eq!(types(), [2, 2, 0]);
     drop(large);
@@ -570,7 +570,7 @@ fn lower_zone_is_reserved_from_requests_for_higher_zones() {
     assert_eq!((low * 16, limit), (1024 - 208, Limit::Watermark));
     assert!(
         blocks[..3200].iter().all(|block| pages.zone_of(block.pfn()) == ZoneKind::Normal),
-        "the highest zone is first"
+        "the highest zone must be first"
     );
     let (more, limit) = alloc_all(&pages, order(4), Gfp::DMA);
     assert_eq!((more.len() * 16, limit), (208, Limit::Exhausted));
@@ -639,7 +639,7 @@ fn invalid_page_free_is_reported_without_side_effects() {
         assert_eq!(bad(pfn, order(2)), "", "a correct free reports no corruption");
         let (before, twice) = (audited(&pages), bad(pfn, order(2)));
         let cached = if per_cpu_pages {
-            "double free of page 0: it is among the per-CPU pages"
+            "double free of page 0: it is already a free page of a CPU"
         } else {
             // The page was merged, and is the first page of a larger free block.
             "double free of page 0: it is on a free list"
@@ -979,7 +979,7 @@ fn accepted_charge_decommits_free_pages() {
     let full = backed();
     assert!(!pages.charge(managed + 1) && !pages.charge(usize::MAX));
     assert_eq!(backed(), full);
-    assert!(new_allocator(normal(64)).charge(usize::MAX), "no page is reserved without a limit");
+    assert!(new_allocator(normal(64)).charge(usize::MAX), "an allocator without a limit must accept any charge");
     assert!(pages.charge(managed / 2));
     assert!(backed() <= ((managed - managed / 2) * PAGE_SIZE) as u64, "{} of {full}", backed());
     pages.uncharge(managed / 2);
@@ -1027,7 +1027,7 @@ fn charge_refused_by_all_zones_takes_no_page() {
     assert!(!pages.charge(3073) && pages.info().backed_bytes() == full);
     assert!(
         pages.charge(3072) && pages.info().backed_bytes() == 0,
-        "all pages are reserved and none is backed"
+        "no page may be backed if all are charged"
     );
     pages.uncharge(3072);
     audited(&pages);
@@ -1227,7 +1227,7 @@ fn child_commits_pages_over_a_foreign_mapping() {
 }
 
 #[test]
-#[cfg_attr(uslab_heap, ignore = "the heap refuses when memory is reserved, not later")]
+#[cfg_attr(uslab_heap, ignore = "the heap refuses a reservation, not a commit")]
 fn refused_commit_is_an_error_and_changes_nothing() {
     limited("-d 65536", "tests::child_commits_pages_with_a_limited_data_segment");
 }
@@ -1288,7 +1288,7 @@ fn eighth_of_the_used_pages_stays_resident() {
     let mut blocks: Vec<_> =
         (0..32).map(|_| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap()).collect();
     blocks.truncate(28);
-    assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "above 14 MiB, less than three quarters stay");
+    assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "less than three quarters of the memory above 14 MiB must stay committed");
 }
 
 /// Memory that is often returned and used again stays backed. Memory that is no longer used is returned to the system.
@@ -1302,7 +1302,7 @@ fn repeatedly_reused_memory_stays_resident() {
         pages.info().committed_bytes() >> 20
     };
     let decommits = || pages.info().zones[0].events.decommits;
-    assert_eq!(burst(8), 0, "the free of each second block also frees the first");
+    assert_eq!(burst(8), 0, "freeing each second block must also free the first");
     (0..8).for_each(|_| _ = burst(8));
     let settled = decommits();
     assert_eq!((burst(8), decommits()), (32, settled));
@@ -1343,14 +1343,14 @@ fn only_never_committed_addresses_are_released() {
     pages.give_up_addresses(5 << 22);
     // Regression: a foreign mapping at returned addresses was mistaken for the allocator's pages.
     assert_eq!(pages.pfn_of(behind.as_ptr()), None);
-    assert_eq!(pages.reserved_bytes(), 3 << 22, "the number of pages that were ever committed");
+    assert_eq!(pages.reserved_bytes(), 3 << 22, "addresses of pages that were ever committed must be kept");
     let frames = pages.frames();
     let of_all = frames.reserved();
     assert_eq!(of_all, 64 * 8 * 1024);
     // SAFETY: no other thread reads a frame during the call.
     assert_eq!(unsafe { pages.give_up_frames() }, 3 << 10);
     assert_eq!((frames.len(), frames.is_empty()), (3 << 10, false));
-    assert_eq!(frames.reserved() * 8, of_all * 3, "their frames are decommitted with them");
+    assert_eq!(frames.reserved() * 8, of_all * 3, "the frames of pages without addresses must be decommitted");
     // Pages get addresses again if the limit allows it and no other mapping, such as another test's, has the addresses.
     let (blocks, limit) = alloc_all(&pages, Order::MAX, Gfp::KERNEL);
     assert!((3..=5).contains(&blocks.len()) && limit == Limit::CommitRefused, "{} blocks", blocks.len());

@@ -548,7 +548,7 @@ impl Zone {
                     inner.events.pages_taken += u64::from(order.pages());
                     filled += 1;
                     last = pfn.get();
-                    tell!(inner => "allocates {} pages from page {pfn}", order.pages());
+                    tell!(inner => "allocates {} pages, starting at page {pfn}", order.pages());
                     put(pfn);
                 }
                 Err(met) => {
@@ -738,7 +738,7 @@ impl Zone {
             inner.events.pages_freed += u64::from(order.pages());
             self.merge(shared, &mut inner, pfn, order);
             (given, last) = (given + 1, pfn.get());
-            tell!(inner => "frees {} pages from page {pfn}", order.pages());
+            tell!(inner => "frees {} pages, starting at page {pfn}", order.pages());
         }
         let merges = (inner.events.merges - merges) as u16;
         op.note(Step::BlocksGiven { blocks: given, order: order.get(), page: last, merges });

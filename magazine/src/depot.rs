@@ -266,7 +266,7 @@ impl Depot {
 
     /// Adds a magazine. Returns `false` if the depot is full or closed, if the budget is used up, or if `more` is
     /// needed and supplies no block.
-    #[must_use = "a magazine that was not taken is still the caller's"]
+    #[must_use = "the caller still owns a magazine that was not taken"]
     pub(crate) fn put(
         &self,
         op: &Operation,

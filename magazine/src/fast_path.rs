@@ -127,7 +127,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     /// # Safety
     /// The layer must be alive, as for [`alloc`](Self::alloc).
     #[inline(always)]
-    #[must_use = "a round that was not taken is still the caller's"]
+    #[must_use = "the caller still owns a round that was not taken"]
     pub unsafe fn free(&self, round: R) -> bool {
         // SAFETY: the layer is alive, by this function's contract.
         unsafe { self.free_fast(round) || self.free_claimed(round) }
@@ -137,7 +137,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     /// # Safety
     /// The layer must be alive, as for [`alloc`](Self::alloc).
     #[inline(always)]
-    #[must_use = "a round that was not taken is still the caller's"]
+    #[must_use = "the caller still owns a round that was not taken"]
     pub unsafe fn free_fast(&self, round: R) -> bool {
         self.pcpu.push(self.class, round.into_raw())
     }
@@ -146,7 +146,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     /// # Safety
     /// The layer must be alive, as for [`alloc`](Self::alloc).
     #[inline]
-    #[must_use = "a round that was not taken is still the caller's"]
+    #[must_use = "the caller still owns a round that was not taken"]
     pub unsafe fn free_claimed(&self, round: R) -> bool {
         // SAFETY: the layer is alive, by contract, and keeps its table alive.
         self.table.is_some_and(|table| push(unsafe { table.as_ref() }, self.class, round.into_raw()))
@@ -198,7 +198,7 @@ mod statics {
         /// Pushes an object, like [`FastPath::free_fast`], through the words of [inlined
         /// frees](Words::InlinedFrees).
         #[inline(always)]
-        #[must_use = "a round that was not taken is still the caller's"]
+        #[must_use = "the caller still owns a round that was not taken"]
         pub fn free(self, round: R) -> bool {
             PcpuPtr::of_static(self.words, Words::InlinedFrees).push(self.class(), round.into_raw())
         }

@@ -11,7 +11,7 @@
 //! The tested code uses the claimed slot. No thread stops inside a section or under a lock. The loom models,
 //! which run the same bodies, and the stepper cover interruptions of sections.
 
-#[allow(dead_code, reason = "what explores it is another program")]
+#[allow(dead_code, reason = "only another program explores the model")]
 #[path = "../../tests/protocol/model.rs"]
 mod model;
 

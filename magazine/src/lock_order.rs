@@ -65,7 +65,7 @@ mod tests {
 
     /// `Mutex::new` creates a lock without a rank, for users, tests and models only.
     #[test]
-    #[cfg_attr(miri, ignore = "reads all sources: minutes, of nothing that is unsafe")]
+    #[cfg_attr(miri, ignore = "takes minutes to read all sources, and runs no unsafe code")]
     fn each_lock_has_a_rank() {
         let mut folders: Vec<_> =
             ["magazine", "buddy", "slab"].map(|krate| format!("../{krate}/src").into()).into();

@@ -100,7 +100,7 @@ proptest! {
         let s = layer.stats();
         prop_assert_eq!(s.depot_exchanges, warm.depot_exchanges);
         prop_assert_eq!((s.fills, s.flushes), (warm.fills, warm.flushes));
-        prop_assert_eq!(s.paths.cpu - warm.paths.cpu, 200, "all of them by the CPU's own stack");
+        prop_assert_eq!(s.paths.cpu - warm.paths.cpu, 200, "the CPU's own stack must serve all operations");
     }
 }
 
@@ -209,7 +209,7 @@ fn layer_keeps_no_more_rounds_than_it_has_served() {
         assert!(kept < served, "{kept} rounds after {served} allocations");
         most = most.max(kept);
     }
-    assert!(most > 55, "{most}: after that, whole magazines are filled");
+    assert!(most > 55, "the layer must fill whole magazines at the end, but kept at most {most} rounds");
 }
 
 /// Each shortage of memory halves a stack's limit, down to two magazines. An interval without a shortage
@@ -234,7 +234,7 @@ fn stack_limits_shrink_under_memory_pressure_and_recover() {
         layer.reap(&supplier);
         most()
     });
-    assert_eq!(recovered, [4, 8, 16, 16], "memory was short in the first interval");
+    assert_eq!(recovered, [4, 8, 16, 16], "only the first interval was short of memory");
 }
 
 /// Objects on a stack above its new limit stay usable, and leave at the next drain.
@@ -323,7 +323,7 @@ fn thread_moved_between_nodes_mixes_no_rounds() {
                 for region in layer.table.used(0..2) {
                     for i in 1..=(region.head(class) & LEN) as u32 {
                         let round = region.round(class, i).unwrap().addr().get() as u32;
-                        assert_eq!(round % 2, node, "moved before read {at}: round {round} after {behind}");
+                        assert_eq!(round % 2, node, "{behind}, round {round} is on the wrong node (thread moved before read {at})");
                     }
                 }
             }

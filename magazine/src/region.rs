@@ -268,7 +268,7 @@ impl Region<'_> {
             // Release: pairs with the Acquire in `push_batch`, which overwrites places that a drain has read.
             self.limit_word(class).store(limit, Release);
         }
-        tell!(self => "opens a stack for {limit}");
+        tell!(self => "opens a stack with the limit word {limit:#x}");
     }
     /// Returns `true` if the class is open. The result is exact if the caller holds the lock of drains.
     pub(crate) fn is_open(&self, class: Class) -> bool {

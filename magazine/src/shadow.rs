@@ -212,7 +212,7 @@ impl Shadow {
         for of in Path::ALL {
             let counted = after.0.paths.of(of) - before.0.paths.of(of);
             let one = u64::from(of == path && answer.is_some());
-            assert_eq!(counted, one, "{of:?} of an operation of class {path:?}: {after:?}");
+            assert_eq!(counted, one, "{path:?} must be the only level that an operation changes, not {of:?}: {after:?}");
         }
         answer
     }
@@ -247,7 +247,7 @@ impl Shadow {
             }
             Step::Reap => {
                 let flushed = self.layer.reap(&self.supplier);
-                assert_eq!(flushed, self.spec.reap(&mut self.world) as u64, "rounds that a reap flushes");
+                assert_eq!(flushed, self.spec.reap(&mut self.world) as u64, "a reap must flush as many rounds as the model");
             }
             Step::Shrink => {
                 self.layer.shrink();
@@ -294,12 +294,12 @@ impl Shadow {
             let full = shown.full.iter().map(|of| of.rounds.clone());
             assert!(self.spec.depot(node).upcoming().eq(full), "depot {node}: {view:?} {:?}", self.spec);
         }
-        assert_eq!(*self.supplier.free.borrow(), self.world.free, "the rounds of the supplier");
+        assert_eq!(*self.supplier.free.borrow(), self.world.free, "the supplier must hold the model's rounds");
         let s = self.layer.stats();
         let held = self.live.len() as u64 + self.cached() + self.world.free.len() as u64;
         assert_eq!(held, self.total as u64, "a round was lost: {s:?}");
         assert_eq!((s.allocs, s.frees), (self.allocs, self.frees));
-        assert_eq!(s.paths.operations(), s.allocs + s.frees, "each operation is of one class: {s:?}");
+        assert_eq!(s.paths.operations(), s.allocs + s.frees, "each operation must count at one level: {s:?}");
         assert_eq!(s.busy, 0, "one thread never finds a region in use");
         assert!(self.cached() <= self.config.most_rounds(self.table.cpus()), "{s:?}");
     }

@@ -344,7 +344,7 @@ pub struct Counts {
 /// When the drop of an `Observer` returns, its function is dropped, and no call of the function runs or begins. A drop
 /// inside an observer does not wait: a call on another thread may still run.
 #[derive(Debug)]
-#[must_use = "nobody observes any more when it is dropped"]
+#[must_use = "dropping the observer stops the observation"]
 pub struct Observer {
     tracepoints: Arc<Tracepoints>,
     place: Option<Place>,
@@ -475,7 +475,7 @@ mod tests {
                 op.note(Step::Missed);
                 op.pause();
             }
-            assert!(read.try_recv().is_err(), "few operations were observed so far");
+            assert!(read.try_recv().is_err(), "no operation may be observed before the first interval ends");
             op.note(Step::Bypassed);
             op.pause();
             let (_, steps, lost, more) = read.try_recv().unwrap();

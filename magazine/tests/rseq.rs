@@ -446,7 +446,7 @@ fn drains_take_nothing_after_a_sandbox_forbids_membarrier() {
     in_a_process("child_drains_without_membarrier", |c| c);
 }
 #[test]
-#[ignore = "closes a sandbox round its process; run by drains_take_nothing_after_a_sandbox_forbids_membarrier"]
+#[ignore = "puts its process into a sandbox; run by drains_take_nothing_after_a_sandbox_forbids_membarrier"]
 fn child_drains_without_membarrier() {
     const ROUNDS: usize = 200;
     let table = table(Cpus::os());

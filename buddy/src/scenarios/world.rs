@@ -69,7 +69,7 @@ impl Owner {
     pub(crate) unsafe fn announce(&self, frame: &Frame) {
         // SAFETY: the caller owns the block, and `self` outlives all readers, by this function's contract.
         let announce = || unsafe { frame.set_owner(core::ptr::from_ref(self).cast_mut().cast()) };
-        planted!("owner announced before it is initialised" => announce());
+        planted!("an owner is published before it is initialised" => announce());
         // Relaxed: the Release in `set_owner` publishes the store.
         self.0.store(7, Relaxed);
         announce();

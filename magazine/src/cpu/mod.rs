@@ -16,7 +16,7 @@
 
 pub(crate) mod claimed;
 mod mechanism;
-#[allow(dead_code, unreachable_pub, reason = "other builds have restartable sequences")]
+#[allow(dead_code, unreachable_pub, reason = "only builds without restartable sequences use it")]
 mod no_static_words;
 pub(crate) mod regions;
 
@@ -89,7 +89,7 @@ impl core::fmt::Display for BadCpus {
             write!(f, "{} CPUs: 1 to {MAX_CPUS} are supported", self.cpus)
         } else {
             let most = MAX_NODES.min(self.cpus);
-            write!(f, "{} nodes: 1 to {most} are supported with {} CPUs", self.nodes, self.cpus)
+            write!(f, "{} nodes: expected 1 to {most} nodes with {} CPUs", self.nodes, self.cpus)
         }
     }
 }
@@ -286,8 +286,8 @@ mod tests {
         let text = |c, n| Cpus::simulated(c, n).unwrap_err().to_string();
         assert_eq!(text(0, 1), "0 CPUs: 1 to 1024 are supported");
         assert_eq!(text(2000, 1), "2000 CPUs: 1 to 1024 are supported");
-        assert_eq!(text(4, 0), "0 nodes: 1 to 4 are supported with 4 CPUs");
-        assert_eq!(text(4, 5), "5 nodes: 1 to 4 are supported with 4 CPUs");
+        assert_eq!(text(4, 0), "0 nodes: expected 1 to 4 nodes with 4 CPUs");
+        assert_eq!(text(4, 5), "5 nodes: expected 1 to 4 nodes with 4 CPUs");
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //!
 //! Tests cover what the token model leaves out: the assembly, the registration and the kernel.
 
-#[allow(unreachable_pub, reason = "another mechanism has its own")]
+#[allow(unreachable_pub, reason = "another mechanism has its own `StaticWords`")]
 pub use super::no_static_words::StaticWords;
 use super::regions::{Regions, Words};
 use super::{Mechanism, current_cpu, step};
@@ -27,7 +27,7 @@ thread_local! {
 }
 
 /// Runs `f` as in a process that has had only one thread.
-#[allow(dead_code, reason = "models have such a process, schedules do not")]
+#[allow(dead_code, reason = "only models have a single-threaded process")]
 pub(crate) fn run_single_threaded(f: impl FnOnce()) {
     SINGLE_THREADED.with(|alone| alone.set(true));
     f();

@@ -21,7 +21,7 @@ mod backend;
 #[cfg(loom)]
 pub mod check;
 #[cfg(any(loom, shuttle))]
-#[cfg_attr(loom, allow(unreachable_pub, reason = "what `schedule` shows of it"))]
+#[cfg_attr(loom, allow(unreachable_pub, reason = "`schedule` re-exports some items"))]
 mod execution;
 pub mod fork;
 #[doc(hidden)]
@@ -59,7 +59,7 @@ pub use parker::Parker;
 pub use rank::Rank;
 pub use shard::unset;
 
-/// Plants a bug that the checkers must find. `planted!("a ticket is taken in two steps" => wrong)` executes `wrong`
+/// Plants a bug that the checkers must find. `planted!("a ticket is taken without an atomic increment" => wrong)` executes `wrong`
 /// only when `caught` plants the bug of that name.
 ///
 /// * `wrong` is an expression or a block of any type. A `return`, `continue` or `break` in `wrong` acts on the
@@ -74,7 +74,7 @@ pub use shard::unset;
 /// fn longest(words: &[&str]) -> usize {
 ///     planted!("no words have a length" => return 1);
 ///     let longest = words.iter().map(|word| word.len()).max().unwrap_or(0);
-///     planted!("the longest is one too long" => let longest = longest + 1);
+///     planted!("the longest length is one too large" => let longest = longest + 1);
 ///     longest
 /// }
 ///
@@ -86,7 +86,7 @@ pub use shard::unset;
 macro_rules! planted {
     ($bug:literal => $($wrong:tt)+) => {};
 }
-/// Plants a bug that the checkers must find: `planted!("a ticket is taken in two steps" => wrong)`. The documentation
+/// Plants a bug that the checkers must find: `planted!("a ticket is taken without an atomic increment" => wrong)`. The documentation
 /// of builds without a checker describes all forms of `planted!`.
 #[cfg(any(loom, shuttle))]
 #[macro_export]

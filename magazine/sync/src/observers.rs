@@ -81,7 +81,7 @@ impl core::error::Error for TooManyObservers {}
 
 /// Identifies a [registered](Observers::add) function for [`Observers::remove`].
 #[derive(Debug)]
-#[must_use = "without it the function stays"]
+#[must_use = "the function cannot be removed without its place"]
 pub struct Place(usize);
 
 impl<F: ?Sized> Default for Observers<F> {

@@ -99,7 +99,7 @@ impl Shard {
             };
             if step == 0 || id < min || !(id - min).is_multiple_of(step) {
                 return Err(format!(
-                    "SLURM_ARRAY_TASK_ID={id}: expected a task from {min} by steps of {step}"
+                    "SLURM_ARRAY_TASK_ID={id}: expected {min} plus a multiple of {step}"
                 ));
             }
             if let (Some(max), Some(tasks)) = (number("SLURM_ARRAY_TASK_MAX")?, tasks)
@@ -124,7 +124,7 @@ impl Shard {
         }
         match shards {
             Some(shards) => Err(format!(
-                "--shards {shards}: neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX says which one; expected --shard I/{shards}"
+                "--shards {shards}: neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX selects one; expected --shard I/{shards}"
             )),
             None => Ok(None),
         }
@@ -201,7 +201,7 @@ impl Share {
         let head = head.and_then(|head| head.split_once(" of "));
         let head = head.and_then(|(shard, of)| Some((shard.parse().ok()?, of.to_owned())));
         let (shard, of) = head.ok_or_else(|| {
-            format!("{shown}: no share of {what}; expected a first line `SHARE {what} I/N of ...`")
+            format!("{shown}: the file is no share of {what}; expected a first line `SHARE {what} I/N of ...`")
         })?;
         let mut rows: Vec<String> = lines.map(str::to_owned).collect();
         let end = rows.pop();
@@ -225,7 +225,7 @@ impl Share {
             {
                 let [mine, others] = [&share, first].map(|share| format!("{} of {}", share.shard, share.of));
                 return Err(format!(
-                    "{}: share {mine}, and {} is share {others}; expected shares of one run and one build",
+                    "{}: share {mine} does not match {}, share {others}; expected shares of one run and one build",
                     file.display(),
                     other.display()
                 ));
@@ -242,7 +242,7 @@ impl Share {
         for index in 0..count {
             if !shares.iter().any(|(share, _)| share.shard.index == index) {
                 return Err(format!(
-                    "share {index}/{count} of {what} is missing: expected a file of it, too"
+                    "share {index}/{count} of {what} is missing: expected its file, too"
                 ));
             }
         }
@@ -270,7 +270,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
             let error = |what: &str| format!("the row {row:?}: {what}");
             let number = |name: &str| {
                 let number = field(row, name).and_then(|text| text.parse::<u64>().ok());
-                number.ok_or_else(|| error(&format!("expected a number of {name}")))
+                number.ok_or_else(|| error(&format!("expected a number for {name}")))
             };
             let (head, _) = row.split_once(" | threads ").unwrap_or((row, ""));
             if head.starts_with("PART ") || head.contains(" | PART ") {
@@ -293,7 +293,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
                     let numbers = model.numbers.entry(script).or_insert((all, BTreeSet::new()));
                     numbers.1.insert(place);
                     if numbers.0 != all {
-                        return Err(error("another share has other parts"));
+                        return Err(error("another share has different parts"));
                     }
                 }
             } else if field(row, "share").is_some() {
@@ -485,7 +485,7 @@ mod tests {
         wrong(&|rows| _ = rows.remove(0), "M1: x: part 0 of 2 of script 0 is missing");
         wrong(&|rows| _ = rows.remove(2), "M1: x: script 1 is missing");
         wrong(&|rows| rows[1] = part(0, "late", "1*3", 4), "another share has 4 executions of the same part");
-        wrong(&|rows| rows[0] = part(0, "0/3", "0.1", 4), "another share has other parts");
+        wrong(&|rows| rows[0] = part(0, "0/3", "0.1", 4), "another share has different parts");
         assert!(
             join_rows(&[first.iter().chain(&second).map(|row| row.replace("floor 9", "floor 15")).collect()])
                 .unwrap_err()

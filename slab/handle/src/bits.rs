@@ -181,7 +181,7 @@ impl<'de, W: Word, const GENERATION_BITS: u32> Deserialize<'de> for Handle<W, GE
         };
         let bad = || {
             de::Error::custom(format_args!(
-                "{bits} is no handle: its generation is 0, and the first one is 1"
+                "{bits} is not a handle: its generation is 0, and the first one is 1"
             ))
         };
         Self::from_bits(W::of(bits)).ok_or_else(bad)
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(Handle24x8::from_bits(0x00ff_ffff), None);
         assert_eq!(Handle32x32::from_bits(7), None);
         let error = serde_json::from_str::<Handle24x8>("7").unwrap_err().to_string();
-        assert!(error.contains("7 is no handle: its generation is 0"), "{error}");
+        assert!(error.contains("7 is not a handle: its generation is 0"), "{error}");
     }
 
     #[test]

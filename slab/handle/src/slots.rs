@@ -53,7 +53,7 @@ pub enum WrapPolicy {
 /// let mut entities = HandleTable::<&str>::new();
 /// let imp = entities.alloc("imp")?;
 /// // The program saves and loads its values: the new table must reject handles of the old one.
-/// let first = entities.fresh_generation().expect("a slot is in its last generation: more bits are needed");
+/// let first = entities.fresh_generation().expect("a slot is in its last generation: the handles need more bits");
 /// let mut loaded = HandleTable::<&str>::with(Generations { first, ..Generations::default() });
 /// let baron = loaded.alloc("baron")?;
 /// assert_eq!((imp.index(), loaded.get(imp)), (baron.index(), None));

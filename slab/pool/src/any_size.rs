@@ -434,11 +434,11 @@ fn marker_of_another_stack_is_refused() {
     assert_eq!((stack.free_to(other_marker), stack.used()), (Err(BadMarker::Foreign { address }), 23));
     assert_eq!(
         (BadMarker::Foreign { address: 64 }).to_string(),
-        "the marker is of the stack at 0x40, not of this one"
+        "the marker belongs to the stack at 0x40, not to this one"
     );
     assert_eq!(
         (BadMarker::Freed { at: 8 }).to_string(),
-        "the marker at byte 8 was freed before, with an earlier one"
+        "the marker at byte 8 was already freed with an earlier marker"
     );
 }
 

@@ -198,7 +198,7 @@ impl<A: Area> FixedPool<A> {
     /// # Panics
     /// Panics if `index` is not below [`capacity`](Self::capacity).
     pub fn slot(&self, index: usize) -> NonNull<u8> {
-        assert!(index < self.count, "slot {index} of a pool of {}", self.count);
+        assert!(index < self.count, "slot {index} is outside the pool of {} slots", self.count);
         // SAFETY: the area contains `count` slots.
         unsafe { self.first.add(index * self.slots.stride()) }
     }

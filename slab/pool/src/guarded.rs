@@ -202,7 +202,7 @@ impl<A: Area> GuardedPool<A> {
     ///
     /// # Errors
     /// If objects are in use (see [`leaks`](Self::leaks)), returns the pool as the error.
-    #[allow(clippy::result_large_err, reason = "the pool is moved either way")]
+    #[allow(clippy::result_large_err, reason = "both variants move the pool")]
     pub fn destroy(self) -> Result<A, Self> {
         let Self { pool, object, object_offset, allocated, sites, sorted_sites } = self;
         pool.destroy().map_err(|pool| Self { pool, object, object_offset, allocated, sites, sorted_sites })

@@ -147,7 +147,7 @@ impl<C: Span> Chain<C> {
 /// let mut lengths = frame.alloc_slice_fill_with(4, |i| i * i)?;
 /// lengths[0] = name.len();
 /// assert_eq!((&*name, &*lengths), (&b"frame"[..], &[5, 1, 4, 9][..]));
-/// assert!(frame.alloc([0_u8; 256]).is_err(), "out of memory is a value: the object comes back");
+/// assert!(frame.alloc([0_u8; 256]).is_err(), "a full arena returns an error with the object");
 ///
 /// // Chunk by chunk: 4,096 bytes each, or more for a larger object.
 /// let level = Arena::growing(4096, |bytes| HeapArea::new(bytes, 16))?;

@@ -115,9 +115,9 @@ pub enum BadMarker {
 impl fmt::Display for BadMarker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Freed { at } => write!(f, "the marker at byte {at} was freed before, with an earlier one"),
+            Self::Freed { at } => write!(f, "the marker at byte {at} was already freed with an earlier marker"),
             Self::Foreign { address } => {
-                write!(f, "the marker is of the stack at {address:#x}, not of this one")
+                write!(f, "the marker belongs to the stack at {address:#x}, not to this one")
             }
         }
     }

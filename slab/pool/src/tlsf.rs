@@ -453,7 +453,7 @@ impl<M: Words> Blocks<M> {
             }
         }
         if listed_blocks != free {
-            return Err(format!("{free} blocks are free, and {listed_blocks} are in lists"));
+            return Err(format!("{free} blocks are free, but {listed_blocks} are in lists"));
         }
         let wrong_word = (0..self.sl_bitmaps.len())
             .find(|fl| (self.fl_bitmap >> fl & 1 != 0) != (self.sl_bitmaps[*fl] != 0));

@@ -38,7 +38,7 @@ impl<T> Slot<T> {
 /// let hole = b.address();
 /// drop(b);
 /// let d = pool.alloc([4; 96]).unwrap();
-/// assert_eq!(d.address(), hole, "the next object must take the hole");
+/// assert_eq!(d.address(), hole, "the next object must reuse the freed slot");
 /// assert_eq!((a[0], c[0], d[0]), (1, 3, 4));
 /// ```
 ///
@@ -215,7 +215,7 @@ mod tests {
         objects.into_iter().for_each(|object| unsafe { System.dealloc(object, layout) });
         assert!(
             (8..=16).contains(&(distance - 96)),
-            "objects of 96 bytes have a distance of {distance} bytes"
+            "objects of 96 bytes are {distance} bytes apart"
         );
     }
 

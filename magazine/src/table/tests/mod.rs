@@ -166,7 +166,7 @@ fn closed_cpu_words_point_to_the_empty_region() {
                 let cpu =
                     (slot % set).checked_sub(SPARE_POINTERS).filter(|cpu| open && *cpu < count as usize);
                 let region = table.home(cpu.map_or(count, |cpu| cpu as u32));
-                assert_eq!(word.load(Relaxed), region.as_ptr(), "word {slot} of three times {set}");
+                assert_eq!(word.load(Relaxed), region.as_ptr(), "word {slot} (three sets of {set} words) must point to its region");
             }
         };
         check([false; 2]);

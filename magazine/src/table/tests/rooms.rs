@@ -11,7 +11,7 @@ fn class_numbers_are_allocated_freed_and_reused() {
     assert_eq!([one, two, large].map(|class| class.index), [1, 2, 3], "0 is not a class number");
     table.retire(one);
     table.retire(large);
-    assert_eq!(table.class(10), Some(one), "the number has a room of this size");
+    assert_eq!(table.class(10), Some(one), "a freed number must be reused if its room has the size");
     assert_ne!(
         table.class(10).unwrap().index,
         large.index,

@@ -104,10 +104,10 @@ crate::scenarios! {
         bug("dropping an observer does not wait for its calls", "observers", "Causality violation");
     }
     two_observers_of_one_place {
-        loom("two observers, one place", Model::new(Bound::Preemptions(3), 900), two_observers);
+        loom("two observers compete for one place", Model::new(Bound::Preemptions(3), 900), two_observers);
     }
     one_observer_after_the_other {
-        loom("two observers, one after the other, beside a call", Model::new(Bound::Preemptions(3), 24_000), one_after_the_other);
+        loom("two observers run one after the other during a call", Model::new(Bound::Preemptions(3), 24_000), one_after_the_other);
         bug("an observer slot is freed during a call", "observers", "maximum number of branches");
     }
     an_observer_that_drops_itself {

@@ -4,7 +4,7 @@
 //! enumerator in `rc11.rs`. `outcomes.txt` has loom's outcomes, with and without the facade's repairs. `limits.txt`
 //! explains each difference from RC11. All three text files must agree with the outcomes of the run. `LITMUS_WRITE=1`
 //! rewrites `outcomes.txt`.
-#![allow(clippy::disallowed_methods, reason = "below uslab_magazine; the hook is the program's")]
+#![allow(clippy::disallowed_methods, reason = "the crate is below uslab_magazine, and the program may set the hook")]
 #![allow(missing_docs, unreachable_pub, reason = "a test")]
 
 mod program;
@@ -174,7 +174,7 @@ mod compared {
             misses += u32::from(differs.contains("misses"));
             misses_of_stock += u32::from(stock_differs.contains("misses"));
             if (differs == "equal") != shape.limits.is_empty() {
-                wrong.push(format!("{}: {differs}, and its limits are {:?}", shape.name, shape.limits));
+                wrong.push(format!("{}: the outcomes are {differs}, but the shape lists the limits {:?}", shape.name, shape.limits));
             }
             let bound = run::bound(shape).map_or("none".to_owned(), |bound| bound.to_string());
             let outcomes: Vec<&str> = allowed_.iter().map(String::as_str).collect();
@@ -216,7 +216,7 @@ mod compared {
         ] {
             assert!(words.contains(&said), "README.md must contain {said:?}");
         }
-        let name = "K1: litmus shapes beside RC11";
+        let name = "K1: litmus shapes compared with RC11";
         record(name, 4, "2 and 3 and none", shapes.len(), executions, start.elapsed());
     }
 
@@ -234,7 +234,7 @@ mod compared {
             };
             names.iter().all(lost)
         });
-        assert!(noticed.join().unwrap(), "{bug}: one of {names:?} misses no outcome");
+        assert!(noticed.join().unwrap(), "{bug}: each of {names:?} must miss an outcome");
         println!("CAUGHT {bug} | property K1 | execution 1 | misses outcomes");
     }
 

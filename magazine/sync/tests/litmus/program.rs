@@ -197,7 +197,7 @@ impl Shape {
         Self::index(&mut self.places, name)
     }
     fn register(&mut self, name: &str) -> usize {
-        assert!(is_register(name), "{}: {name:?} is no register", self.name);
+        assert!(is_register(name), "{}: {name:?} is not a register", self.name);
         Self::index(&mut self.registers, name)
     }
 

@@ -125,7 +125,7 @@ fn run<M: Memory>(statements: &[Statement], places: &[MemoryCell<M>], count: usi
     let mut registers: Registers = vec![None; count];
     let atomic = |place: usize| match &places[place] {
         MemoryCell::Atomic(atomic) => atomic,
-        MemoryCell::Plain(_) => panic!("a plain place is accessed plainly only"),
+        MemoryCell::Plain(_) => panic!("a plain location must have only plain accesses"),
     };
     for statement in statements {
         if !statement.runs(&registers) {
