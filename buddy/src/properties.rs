@@ -90,7 +90,7 @@ proptest! {
     })]
 
     #[test]
-    fn any_mix_of_requests_agrees_with_the_shadow_and_coalesces(
+    fn any_requests_agree_with_the_shadow_and_blocks_coalesce(
         config in config(),
         ops in ops(),
     ) {

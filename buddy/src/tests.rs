@@ -231,7 +231,7 @@ fn locked_pages_are_zeroed_by_writing() {
 }
 
 #[test]
-fn zone_tail_below_a_maximal_block_is_allocated() {
+fn zone_tail_smaller_than_a_maximal_block_is_allocated() {
     let pages = new_allocator(normal(1024 + 700));
     let (blocks, limit) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!((blocks.len(), limit), (1724, Limit::Exhausted));
@@ -394,7 +394,7 @@ fn fallback_claims_a_free_maximal_block_as_a_whole() {
 
 /// Merged pageblocks get the type of the pages that were freed last.
 #[test]
-fn merged_pageblocks_take_the_last_freed_migratetype() {
+fn merged_pageblocks_take_the_migratetype_of_the_last_free() {
     let config = PageConfig { pageblock_order: order(5), max_order: order(7), ..normal(128) };
     let pages = new_allocator(PageConfig { keep_free: Some(usize::MAX), ..config });
     let block = |n, gfp| pages.alloc_block(order(n), gfp, None).unwrap();
@@ -609,7 +609,7 @@ fn requests_go_to_the_nearest_node_that_has_pages() {
 }
 
 #[test]
-fn page_error_names_the_limit() {
+fn error_of_a_page_allocation_names_the_limit() {
     let pages = new_allocator(PageConfig { max_order: order(3), pageblock_order: order(3), ..normal(8) });
     let limit = |order| pages.alloc(order, Gfp::KERNEL, None).unwrap_err().limit;
     assert_eq!(limit(order(4)), Limit::Order);
@@ -768,7 +768,7 @@ fn each_order_and_migratetype_has_separate_magazines() {
 }
 
 #[test]
-fn page_from_a_magazine_takes_no_zone_lock() {
+fn allocation_from_a_magazine_takes_no_zone_lock() {
     let pages = new_allocator(PageConfig { per_cpu_pages: true, ..normal(1 << 18) });
     let page = || drop(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap());
     page();
@@ -908,7 +908,7 @@ fn audit_detects_broken_invariants() {
 }
 
 #[test]
-fn free_block_with_damaged_frame_is_not_decommitted() {
+fn damaged_frame_prevents_the_decommit_of_its_free_block() {
     let pages = new_allocator(normal(2048));
     let first = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap();
     let second = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap().into_pfn();
@@ -1283,7 +1283,7 @@ fn frees_decommit_only_memory_above_the_surplus() {
 }
 
 #[test]
-fn eighth_of_the_used_pages_stays_resident() {
+fn surplus_of_an_eighth_of_the_used_pages_stays_resident() {
     let pages = new_allocator(PageConfig { keep_free: Some(64 << 20), ..normal(32 * 1024) });
     let mut blocks: Vec<_> =
         (0..32).map(|_| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap()).collect();
@@ -1312,7 +1312,7 @@ fn repeatedly_reused_memory_stays_resident() {
 /// The bound covers only free blocks that could be returned. A free of smaller blocks returns nothing, and must not
 /// report a return.
 #[test]
-fn undiscardable_small_blocks_do_not_count_towards_keep_free() {
+fn blocks_too_small_to_discard_do_not_count_towards_keep_free() {
     let pages =
         new_allocator(PageConfig { keep_free: Some(0), huge_pages: HugePages::Advise, ..normal(1024) });
     let (blocks, _) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);

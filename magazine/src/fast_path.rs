@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn mixing_fast_paths_of_two_tables_disables_all() {
+    fn fast_paths_used_with_two_tables_are_all_disabled() {
         on_cpu(0);
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os()] {
             let (one, other, supplier) = (table(cpus), table(cpus), TestSupplier::new(0, 1));

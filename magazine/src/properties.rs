@@ -48,7 +48,7 @@ proptest! {
 
     /// I2: at least `capacity` operations of a CPU separate two accesses of the shared depot.
     #[test]
-    fn a_magazine_of_operations_separates_two_depot_visits(
+    fn depot_is_visited_at_most_once_per_magazine_of_operations(
         capacity in 1..8u16, seq in prop::collection::vec(any::<bool>(), 50..400),
     ) {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, 0, 1000);

@@ -493,7 +493,7 @@ mod tests {
     /// waits.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
-    fn signal_handler_operations_never_wait() {
+    fn operations_in_a_signal_handler_never_wait() {
         use crate::sync::AtomicPtr;
         use nix::libc;
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};

@@ -200,7 +200,7 @@ impl World {
         for class in self.layer.nodes.iter().map(|node| node.class()) {
             let held: Vec<usize> =
                 (0..self.layer.cpus().count()).flat_map(|cpu| self.stack_of(cpu, class)).collect();
-            assert!(held.is_empty(), "{what} leaves no rounds, but finds {held:?}");
+            assert!(held.is_empty(), "{what} leaves no rounds, but the CPUs hold {held:?}");
         }
     }
 }

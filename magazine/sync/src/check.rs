@@ -147,7 +147,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     }
     assert!(
         lowered || executions >= floor,
-        "{name}: {executions} executions, the floor is {floor}: the model collapsed to too few executions"
+        "{name}: {executions} executions, but the floor is {floor}: the model collapsed to too few executions"
     );
     print_row(&format!("MODEL {head} | executions {executions} | floor {floor} | {:.2?}", start.elapsed()));
     executions

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_out_of_order_panics_with_both_names() {
+    fn locking_out_of_order_panics_with_both_names() {
         assert_eq!(refusal(&ranked(Rank::Depot), &ranked(Rank::Zone)), None);
         let text = refusal(&ranked(Rank::Zone), &ranked(Rank::Depot)).unwrap();
         assert_eq!(text, "lock order: Depot is requested while Zone is held");

@@ -326,7 +326,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
         let executions: u64 = parts.values().sum();
         if executions < floor {
             return Err(format!(
-                "{head}: {executions} executions, the floor is {floor}: the model collapsed to too few executions"
+                "{head}: {executions} executions, but the floor is {floor}: the model collapsed to too few executions"
             ));
         }
         joined.push(format!(
@@ -489,7 +489,7 @@ mod tests {
         assert!(
             join_rows(&[first.iter().chain(&second).map(|row| row.replace("floor 9", "floor 15")).collect()])
                 .unwrap_err()
-                .contains("14 executions, the floor is 15")
+                .contains("14 executions, but the floor is 15")
         );
     }
 
@@ -527,7 +527,7 @@ mod tests {
                     ("SLURM_ARRAY_TASK_STEP", "2"),
                 ],
                 None,
-                "from 1 by steps of 2",
+                "expected 1 plus a multiple of 2",
             ),
             (
                 &[

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn handle_bit_split_determines_slot_and_generation_limits() {
+    fn bit_split_of_a_handle_determines_slot_and_generation_limits() {
         the_limits_of::<u32, 8>(16_777_216, 255);
         the_limits_of::<u32, 12>(1 << 20, 4095);
         the_limits_of::<u32, 16>(1 << 16, 65_535);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn generation_zero_is_no_valid_handle() {
+    fn handle_of_generation_zero_is_invalid() {
         assert_eq!(Handle24x8::from_bits(0), None);
         assert_eq!(Handle24x8::from_bits(0x00ff_ffff), None);
         assert_eq!(Handle32x32::from_bits(7), None);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn handle_debug_shows_index_and_generation() {
+    fn debug_output_of_a_handle_shows_index_and_generation() {
         assert_eq!(format!("{:?}", Handle20x12::new(5, 9).unwrap()), "Handle { index: 5, generation: 9 }");
     }
 }

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn free_slot_word_is_no_valid_handle() {
+    fn word_of_a_free_slot_is_not_a_valid_handle() {
         let mut slots = Few::new(Generations::default());
         let handles = [(); 4].map(|()| alloc(&mut slots).unwrap());
         assert_eq!(alloc(&mut slots), Err(HandleError::Full { slots: 4, retired: 0 }));

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn handle_table_drops_each_value_once() {
+    fn table_of_handles_drops_each_value_once() {
         let count = std::rc::Rc::new(());
         let mut table = HandleTable::<_>::new();
         let [a, _] = [(); 2].map(|()| table.alloc(count.clone()).unwrap());
@@ -322,7 +322,7 @@ mod tests {
     /// Generations in an array are adjacent whatever the size of the values. Generations behind the values are on
     /// separate lines.
     #[test]
-    fn handle_check_reads_only_generations() {
+    fn check_of_a_handle_reads_only_generations() {
         const LINE: usize = 64;
         fn neighbours<T: Default>() -> (usize, bool) {
             let mut table = Table::new();

@@ -482,7 +482,7 @@ mod tests {
 
     /// The paper's bound: a request is served if a free block is `1 + 1/2^bits` times as large, both rounded to 16.
     #[test]
-    fn tlsf_block_one_step_larger_serves_the_request() {
+    fn tlsf_serves_a_request_with_a_block_one_step_larger() {
         for bits in 2..=5 {
             for bytes in (100..60_000).step_by(997) {
                 let need = (bytes + HEADER).next_multiple_of(UNIT);

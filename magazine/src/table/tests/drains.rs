@@ -448,7 +448,7 @@ fn joined_drain_returns_rounds_to_their_class() {
 
 /// Regression: each sweep removed the classes from the list, so that a shrink after a reap found no class to sweep.
 #[test]
-fn idle_drain_keeps_busy_classes_for_a_full_drain() {
+fn drain_of_idle_stacks_leaves_busy_classes_for_a_full_drain() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));

@@ -280,7 +280,7 @@ unsafe impl Memory for SlowCommitHeap {
 }
 
 #[test]
-fn commit_by_a_concurrent_thread_is_used() {
+fn region_uses_memory_committed_by_a_concurrent_thread() {
     let (cpus, region) = (Cpus::simulated(1, 1).unwrap(), 1 << 20);
     let heap = Heap::new(Table::<SlowCommitHeap>::footprint(&cpus, region)).unwrap();
     let memory =
@@ -417,7 +417,7 @@ fn room_for_depot_magazines_is_reused() {
 
 /// A layer whose table gets no memory allocates from its supplier, and loses no object.
 #[test]
-fn rounds_return_to_the_supplier_without_region_memory() {
+fn rounds_return_to_the_supplier_if_the_region_has_no_memory() {
     use crate::test_round::TestRound;
     use crate::{Config, Layer, Paths, on_cpu, shadow::TestSupplier};
     on_cpu(0);
@@ -480,7 +480,7 @@ fn too_little_memory_for_the_table_is_an_error() {
 }
 
 #[test]
-fn stack_heads_do_not_start_a_cache_line() {
+fn stack_heads_are_never_at_the_start_of_a_cache_line() {
     let table = simulated(1, 1 << 20);
     for class in [1, 7, 8, 64, 500, 1216].map(|reach| table.class(reach).unwrap()) {
         let head = class.stack as usize % LINE;
@@ -490,7 +490,7 @@ fn stack_heads_do_not_start_a_cache_line() {
 
 /// Threads that concurrently request space for a magazine get different blocks.
 #[test]
-fn concurrently_requested_magazine_rooms_are_distinct() {
+fn concurrent_requests_for_magazine_rooms_get_distinct_rooms() {
     let (rounds, each) = if cfg!(miri) { (1, 10) } else { (20, 400) };
     for _ in 0..rounds {
         let (table, at_once) = (simulated(1, 2 << 20), std::sync::Barrier::new(4));

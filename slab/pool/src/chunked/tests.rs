@@ -69,7 +69,7 @@ fn purge_releases_only_empty_chunks() {
 }
 
 #[test]
-fn refused_chunk_is_an_error_value() {
+fn refused_chunk_is_an_error() {
     let faults = Faults::new(1);
     let slots = SlotLayout::new(64, 8).unwrap();
     let mut pool = ChunkedPool::with_faults(slots, 4096, Backend::Heap, faults.clone()).unwrap();
