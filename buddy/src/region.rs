@@ -879,10 +879,10 @@ mod tests {
         // An adjacent region of another backend cannot be joined.
         let mut last = low.split_off(4 << 20).unwrap();
         core::mem::swap(&mut last.backing, &mut heap.backing);
-        let Err(mut last) = low.join(last) else { panic!("a region must not join a region of another backend") };
+        let Err(mut last) = low.join(last) else { panic!("regions of two backends were joined") };
         core::mem::swap(&mut last.backing, &mut heap.backing);
         last.uncommitted = Uncommitted::ReadsZero;
-        let Err(mut last) = low.join(last) else { panic!("a region must not join a region with other uncommitted memory") };
+        let Err(mut last) = low.join(last) else { panic!("regions that differ were joined") };
         last.uncommitted = Uncommitted::NoAccess;
         low.join(last).unwrap();
     }

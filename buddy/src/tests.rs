@@ -979,7 +979,7 @@ fn accepted_charge_decommits_free_pages() {
     let full = backed();
     assert!(!pages.charge(managed + 1) && !pages.charge(usize::MAX));
     assert_eq!(backed(), full);
-    assert!(new_allocator(normal(64)).charge(usize::MAX), "an allocator without a limit must accept any charge");
+    assert!(new_allocator(normal(64)).charge(usize::MAX), "any charge must fit without a limit");
     assert!(pages.charge(managed / 2));
     assert!(backed() <= ((managed - managed / 2) * PAGE_SIZE) as u64, "{} of {full}", backed());
     pages.uncharge(managed / 2);
@@ -1288,7 +1288,7 @@ fn surplus_of_an_eighth_of_the_used_pages_stays_resident() {
     let mut blocks: Vec<_> =
         (0..32).map(|_| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap()).collect();
     blocks.truncate(28);
-    assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "less than three quarters of the memory above 14 MiB must stay committed");
+    assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "less than 3/4 above 14 MiB must stay");
 }
 
 /// Memory that is often returned and used again stays backed. Memory that is no longer used is returned to the system.
@@ -1350,7 +1350,7 @@ fn only_never_committed_addresses_are_released() {
     // SAFETY: no other thread reads a frame during the call.
     assert_eq!(unsafe { pages.give_up_frames() }, 3 << 10);
     assert_eq!((frames.len(), frames.is_empty()), (3 << 10, false));
-    assert_eq!(frames.reserved() * 8, of_all * 3, "the frames of pages without addresses must be decommitted");
+    assert_eq!(frames.reserved() * 8, of_all * 3, "the pages' frames must be decommitted");
     // Pages get addresses again if the limit allows it and no other mapping, such as another test's, has the addresses.
     let (blocks, limit) = alloc_all(&pages, Order::MAX, Gfp::KERNEL);
     assert!((3..=5).contains(&blocks.len()) && limit == Limit::CommitRefused, "{} blocks", blocks.len());

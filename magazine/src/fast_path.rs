@@ -57,7 +57,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         self.class == NO_CLASS
     }
     /// Returns `true` if both fast paths are enabled and belong to one table.
-    fn is_beside(&self, other: &Self) -> bool {
+    fn pairs_with(&self, other: &Self) -> bool {
         !self.is_disabled() && self.pcpu == other.pcpu && self.table == other.table
     }
     pub(crate) fn pcpu(&self) -> PcpuPtr {
@@ -273,7 +273,7 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
     /// are disabled.
     pub fn of(fast_paths: [FastPath<R, M>; N]) -> Self {
         let Some(first) =
-            fast_paths.first().filter(|first| fast_paths.iter().all(|fast_path| fast_path.is_beside(first)))
+            fast_paths.first().filter(|first| fast_paths.iter().all(|fast_path| fast_path.pairs_with(first)))
         else {
             let FastPath { pcpu, table, class, .. } = FastPath::<R, M>::disabled();
             return Self { pcpu, table, stacks: [Stack::of(class); N], rounds: PhantomData };
@@ -303,7 +303,7 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
     ///
     /// # Panics
     /// Panics if the values of `end` do not increase up to `K`.
-    pub fn spread<const K: usize>(
+    pub fn spread_into<const K: usize>(
         &self,
         end: impl Fn(usize) -> usize,
         place: &mut MaybeUninit<FastPathTable<R, M, K>>,
@@ -372,8 +372,8 @@ mod tests {
             let fast_paths =
                 FastPathTable::of(layers.each_ref().map(|layer| layer.fast_path(Words::Inlined)));
             let mut arranged = MaybeUninit::<FastPathTable<_, _, 4>>::uninit();
-            fast_paths.spread(|i| [1, 3, 4][i], &mut arranged);
-            // SAFETY: `spread` has just initialised the value.
+            fast_paths.spread_into(|i| [1, 3, 4][i], &mut arranged);
+            // SAFETY: `spread_into` has just initialised the value.
             let arranged = unsafe { arranged.assume_init() };
             assert!(!fast_paths.is_disabled() && !arranged.is_disabled());
             for (i, layer) in layers.iter().enumerate() {

@@ -67,7 +67,7 @@ type PoolOnStack = FixedPool<Stack>;
 fn public_types_have_exactly_the_documented_auto_traits() {
     let failures = table! {
         // --- uslab_magazine
-        "numbers and settings" => YES YES: magazine::Config, magazine::DepotBudget, magazine::Drains, magazine::SweepGroup, magazine::TooSmall, magazine::DrainScope, magazine::Words, magazine::Stats, magazine::Cpus,
+        "numbers and settings" => YES YES: magazine::Config, magazine::DepotBudget, magazine::Drains, magazine::SweepGroup, magazine::BadTableMemory, magazine::DrainScope, magazine::Words, magazine::Stats, magazine::Cpus,
             magazine::Mechanism, magazine::BadCpus, magazine::Script, magazine::Path, magazine::Paths, sync::Rank,
             magazine::uslab_sync::Rank;
         "shared between threads by design; its rounds are `Send`" => YES YES: magazine::Layer<TestRound>;

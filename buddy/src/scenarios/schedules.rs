@@ -4,7 +4,7 @@ use super::world::{ONE, Owner, allocator_of, audit, free, two};
 use crate::{Gfp, Order, PageAllocator, Pfn};
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, Mutex};
-use uslab_magazine::threads::{crowd, migrate_between_cpus};
+use uslab_magazine::threads::{migrate_between_cpus, run_crowd};
 
 const PAGES: u32 = 16;
 const THREADS: usize = 4;
@@ -74,7 +74,7 @@ pub(super) fn zone() {
     }
     let owners = (0..THREADS * STEPS).map(|_| Owner::new()).collect();
     let world = Arc::new(Blocks { pages: allocator(false), owners, post: Mutex::new(vec![]) });
-    crowd(&world, THREADS, side);
+    run_crowd(&world, THREADS, side);
     let left: Vec<_> = world.post.lock().drain(..).collect();
     left.into_iter().for_each(|block| world.free(block));
     audit(&world.pages);
@@ -88,7 +88,7 @@ pub(super) fn twice() {
     }
     let pages = allocator_of(PAGES, two().up(), false, |_| ());
     let pfns: Vec<_> = (0..PAGES).map(|_| pages.alloc(ONE, Gfp::KERNEL, None).unwrap()).collect();
-    crowd(&Arc::new((pages.clone(), pfns)), THREADS, side);
+    run_crowd(&Arc::new((pages.clone(), pfns)), THREADS, side);
     let reported = u64::from(PAGES) * (THREADS as u64 - 1);
     assert_eq!(pages.info().corruptions, reported, "all frees of a page except one are reported");
     audit(&pages);
@@ -114,6 +114,6 @@ pub(super) fn per_cpu() {
         held.into_iter().for_each(|(pfn, order)| free(pages, pfn, order));
     }
     let pages = allocator(true);
-    crowd(&Arc::new(pages.clone()), THREADS, side);
+    run_crowd(&Arc::new(pages.clone()), THREADS, side);
     audit(&pages);
 }

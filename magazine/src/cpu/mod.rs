@@ -190,8 +190,8 @@ impl Cpus {
     }
     /// Number of per-CPU pointers in each set of a table: one for each CPU number that a restartable sequence
     /// may read.
-    pub(crate) fn slots(&self) -> u32 {
-        rseq::slots(self.count, self.mechanism)
+    pub(crate) fn word_count(&self) -> u32 {
+        rseq::word_count(self.count, self.mechanism)
     }
     /// Number of memory nodes.
     pub fn nodes(&self) -> u32 {
@@ -219,7 +219,7 @@ impl Cpus {
                 cpu if cpu < self.count => cpu,
                 _ => os::current(self.count),
             },
-            (Source::Simulated, _) => step().0,
+            (Source::Simulated, _) => next_cpu_read().0,
         }
     }
 }
@@ -247,7 +247,7 @@ impl Cpus {
 /// Reads the calling thread's simulated CPU. Also returns the CPU of an aborted sequence, if the script
 /// aborts a sequence at this read.
 #[inline]
-fn step() -> (u32, Option<u32>) {
+fn next_cpu_read() -> (u32, Option<u32>) {
     CURRENT.with(|c| {
         let mut script = c.get();
         let mut aborted_on = None;
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn script_that_aborts_reports_the_aborted_step() {
         Script { cpu: 0, at: 2, then: 1, aborted: true }.install();
-        assert_eq!([(); 3].map(|()| step()), [(0, None), (1, Some(0)), (1, None)]);
+        assert_eq!([(); 3].map(|()| next_cpu_read()), [(0, None), (1, Some(0)), (1, None)]);
         on_cpu(0);
         assert_eq!(Script::all_aborting(1, 2, 2).count(), 7);
     }

@@ -64,7 +64,7 @@ impl<M: Memory> Table<M> {
     }
     pub(super) fn write_words(&self) {
         let empty = self.home(self.cpus.count()).as_ptr();
-        let set = SPARE_POINTERS + self.cpus.slots() as usize;
+        let set = SPARE_POINTERS + self.cpus.word_count() as usize;
         let words = self.memory.base().cast::<MaybeUninit<*mut u8>>().as_ptr();
         // SAFETY: the words were committed, and no other thread knows them yet. An `AtomicPtr` has the layout of a
         // pointer.
@@ -110,7 +110,7 @@ impl<M: Memory> Table<M> {
     /// Implements [`Layer::take_static_words`](crate::Layer::take_static_words).
     pub(crate) fn take_static_words(&self, words: &'static StaticWords) -> bool {
         let _one_at_a_time = self.lock_drains();
-        let slots = SPARE_POINTERS + self.cpus.slots() as usize;
+        let slots = SPARE_POINTERS + self.cpus.word_count() as usize;
         // SAFETY: this thread holds the lock of drains.
         let has = self.layout.static_words.with(|p| unsafe { (*p).is_some() });
         if has || self.cpus.mechanism() == Mechanism::Claimed || !words.take(slots) {

@@ -72,7 +72,7 @@ impl TraceMode {
 /// Panics if the file does not exist, because loom would silently begin with the first execution.
 pub(crate) fn requested_file() -> Option<PathBuf> {
     let path = PathBuf::from(std::env::var_os("REPLAY")?);
-    assert!(path.exists(), "REPLAY={}: no such file; expected the file that a failing model printed", path.display());
+    assert!(path.exists(), "REPLAY={}: no such file; expected a failing model's file", path.display());
     Some(path)
 }
 

@@ -98,9 +98,7 @@ impl Shard {
                 ));
             };
             if step == 0 || id < min || !(id - min).is_multiple_of(step) {
-                return Err(format!(
-                    "SLURM_ARRAY_TASK_ID={id}: expected {min} plus a multiple of {step}"
-                ));
+                return Err(format!("SLURM_ARRAY_TASK_ID={id}: expected {min} plus a multiple of {step}"));
             }
             if let (Some(max), Some(tasks)) = (number("SLURM_ARRAY_TASK_MAX")?, tasks)
                 && max.saturating_sub(min) / step + 1 != tasks
@@ -201,7 +199,7 @@ impl Share {
         let head = head.and_then(|head| head.split_once(" of "));
         let head = head.and_then(|(shard, of)| Some((shard.parse().ok()?, of.to_owned())));
         let (shard, of) = head.ok_or_else(|| {
-            format!("{shown}: the file is no share of {what}; expected a first line `SHARE {what} I/N of ...`")
+            format!("{shown}: not a share of {what}; expected a first line `SHARE {what} I/N of ...`")
         })?;
         let mut rows: Vec<String> = lines.map(str::to_owned).collect();
         let end = rows.pop();
@@ -241,9 +239,7 @@ impl Share {
         let count = first.shard.count;
         for index in 0..count {
             if !shares.iter().any(|(share, _)| share.shard.index == index) {
-                return Err(format!(
-                    "share {index}/{count} of {what} is missing: expected its file, too"
-                ));
+                return Err(format!("share {index}/{count} of {what} is missing: expected its file, too"));
             }
         }
         shares.sort_by_key(|(share, _)| share.shard.index);

@@ -438,7 +438,7 @@ fn marker_of_another_stack_is_refused() {
     );
     assert_eq!(
         (BadMarker::Freed { at: 8 }).to_string(),
-        "the marker at byte 8 was already freed with an earlier marker"
+        "the marker at byte 8 was freed with an earlier one"
     );
 }
 

@@ -100,7 +100,7 @@ fn bytes(layout: Layout) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadMarker {
-    /// The marker was already freed with an earlier marker.
+    /// The marker was freed with an earlier one.
     Freed {
         /// Position of the marker, in bytes from the start.
         at: usize,
@@ -115,7 +115,7 @@ pub enum BadMarker {
 impl fmt::Display for BadMarker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Freed { at } => write!(f, "the marker at byte {at} was already freed with an earlier marker"),
+            Self::Freed { at } => write!(f, "the marker at byte {at} was freed with an earlier one"),
             Self::Foreign { address } => {
                 write!(f, "the marker belongs to the stack at {address:#x}, not to this one")
             }

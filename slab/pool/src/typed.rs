@@ -213,10 +213,7 @@ mod tests {
         let distance = addresses.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
         // SAFETY: the object was allocated above.
         objects.into_iter().for_each(|object| unsafe { System.dealloc(object, layout) });
-        assert!(
-            (8..=16).contains(&(distance - 96)),
-            "objects of 96 bytes are {distance} bytes apart"
-        );
+        assert!((8..=16).contains(&(distance - 96)), "objects of 96 bytes are {distance} bytes apart");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! enumerator in `rc11.rs`. `outcomes.txt` has loom's outcomes, with and without the facade's repairs. `limits.txt`
 //! explains each difference from RC11. All three text files must agree with the outcomes of the run. `LITMUS_WRITE=1`
 //! rewrites `outcomes.txt`.
-#![allow(clippy::disallowed_methods, reason = "the crate is below uslab_magazine, and the program may set the hook")]
+#![allow(clippy::disallowed_methods, reason = "uslab_magazine is not a dependency here")]
 #![allow(missing_docs, unreachable_pub, reason = "a test")]
 
 mod program;
@@ -174,7 +174,7 @@ mod compared {
             misses += u32::from(differs.contains("misses"));
             misses_of_stock += u32::from(stock_differs.contains("misses"));
             if (differs == "equal") != shape.limits.is_empty() {
-                wrong.push(format!("{}: the outcomes are {differs}, but the shape lists the limits {:?}", shape.name, shape.limits));
+                wrong.push(format!("{}: {differs}, but its limits are {:?}", shape.name, shape.limits));
             }
             let bound = run::bound(shape).map_or("none".to_owned(), |bound| bound.to_string());
             let outcomes: Vec<&str> = allowed_.iter().map(String::as_str).collect();
