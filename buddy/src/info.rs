@@ -104,9 +104,9 @@ impl ZoneInfo {
                 node: zone.node,
                 zone: zone.kind,
                 managed: zone.managed,
-                free: inner.free() + inner.charged(),
-                charged: inner.charged(),
-                uncommitted: inner.uncommitted(),
+                free: inner.free() + inner.charged_pages(),
+                charged: inner.charged_pages(),
+                uncommitted: inner.uncommitted_pages(),
                 discarded: inner.discarded(),
                 per_cpu: 0,
                 allocated: 0,
@@ -139,7 +139,7 @@ impl ZoneInfo {
         self.blocks[order.index()].iter().map(|n| u64::from(*n)).sum()
     }
     /// Number of blocks of `order` that fit into the free blocks.
-    fn suitable(&self, order: Order) -> u64 {
+    fn suitable_blocks(&self, order: Order) -> u64 {
         let cut = |from: Order| self.free_blocks(from) << (from.get() - order.get());
         order.through(Order::MAX).map(cut).sum()
     }
@@ -158,7 +158,7 @@ impl ZoneInfo {
         if blocks == 0 {
             return 0;
         }
-        if self.suitable(order) > 0 {
+        if self.suitable_blocks(order) > 0 {
             return -1000;
         }
         let wanted = self.free_pages() * 1000 / u64::from(order.pages());
@@ -171,7 +171,7 @@ impl ZoneInfo {
         if free == 0 {
             return 1000;
         }
-        (free - (self.suitable(order) << order.get())) * 1000 / free
+        (free - (self.suitable_blocks(order) << order.get())) * 1000 / free
     }
 }
 

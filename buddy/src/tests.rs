@@ -11,12 +11,12 @@ use uslab_magazine::tracepoints::{Counts, Observed, Step};
 use uslab_magazine::{Cpus, DrainScope, Operation, Path, on_cpu};
 
 thread_local! {
-    static FOUND: RefCell<Vec<Corruption>> = const { RefCell::new(Vec::new()) };
+    static CORRUPTIONS: RefCell<Vec<Corruption>> = const { RefCell::new(Vec::new()) };
 }
-fn note(corruption: &Corruption) {
-    FOUND.with(|found| found.borrow_mut().push(*corruption));
+fn note_corruption(corruption: &Corruption) {
+    CORRUPTIONS.with(|found| found.borrow_mut().push(*corruption));
 }
-const NOTE: Handler = note;
+const NOTE_HANDLER: Handler = note_corruption;
 
 fn order(n: u8) -> Order {
     Order::new(n).unwrap()
@@ -28,7 +28,7 @@ fn plain(zones: &[(ZoneKind, u32)]) -> PageConfig {
         per_cpu_pages: false,
         min_free_kib: Some(0),
         watermark_scale: 0,
-        corruption: NOTE,
+        corruption: NOTE_HANDLER,
         ..PageConfig::with_nodes(Cpus::simulated(1, 1).unwrap(), vec![zones.to_vec()])
     }
 }
@@ -628,7 +628,7 @@ fn invalid_page_free_is_reported_without_side_effects() {
         let bad = |pfn, order| {
             // SAFETY: the block was not allocated with these values, which the free must detect before any access.
             unsafe { pages.free(pfn, order) };
-            FOUND.with(|found| found.borrow_mut().pop()).map(|c| c.to_string()).unwrap_or_default()
+            CORRUPTIONS.with(|found| found.borrow_mut().pop()).map(|c| c.to_string()).unwrap_or_default()
         };
         let wrong = "free of page 0 with order 1: it was allocated with order 2";
         assert_eq!((pfn, bad(pfn, order(1)).as_str()), (Pfn::new(0), wrong));
@@ -1146,7 +1146,7 @@ fn maximal_block_is_either_decommitted_or_allocated() {
 }
 
 /// Runs one ignored test of this program under a shell limit, and returns its output.
-pub(crate) fn limited(limit: &str, test: &str) -> String {
+pub(crate) fn run_with_limit(limit: &str, test: &str) -> String {
     let exe = std::env::current_exe().unwrap();
     let script =
         format!("ulimit {limit} && exec \"$0\" --exact {test} --ignored --nocapture --test-threads=1");
@@ -1161,7 +1161,7 @@ pub(crate) fn limited(limit: &str, test: &str) -> String {
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn pages_are_mapped_at_commit_under_an_address_limit() {
-    limited("-v 1048576", "tests::child_runs_with_a_limited_address_space");
+    run_with_limit("-v 1048576", "tests::child_runs_with_a_limited_address_space");
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
@@ -1204,7 +1204,7 @@ fn child_runs_with_a_limited_address_space() {
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn commit_over_a_foreign_mapping_is_refused() {
-    limited("-v 1048576", "tests::child_commits_pages_over_a_foreign_mapping");
+    run_with_limit("-v 1048576", "tests::child_commits_pages_over_a_foreign_mapping");
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
@@ -1229,7 +1229,7 @@ fn child_commits_pages_over_a_foreign_mapping() {
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap refuses a reservation, not a commit")]
 fn refused_commit_is_an_error_and_changes_nothing() {
-    limited("-d 65536", "tests::child_commits_pages_with_a_limited_data_segment");
+    run_with_limit("-d 65536", "tests::child_commits_pages_with_a_limited_data_segment");
 }
 #[test]
 #[ignore = "run under `ulimit -d` by refused_commit_is_an_error_and_changes_nothing"]
@@ -1354,7 +1354,7 @@ fn only_never_committed_addresses_are_released() {
     // Pages get addresses again if the limit allows it and no other mapping, such as another test's, has the addresses.
     let (blocks, limit) = alloc_all(&pages, Order::MAX, Gfp::KERNEL);
     assert!((3..=5).contains(&blocks.len()) && limit == Limit::CommitRefused, "{} blocks", blocks.len());
-    assert_eq!((pages.most_pages(), frames.len() as usize), (5 << 10, blocks.len() << 10));
+    assert_eq!((pages.max_pages(), frames.len() as usize), (5 << 10, blocks.len() << 10));
 }
 
 /// The heap cannot return a part of its memory.

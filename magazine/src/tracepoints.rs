@@ -396,7 +396,7 @@ impl Tracepoints {
 
     #[inline]
     fn notes<'t>(&'t self, what: OperationKind, name: &'t str) -> Option<Notes<'t>> {
-        self.observers.listen().then(|| Notes { tracepoints: self, what, cpu: self.cpus.current(), name })
+        self.observers.is_active().then(|| Notes { tracepoints: self, what, cpu: self.cpus.current(), name })
     }
     fn show(&self, observed: &Observed<'_>) {
         assert_unlocked();

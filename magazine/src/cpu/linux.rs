@@ -9,7 +9,7 @@ pub(super) fn current(_: u32) -> u32 {
 
 /// Number of CPUs that the kernel may ever bring up. Reading the number of CPUs allocates nothing.
 pub(super) fn count() -> u32 {
-    possible_cpus().unwrap_or_else(configured)
+    possible_cpus().unwrap_or_else(configured_cpus)
 }
 
 /// The highest possible CPU number of the kernel plus one, if the kernel reports it.

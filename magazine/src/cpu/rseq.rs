@@ -96,7 +96,7 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 use nix::libc;
 use registration::{SIZE, UNREGISTERED, register};
-use sections::{cpu_id_at, scratch, symbols, thread_pointer};
+use sections::{cpu_id_at, scratch_offset, symbols, thread_pointer};
 pub use static_words::StaticWords;
 
 mod registration;

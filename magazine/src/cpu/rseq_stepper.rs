@@ -201,12 +201,12 @@ impl Call {
     }
 }
 
-struct SectionCall<'s> {
+struct TestCall<'s> {
     section: &'s Section,
     operands: Operands,
 }
 
-impl<'s> SectionCall<'s> {
+impl<'s> TestCall<'s> {
     fn new(section: &'s Section) -> Self {
         Self { section, operands: section.operands() }
     }
@@ -487,7 +487,7 @@ impl AllSections {
         );
         self.survived += u64::from(found > Some(0));
     }
-    fn run_once(&mut self, call: &SectionCall, case: (Word, &State, Operation)) {
+    fn run_one(&mut self, call: &TestCall, case: (Word, &State, Operation)) {
         let (word, start, operation) = case;
         for instruction in &call.section.instructions {
             for while_trapped in Interruption::ALL {
@@ -502,12 +502,7 @@ impl AllSections {
             }
         }
     }
-    fn run_twice(
-        &mut self,
-        call: &SectionCall,
-        case: (Word, &State, Operation),
-        pairs: &[[Interruption; 2]],
-    ) {
+    fn run_two(&mut self, call: &TestCall, case: (Word, &State, Operation), pairs: &[[Interruption; 2]]) {
         let (word, start, operation) = case;
         let cpu = word.cpu.unwrap_or(0);
         let instructions = &call.section.instructions;
@@ -548,7 +543,7 @@ fn interrupted_operation_takes_effect_after_its_interruption() {
         let mut all = AllSections { world, twin, steps: Coverage::default(), survived: 0, pairs: 0 };
         let (mut forms, mut missed) = (BTreeSet::new(), 0);
         for section in &sections {
-            let call = SectionCall::new(section);
+            let call = TestCall::new(section);
             let whole = forms.insert(section.form()) || is_full_run();
             // Takes every n-th start state, beginning with the last state, whose stack is full.
             for (class, operation) in CLASSES
@@ -558,11 +553,11 @@ fn interrupted_operation_takes_effect_after_its_interruption() {
                 for (i, word) in cpus.iter().enumerate() {
                     let step = if whole && i == 0 || is_full_run() { 1 } else { 9 + 2 * (class + i) };
                     for start in starts[class].iter().rev().step_by(step) {
-                        all.run_once(&call, (*word, start, operation));
+                        all.run_one(&call, (*word, start, operation));
                     }
                 }
                 for word in spare.iter().filter(|_| whole) {
-                    all.run_once(&call, (*word, &starts[class][7], operation));
+                    all.run_one(&call, (*word, &starts[class][7], operation));
                     missed += 1;
                 }
                 let some = Interruption::ALL.into_iter().step_by(if is_full_run() { 1 } else { 5 });
@@ -570,7 +565,7 @@ fn interrupted_operation_takes_effect_after_its_interruption() {
                 let both: Vec<_> = some.flat_map(|one| then.clone().map(move |two| [one, two])).collect();
                 let few = if is_full_run() { 5 } else { 17 };
                 for start in starts[class].iter().rev().step_by(few).filter(|_| whole) {
-                    all.run_twice(&call, (cpus[0], start, operation), &both);
+                    all.run_two(&call, (cpus[0], start, operation), &both);
                 }
             }
         }

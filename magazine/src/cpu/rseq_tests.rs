@@ -533,7 +533,7 @@ fn thread_without_registration_bypasses_the_stacks() {
         scope.spawn(|| {
             let here = thread_pointer().wrapping_offset(area_offset());
             // SAFETY: the area and the registration belong to this thread, registered by the libc or this module.
-            unsafe { registration::unregister_thread(here.cast()) };
+            unsafe { registration::leave(here.cast()) };
             assert_eq!(cpu_id(), REFUSED);
             cycle_rounds(&layer, &supplier);
             // Simulates a libc that registers no threads. `registration` registers no threads either.

@@ -104,7 +104,7 @@ impl<'t> Region<'t> {
             // Release: pairs with the Acquire of the head in `served`. The system call of a real decommit follows all
             // earlier writes.
             self.head_word(class).store(0, Release);
-            self.set_seen(class, 0);
+            self.set_recorded_head(class, 0);
         }
         for page in pages {
             for place in &self.0.places[page * PAGE / ROUND..(page + 1) * PAGE / ROUND][1..] {

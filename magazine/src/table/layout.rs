@@ -1,6 +1,6 @@
 //! The layout of words, regions and depot magazines in a table's memory.
 
-use super::{COMMIT_STEP, Table, WORD, front, word_bytes};
+use super::{COMMIT_STEP, Table, WORD, header_bytes, word_bytes};
 use crate::cpu::regions::{Regions, SPARE_POINTERS, Words};
 use crate::cpu::rseq::StaticWords;
 use crate::cpu::{Cpus, Mechanism};
@@ -25,7 +25,7 @@ pub(super) struct Layout {
 
 impl Layout {
     pub(super) fn new(cpus: &Cpus, _region: usize) -> Self {
-        Self { static_words: UnsafeCell::new(None), front: front(cpus) }
+        Self { static_words: UnsafeCell::new(None), front: header_bytes(cpus) }
     }
 }
 impl Drop for Layout {
@@ -60,7 +60,7 @@ impl<M: Memory> Table<M> {
         memory.base().addr().get().is_multiple_of(ALIGN)
             && memory.bytes() >= Self::footprint(cpus, region)
             && (STACKS + 1..=REGION).contains(&region)
-            && memory.commit(&Operation::new(), 0..front(cpus))
+            && memory.commit(&Operation::new(), 0..header_bytes(cpus))
     }
     pub(super) fn write_words(&self) {
         let empty = self.home(self.cpus.count()).as_ptr();

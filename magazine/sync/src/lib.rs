@@ -60,7 +60,7 @@ pub use rank::Rank;
 pub use shard::unset;
 
 /// Plants a bug that the checkers must find. `planted!("a ticket is taken without an atomic increment" => wrong)` executes `wrong`
-/// only when `caught` plants the bug of that name.
+/// only when `assert_caught` plants the bug of that name.
 ///
 /// * `wrong` is an expression or a block of any type. A `return`, `continue` or `break` in `wrong` acts on the
 ///   enclosing function or loop. A planted bug can skip the code that follows.
@@ -122,12 +122,12 @@ macro_rules! tell {
 #[macro_export]
 macro_rules! tell {
     ($text:literal $(, $argument:expr)* $(,)?) => {
-        if $crate::story::listens() {
+        if $crate::story::is_recording() {
             $crate::story::step(format!($text $(, $argument)*), None);
         }
     };
     ($watched:expr => $text:literal $(, $argument:expr)* $(,)?) => {
-        if $crate::story::listens() {
+        if $crate::story::is_recording() {
             $crate::story::step(format!($text $(, $argument)*), Some($watched.watched()));
         }
     };

@@ -146,13 +146,13 @@ struct Entry {
 }
 
 #[cfg(any(loom, shuttle, debug_assertions))]
-struct Table {
+struct HeldTable {
     len: Cell<usize>,
     entries: [Cell<Option<Entry>>; MAX_RANKS],
 }
 
 #[cfg(any(loom, shuttle, debug_assertions))]
-impl Table {
+impl HeldTable {
     const fn new() -> Self {
         Self { len: Cell::new(0), entries: [const { Cell::new(None) }; MAX_RANKS] }
     }
@@ -194,7 +194,7 @@ impl Table {
 
 #[cfg(any(loom, shuttle, debug_assertions))]
 thread_local! {
-    static HELD_RANKS: Table = Table::new();
+    static HELD_RANKS: HeldTable = HeldTable::new();
 }
 
 /// Marks all locks that this thread holds as held for a `fork`.
@@ -239,7 +239,7 @@ impl LockRank {
     /// Checks the lock order before the thread waits for the lock, so that a wrong order panics and does not hang.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn ask(self, nesting: Nesting) -> RankEntry {
+    pub(crate) fn request(self, nesting: Nesting) -> RankEntry {
         let _ = nesting;
         #[cfg(any(loom, shuttle, debug_assertions))]
         self.check(nesting);
@@ -288,7 +288,7 @@ impl Drop for RankEntry {
 /// A checker's mutex guard, with its rank table entry.
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
-pub struct Locked<G> {
+pub struct RankedGuard<G> {
     // The trace entry is dropped first, so that the trace records the release before another thread's
     // acquisition.
     #[cfg(loom)]
@@ -298,7 +298,7 @@ pub struct Locked<G> {
 }
 
 #[cfg(any(loom, shuttle))]
-impl<G> Locked<G> {
+impl<G> RankedGuard<G> {
     pub(crate) fn with_guard(
         guard: G,
         held: RankEntry,
@@ -313,14 +313,14 @@ impl<G> Locked<G> {
     }
 }
 #[cfg(any(loom, shuttle))]
-impl<G: core::ops::Deref> core::ops::Deref for Locked<G> {
+impl<G: core::ops::Deref> core::ops::Deref for RankedGuard<G> {
     type Target = G::Target;
     fn deref(&self) -> &G::Target {
         &self.guard
     }
 }
 #[cfg(any(loom, shuttle))]
-impl<G: core::ops::DerefMut> core::ops::DerefMut for Locked<G> {
+impl<G: core::ops::DerefMut> core::ops::DerefMut for RankedGuard<G> {
     fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.guard
     }

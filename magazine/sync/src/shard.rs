@@ -51,10 +51,10 @@ impl Shard {
     }
     /// Returns `true` if this shard contains the work item `name`. `has_named` is for work without numbers.
     pub fn has_named(self, name: &str) -> bool {
-        self.has(Self::number(name))
+        self.has(Self::name_hash(name))
     }
     /// Hashes a name to a number, identically in all shards.
-    pub fn number(name: &str) -> u64 {
+    pub fn name_hash(name: &str) -> u64 {
         // FNV-1a returns equal hashes on every machine.
         let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         name.bytes().fold(0xcbf2_9ce4_8422_2325, hash) >> 8

@@ -60,7 +60,7 @@ pub(super) unsafe fn register(area: *mut c_void) -> bool {
     };
     if !registered {
         // SAFETY: `area` is this thread's area, by contract.
-        unsafe { unregister_thread(area) };
+        unsafe { leave(area) };
     }
     registered
 }
@@ -81,7 +81,7 @@ fn key() -> Option<libc::pthread_key_t> {
 ///
 /// # Safety
 /// `area` must satisfy the conditions of [`register`].
-pub(super) unsafe extern "C" fn unregister_thread(area: *mut c_void) {
+pub(super) unsafe extern "C" fn leave(area: *mut c_void) {
     const UNREGISTER_FLAG: libc::c_int = 1;
     // The call fails harmlessly if the area is not registered.
     let _ = rseq(area, UNREGISTER_FLAG);

@@ -31,7 +31,7 @@ fn observe(all: &SharedObservers) -> Option<(Arc<ObservedCell>, Place)> {
     let observer = all.add(Box::new(move || watch.0.0.with(|p| assert_eq!(unsafe { *p }, 1))));
     Some((seen, observer.ok()?))
 }
-fn end(all: &SharedObservers, (seen, place): (Arc<ObservedCell>, Place)) {
+fn remove(all: &SharedObservers, (seen, place): (Arc<ObservedCell>, Place)) {
     all.remove(place);
     // SAFETY: the checker reports any racing access of the cell.
     seen.0.with_mut(|p| unsafe { *p = 2 });
@@ -46,7 +46,7 @@ fn observer() {
     let here = SharedObservers::default();
     let there = here.clone();
     let t = thread::spawn(move || call(&there));
-    observe(&here).into_iter().for_each(|observer| end(&here, observer));
+    observe(&here).into_iter().for_each(|observer| remove(&here, observer));
     t.join().unwrap();
 }
 
@@ -54,15 +54,15 @@ fn observer() {
 fn two_observers() {
     let here = SharedObservers::default();
     let there = here.clone();
-    let t = thread::spawn(move || observe(&there).into_iter().for_each(|observer| end(&there, observer)));
+    let t = thread::spawn(move || observe(&there).into_iter().for_each(|observer| remove(&there, observer)));
     if let Some(observer) = observe(&here) {
         call(&here);
-        end(&here, observer);
+        remove(&here, observer);
     }
     t.join().unwrap();
     // SAFETY: the other thread has ended.
     unsafe { here.forget_other_threads() };
-    observe(&here).into_iter().for_each(|observer| end(&here, observer));
+    observe(&here).into_iter().for_each(|observer| remove(&here, observer));
 }
 
 /// The second observer gets the slot of the first observer, whose last call may still be running.
@@ -71,7 +71,7 @@ fn one_after_the_other() {
     let there = here.clone();
     let t = thread::spawn(move || call(&there));
     for _ in 0..2 {
-        observe(&here).into_iter().for_each(|observer| end(&here, observer));
+        observe(&here).into_iter().for_each(|observer| remove(&here, observer));
     }
     t.join().unwrap();
 }
@@ -92,7 +92,7 @@ fn observer_drops_itself() {
     t.join().unwrap();
     assert!(own.lock().is_none());
     let last = observe(&here).expect("a slot must be free");
-    end(&here, last);
+    remove(&here, last);
 }
 
 crate::scenarios! {

@@ -23,7 +23,7 @@ fn shapes() -> Vec<Shape> {
 }
 
 /// Returns `true` if a published outcome covers `outcome`.
-fn is_of(outcome: &str, published: &[String]) -> bool {
+fn is_published(outcome: &str, published: &[String]) -> bool {
     let parts: Vec<&str> = outcome.split(' ').collect();
     published.iter().all(|wanted| parts.contains(&wanted.as_str()))
 }
@@ -33,7 +33,7 @@ fn disagreements(shapes: &[Shape], model: Model) -> Vec<String> {
     let mut wrong = Vec::new();
     for shape in shapes {
         let found = allowed(shape, model).outcomes;
-        let says = |outcome: &[String]| found.iter().any(|found| is_of(found, outcome));
+        let says = |outcome: &[String]| found.iter().any(|found| is_published(found, outcome));
         let otherwise =
             shape.published.iter().filter(|published| says(&published.outcome) != published.allowed);
         wrong.extend(otherwise.map(|published| format!("{}: {published:?}: {found:?}", shape.name)));
@@ -104,7 +104,7 @@ mod compared {
     use uslab_sync::check::record;
 
     /// RC11 with one limitation of loom added, if a changed axiom can express the limitation.
-    fn changed(limit: &str) -> Option<Model> {
+    fn model_with_limit(limit: &str) -> Option<Model> {
         match limit {
             "sc-accesses" => Some(Model { sc_accesses: false, ..RC11 }),
             "own-store-sequence" => Some(Model { own_stores_continue: false, ..RC11 }),
@@ -148,7 +148,7 @@ mod compared {
         if parts.is_empty() { "equal".to_owned() } else { parts.join("; ") }
     }
 
-    const HEAD: &str = "\
+    const TABLE_HEAD: &str = "\
 # For each shape the outcomes that RC11 allows, and how those differ that loom reaches: `facade`, as uslab-sync repairs it, and
 # `stock`, loom 0.7.2 as it is. Made by this test: `LITMUS_WRITE=1` writes it anew. `bound` is that of pre-emptions, behind it
 # are the executions of both.
@@ -165,7 +165,7 @@ mod compared {
             (allowed(shape, RC11).outcomes, explore::<Facade>(shape), explore::<Stock>(shape))
         });
         std::panic::set_hook(hook);
-        let (mut table, mut wrong, mut executions) = (HEAD.to_owned(), Vec::new(), 0);
+        let (mut table, mut wrong, mut executions) = (TABLE_HEAD.to_owned(), Vec::new(), 0);
         let (mut equal, mut misses, mut misses_of_stock) = (0, 0, 0);
         for (shape, (allowed_, facade, stock)) in shapes.iter().zip(&results) {
             let (differs, stock_differs) = (difference(allowed_, facade), difference(allowed_, stock));
@@ -187,7 +187,7 @@ mod compared {
                 stock.executions,
             );
             if let [limit] = &shape.limits[..]
-                && let Some(model) = changed(limit)
+                && let Some(model) = model_with_limit(limit)
                 && allowed(shape, model).outcomes != facade.outcomes
             {
                 wrong.push(format!("{}: {limit} does not explain {differs}", shape.name));
