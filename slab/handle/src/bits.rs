@@ -201,7 +201,7 @@ const _: () = {
 mod tests {
     use super::*;
 
-    fn the_limits_of<W: Word, const G: u32>(slots: u64, last: u32) {
+    fn check_limits<W: Word, const G: u32>(slots: u64, last: u32) {
         type H<W, const G: u32> = Handle<W, G>;
         assert_eq!((H::<W, G>::SLOTS, H::<W, G>::LAST_GENERATION), (slots, last));
         let top = (slots - 1) as u32;
@@ -220,13 +220,13 @@ mod tests {
 
     #[test]
     fn bit_split_of_a_handle_determines_slot_and_generation_limits() {
-        the_limits_of::<u32, 8>(16_777_216, 255);
-        the_limits_of::<u32, 12>(1 << 20, 4095);
-        the_limits_of::<u32, 16>(1 << 16, 65_535);
-        the_limits_of::<u32, 24>(256, (1 << 24) - 1);
-        the_limits_of::<u32, 31>(2, u32::MAX >> 1);
-        the_limits_of::<u32, 1>(1 << 31, 1);
-        the_limits_of::<u64, 32>(1 << 32, u32::MAX);
+        check_limits::<u32, 8>(16_777_216, 255);
+        check_limits::<u32, 12>(1 << 20, 4095);
+        check_limits::<u32, 16>(1 << 16, 65_535);
+        check_limits::<u32, 24>(256, (1 << 24) - 1);
+        check_limits::<u32, 31>(2, u32::MAX >> 1);
+        check_limits::<u32, 1>(1 << 31, 1);
+        check_limits::<u64, 32>(1 << 32, u32::MAX);
     }
 
     #[test]

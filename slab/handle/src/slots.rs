@@ -211,7 +211,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
 mod tests {
     use super::*;
 
-    type Few = Slots<u32, 30>;
+    type SmallSlots = Slots<u32, 30>;
 
     fn alloc<W: Word, const G: u32>(slots: &mut Slots<W, G>) -> Result<Handle<W, G>, HandleError> {
         let handle = slots.next()?;
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn word_of_a_free_slot_is_not_a_valid_handle() {
-        let mut slots = Few::new(Generations::default());
+        let mut slots = SmallSlots::new(Generations::default());
         let handles = [(); 4].map(|()| alloc(&mut slots).unwrap());
         assert_eq!(alloc(&mut slots), Err(HandleError::Full { slots: 4, retired: 0 }));
         for handle in handles {
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn peeking_at_the_next_handle_allocates_no_slot() {
-        let mut slots = Few::new(Generations::default());
+        let mut slots = SmallSlots::new(Generations::default());
         let first = slots.next().unwrap();
         assert!(!slots.is_valid(first));
         assert_eq!((slots.next().unwrap(), slots.len()), (first, 0));

@@ -162,10 +162,10 @@ impl<A: Area> FixedPool<A> {
         }
         Ok(slot)
     }
-    fn mark(&mut self, slot: NonNull<u8>, allocated_indexes: bool) -> bool {
+    fn mark(&mut self, slot: NonNull<u8>, allocated: bool) -> bool {
         let index = self.index_of_own(slot);
         // SAFETY: the bitmap is initialised, and only the pool has access to it.
-        bits::set_bit(unsafe { self.bitmap().as_mut() }, index, allocated_indexes)
+        bits::set_bit(unsafe { self.bitmap().as_mut() }, index, allocated)
     }
     pub(super) fn index_of_own(&self, slot: NonNull<u8>) -> usize {
         (slot.addr().get() - self.first.addr().get()) / self.slots.stride()

@@ -132,7 +132,7 @@ impl<A: Area> IndexPool<A> {
     /// # Errors
     /// Returns the errors of [`new`](Self::new), and [`PoolError::Busy`] while blocks are in use.
     pub fn reconfigure(&mut self, size: usize, blocks: usize) -> Result<(), PoolError> {
-        self.idle()?;
+        self.check_idle()?;
         self.blocks = count_blocks(&self.area, size, blocks)?;
         self.size = size;
         self.reset();
@@ -145,7 +145,7 @@ impl<A: Area> IndexPool<A> {
     pub fn destroy(self) -> Result<A, Self> {
         if self.live() > 0 { Err(self) } else { Ok(self.area) }
     }
-    fn idle(&self) -> Result<(), PoolError> {
+    fn check_idle(&self) -> Result<(), PoolError> {
         match self.live() {
             0 => Ok(()),
             live => Err(PoolError::Busy { live: live as usize }),

@@ -38,7 +38,7 @@ use crate::area::Area;
 use crate::blocks::{NONE, UNIT, blocks_by_pointer, ends, gap, need};
 use crate::error::{BadFree, PoolError, Refused};
 use crate::usage::Usage;
-use crate::words::{Event, Raw, Span, Words};
+use crate::words::{Event, RawWords, Span, Words};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -75,7 +75,7 @@ const FLAGS: u32 = FREE | PREVIOUS_FREE;
 /// ```
 #[derive(Debug)]
 pub struct Tlsf<A> {
-    pub(crate) blocks: Blocks<Raw<A>>,
+    pub(crate) blocks: Blocks<RawWords<A>>,
     usage: Usage,
 }
 
@@ -96,7 +96,7 @@ impl<A: Area> Tlsf<A> {
     /// # Errors
     /// Returns the errors of [`new`](Self::new), and [`PoolError::Steps`] unless `bits` is 2 to 5.
     pub fn with_steps(area: A, bits: u32) -> Result<Self, PoolError> {
-        Ok(Self { blocks: Blocks::new(Raw(area), bits)?, usage: Usage::default() })
+        Ok(Self { blocks: Blocks::new(RawWords(area), bits)?, usage: Usage::default() })
     }
     /// The size classes of the heap.
     pub fn classes(&self) -> Classes {

@@ -66,14 +66,14 @@ pub struct Pool<T, const N: usize> {
 }
 
 impl<T, const N: usize> Pool<T, N> {
-    const SLOT: () = assert!(
+    const SLOT_CHECK: () = assert!(
         size_of::<T>() >= size_of::<u32>() && N < u32::MAX as usize,
         "a slot must be large enough for an index"
     );
 
     /// Makes a pool of free slots. Cost: writes each slot.
     pub const fn new() -> Self {
-        const { Self::SLOT };
+        const { Self::SLOT_CHECK };
         let mut slots = [const { Cell::new(Slot::free(0)) }; N];
         let mut slot = 0;
         while slot < N {
