@@ -109,7 +109,7 @@ impl<A: Area> GuardedPool<A> {
         let size = object.size().checked_add(object_offset + MARK).ok_or(large)?;
         let pool =
             IndexPool::new(area, size.checked_next_multiple_of(object.align().max(MARK)).ok_or(large)?)?;
-        let allocated = bits::map(pool.blocks() as usize)?;
+        let allocated = bits::new_bitmap(pool.blocks() as usize)?;
         Ok(Self { pool, object, object_offset, allocated, sites: Vec::new(), sorted_sites: Vec::new() })
     }
 

@@ -237,7 +237,7 @@ impl<A: Area> IndexPool<A> {
     /// # Errors
     /// If the heap has no memory, changes nothing and returns [`PoolError::Memory`].
     pub fn shrink_to_used(&mut self) -> Result<usize, PoolError> {
-        let mut free = bits::map(self.initialised as usize)?;
+        let mut free = bits::new_bitmap(self.initialised as usize)?;
         let mut block = self.next;
         while block != self.initialised {
             bits::set_bit(&mut free, block as usize, true);
