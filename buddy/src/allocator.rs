@@ -153,7 +153,7 @@ impl PageAllocator {
         mark: Mark,
     ) -> Result<Pfn, Limit> {
         let mobility = self.mobility(gfp);
-        let mut met = Limit::Zone;
+        let mut met_limit = Limit::Zone;
         for at in zonelist {
             let cached = &self.cached_zones[usize::from(*at)];
             let zone = &cached.zone;
@@ -165,10 +165,10 @@ impl PageAllocator {
                 }
                 // An injected fault refuses the whole request, not only one zone.
                 Err(Limit::Injected) => return Err(Limit::Injected),
-                Err(limit) => met = met.max(limit),
+                Err(limit) => met_limit = met_limit.max(limit),
             }
         }
-        Err(met)
+        Err(met_limit)
     }
 
     #[inline]
@@ -628,13 +628,13 @@ impl PageAllocator {
                 return;
             }
             // The number of frames shrinks first, because the system may map other memory at the returned addresses.
-            let had = frames.set_len((keep / PAGE_SIZE) as u32);
+            let old_len = frames.set_len((keep / PAGE_SIZE) as u32);
             // SAFETY: the cut part was never committed, and the locked zone commits nothing now.
             if unsafe { region.cut(keep) } {
                 let limit = u32::try_from(limit.max(keep) / max_order.bytes()).unwrap_or(u32::MAX);
                 most.set(most.get().min(limit.saturating_mul(max_order.pages())));
             } else {
-                frames.set_len(had);
+                frames.set_len(old_len);
             }
         }
     }

@@ -254,8 +254,8 @@ impl Walk<'_> {
             }
         }
         if found != listed {
-            let what = BrokenInvariant::Count { counted: listed, found };
-            return Err(Violation { node: self.zone.node, zone: self.zone.kind, pfn: None, what });
+            let invariant = BrokenInvariant::Count { counted: listed, found };
+            return Err(Violation { node: self.zone.node, zone: self.zone.kind, pfn: None, what: invariant });
         }
         Ok(())
     }

@@ -124,9 +124,9 @@ impl PageConfig {
         let mut done = (0_u128, 0_u64);
         let mut share = |own: u32| {
             done.0 += u128::from(own);
-            let upto = (done.0 * u128::from(pages)).div_ceil(all) as u64;
-            let share = upto - done.1;
-            done.1 = upto;
+            let page_end = (done.0 * u128::from(pages)).div_ceil(all) as u64;
+            let share = page_end - done.1;
+            done.1 = page_end;
             share as u32
         };
         self.nodes

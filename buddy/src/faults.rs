@@ -159,8 +159,8 @@ impl Rule {
                 }
                 "times" if value == "-1" => times = Some(None),
                 "times" => {
-                    let some = value.parse().map_err(|_| bad("a whole number, or -1 for no limit"))?;
-                    times = Some(Some(some));
+                    let count = value.parse().map_err(|_| bad("a whole number, or -1 for no limit"))?;
+                    times = Some(Some(count));
                 }
                 "order" => {
                     rule.orders = Some(parse_orders(value).ok_or_else(|| bad("N, N.., ..N or N..M, to 10"))?)

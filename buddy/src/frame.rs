@@ -377,9 +377,9 @@ impl FrameTable {
     }
     /// Sets the number of frames. Returns the previous number of frames.
     pub(crate) fn set_len(&self, len: u32) -> u32 {
-        let had = self.len();
+        let old_len = self.len();
         self.len.set(len);
-        had
+        old_len
     }
     /// Ensures that the first `len` frames have addresses, without changing the number of frames: see [`Region::grow`].
     pub(crate) fn grow(&self, len: u32) -> bool {

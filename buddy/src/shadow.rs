@@ -247,8 +247,8 @@ pub(crate) fn run(config: PageConfig, ops: &[Op]) {
             assert_eq!(events.splits, events.merges);
         }
         let typed: u32 = zone.pageblocks.iter().sum();
-        let unclaimed = if info.mobility { MigrateType::Movable } else { MigrateType::Unmovable };
-        assert_eq!(zone.pageblocks[unclaimed as usize], typed);
+        let default_type = if info.mobility { MigrateType::Movable } else { MigrateType::Unmovable };
+        assert_eq!(zone.pageblocks[default_type as usize], typed);
     }
 }
 

@@ -154,12 +154,12 @@ impl Tables {
             return Some(made);
         }
         // Reuses returned class numbers.
-        let older = (0..count).find_map(|i| {
+        let older_layer = (0..count).find_map(|i| {
             let table = self.tables.lock().get(i)?.clone();
             layer(&table)
         });
-        if older.is_some() || count == MAX_TABLES {
-            return older;
+        if older_layer.is_some() || count == MAX_TABLES {
+            return older_layer;
         }
         let table = self.make_table(None)?;
         let made = layer(&table)?;
@@ -457,10 +457,10 @@ mod tests {
         // Creates layers of the last table, whose numbers are all free again, and of the second table.
         let last: Vec<_> = first.iter().map(|_| layer(&tables)).collect();
         drop(first.pop());
-        let anew = [layer(&tables), layer(&tables)];
+        let new_layers = [layer(&tables), layer(&tables)];
         assert_eq!(tables.tables().count(), 3, "one round of each table");
         let more = layers_until_new_table(&tables);
         assert_eq!((more.len(), tables.tables().count()), (1, 4));
-        drop((last, anew));
+        drop((last, new_layers));
     }
 }

@@ -431,10 +431,10 @@ fn stolen_block_returns_to_its_migratetype() {
     let pages = new_allocator(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
     let (mut movable, _) = alloc_all(&pages, Order::ZERO, Gfp::MOVABLE);
     movable.truncate(movable.len() - 7);
-    let stolen = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
+    let stolen_page = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     let zone = &pages.info().zones[0];
     assert_eq!((zone.events.claims, zone.events.steals, zone.pageblocks), (0, 1, [0, 3, 0]));
-    drop(stolen);
+    drop(stolen_page);
     assert_eq!(pages.info().zones[0].blocks[0], [0, 1, 0]);
     audited(&pages);
 }
@@ -469,21 +469,21 @@ fn fallback(
 #[test]
 fn compatible_pages_count_towards_a_pageblock_claim() {
     // Three stolen blocks of 8 pages and 8 free blocks together are half of the pageblock.
-    let even = |n| [0, 2, 4].contains(&n);
+    let is_even = |n| [0, 2, 4].contains(&n);
     for (from, to) in [(Gfp::KERNEL, Gfp::MOVABLE), (Gfp::MOVABLE, Gfp::KERNEL)] {
         let more = [(to, None), (to, None), (to, Some(6)), (to, None)];
-        assert_eq!(fallback(0, (order(3), from), even, &more), (1, 3), "{from} to {to}");
+        assert_eq!(fallback(0, (order(3), from), is_even, &more), (1, 3), "{from} to {to}");
     }
     // Reclaimable pages and unmovable pages do not count as compatible with each other.
     let (from, to) = (Gfp::RECLAIMABLE, Gfp::KERNEL);
     let more = [(to, None), (to, None), (to, Some(6)), (to, None)];
-    assert_eq!(fallback(0, (order(3), from), even, &more), (0, 4));
+    assert_eq!(fallback(0, (order(3), from), is_even, &more), (0, 4));
 }
 
 #[test]
 fn pageblock_is_not_claimed_for_a_small_movable_block() {
-    let half = |n| n < 64 && n % 2 == 0;
-    let one = |from, to| fallback(0, (Order::ZERO, from), half, &[(to, None)]);
+    let is_free = |n| n < 64 && n % 2 == 0;
+    let one = |from, to| fallback(0, (Order::ZERO, from), is_free, &[(to, None)]);
     assert_eq!(one(Gfp::KERNEL, Gfp::MOVABLE), (0, 1));
     assert_eq!(one(Gfp::MOVABLE, Gfp::KERNEL), (1, 0));
 }
@@ -829,9 +829,9 @@ fn bulk_allocates_at_most_the_available_pages() {
 fn bulk_allocation_stops_at_the_single_page_watermark() {
     let config = || PageConfig { min_free_kib: Some(256), watermark_scale: 100, ..normal(4096) };
     let (one, other) = (new_allocator(config()), new_allocator(config()));
-    let singly = alloc_all(&one, Order::ZERO, Gfp::KERNEL).0.len();
-    assert!(singly < 4096, "the watermark reserves some pages");
-    assert_eq!(other.alloc_bulk(Gfp::KERNEL, None, 4096, |_| ()), singly);
+    let single_pages = alloc_all(&one, Order::ZERO, Gfp::KERNEL).0.len();
+    assert!(single_pages < 4096, "the watermark reserves some pages");
+    assert_eq!(other.alloc_bulk(Gfp::KERNEL, None, 4096, |_| ()), single_pages);
 }
 
 #[test]
@@ -1304,8 +1304,8 @@ fn repeatedly_reused_memory_stays_resident() {
     let decommits = || pages.info().zones[0].events.decommits;
     assert_eq!(burst(8), 0, "freeing each second block must also free the first");
     (0..8).for_each(|_| _ = burst(8));
-    let settled = decommits();
-    assert_eq!((burst(8), decommits()), (32, settled));
+    let old_decommits = decommits();
+    assert_eq!((burst(8), decommits()), (32, old_decommits));
     assert!(burst(100) <= 16, "{} MiB", pages.info().committed_bytes() >> 20);
 }
 

@@ -412,10 +412,10 @@ mod tests {
         for layer in layers(&table) {
             let front = layer.fast_path(Words::Inlined);
             assert!(!front.is_disabled() && FastPath::<TestRound>::disabled().is_disabled());
-            let within = front.stack_place().checked_sub((&raw const front).addr()).unwrap();
-            assert!(within + size_of::<u32>() <= size_of_val(&front));
+            let offset = front.stack_place().checked_sub((&raw const front).addr()).unwrap();
+            assert!(offset + size_of::<u32>() <= size_of_val(&front));
             // SAFETY: the offset is inside `front`, which is initialised.
-            let read = unsafe { (&raw const front).byte_add(within).cast::<u32>().read() };
+            let read = unsafe { (&raw const front).byte_add(offset).cast::<u32>().read() };
             assert_eq!(read, front.class().stack);
         }
     }

@@ -426,7 +426,7 @@ const STEPS: usize = if cfg!(miri) { 20 } else { 300 };
 
 #[test]
 fn layer_agrees_with_its_model() {
-    let mut ran = 0;
+    let mut scripts = 0;
     for sizes in SIZES {
         // Miri reports threads that the child does not have as leaks.
         for roles in ROLES.into_iter().filter(|roles| !cfg!(miri) || !roles.contains(&Role::Forker)) {
@@ -435,11 +435,11 @@ fn layer_agrees_with_its_model() {
                 if let Some(difference) = difference(&protocol, seed, STEPS) {
                     panic!("{sizes:?} {roles:?} seed {seed}: {difference}");
                 }
-                ran += 1;
+                scripts += 1;
             }
         }
     }
-    println!("IN STEP | {ran} scripts | {STEPS} steps each");
+    println!("IN STEP | {scripts} scripts | {STEPS} steps each");
 }
 
 /// The scripts reach the states in which a wrong model differs from the code.

@@ -85,10 +85,10 @@ mod tests {
                 files += 1;
                 let text = std::fs::read_to_string(&path).unwrap();
                 let shipped = text.split("\nmod tests {").next().unwrap();
-                let unranked =
+                let unranked_locks =
                     |line: &&str| line.contains("Mutex::new(") && !line.contains("ForkMutex::new(");
                 found.extend(
-                    shipped.lines().filter(unranked).map(|line| format!("{}: {line}", path.display())),
+                    shipped.lines().filter(unranked_locks).map(|line| format!("{}: {line}", path.display())),
                 );
             }
         }

@@ -158,18 +158,18 @@ fn reap_returns_only_magazines_unused_for_an_interval() {
     assert_eq!(full, 36, "40 rounds, 4 of them on the CPU's stack");
     assert_eq!(layer.reap(&supplier), 0, "the first interval began with an empty depot");
     // The workload steadily needs 10 objects.
-    let steady = || {
+    let run_steady_load = || {
         let held: Vec<TestRound> = (0..10).map(|_| layer.alloc(&supplier).unwrap()).collect();
         held.iter().for_each(|b| layer.free(&supplier, *b));
     };
-    steady();
+    run_steady_load();
     let before = layer.stats().in_depot;
     let reaped = layer.reap(&supplier);
     assert_eq!(layer.stats().in_depot + reaped, before, "the layer no longer holds the reaped rounds");
     assert!((28..=32).contains(&reaped), "all rounds except those in steady use are reaped: {reaped}");
     let flushes = layer.stats().flushes;
     for _ in 0..5 {
-        steady();
+        run_steady_load();
         layer.reap(&supplier);
     }
     let s = layer.stats();
@@ -230,11 +230,11 @@ fn stack_limits_shrink_under_memory_pressure_and_recover() {
         most()
     });
     assert_eq!(shrunk, [8, 4, 4]);
-    let recovered = [(); 4].map(|()| {
+    let recovered_limits = [(); 4].map(|()| {
         layer.reap(&supplier);
         most()
     });
-    assert_eq!(recovered, [4, 8, 16, 16], "only the first interval was short of memory");
+    assert_eq!(recovered_limits, [4, 8, 16, 16], "only the first interval was short of memory");
 }
 
 /// Objects on a stack above its new limit stay usable, and leave at the next drain.

@@ -320,8 +320,8 @@ impl<M: Memory> Table<M> {
     /// Returns the classes of all class numbers that have a room.
     fn all(&self) -> impl Iterator<Item = (Class, &Number)> + Clone {
         let numbers = (0..).zip(&*self.numbers).skip(1);
-        let roomy = numbers.filter(|(_, number)| !number.pages().is_empty());
-        roomy.map(|(index, number)| (self.class_at(index), number))
+        let numbers_with_room = numbers.filter(|(_, number)| !number.pages().is_empty());
+        numbers_with_room.map(|(index, number)| (self.class_at(index), number))
     }
 
     /// Sets the number of objects that a full stack of the class passes to the depot. `set_magazine` is

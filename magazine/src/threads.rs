@@ -46,6 +46,6 @@ pub fn run_crowd<W: Send + Sync + 'static>(world: &Arc<W>, threads: usize, side:
 #[cfg(shuttle)]
 pub fn migrate_between_cpus(cpus: u32) {
     use crate::sync::schedule::choose;
-    let anywhere = || choose(2 * cpus as usize + 1) as u32 / 2;
-    Script { cpu: anywhere(), at: choose(5) as u32, then: anywhere(), aborted: choose(2) == 1 }.install();
+    let random_cpu = || choose(2 * cpus as usize + 1) as u32 / 2;
+    Script { cpu: random_cpu(), at: choose(5) as u32, then: random_cpu(), aborted: choose(2) == 1 }.install();
 }

@@ -245,8 +245,8 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
     let stats = layer.stats();
     assert_eq!((stats.in_magazines, stats.in_depot), (0, 0), "{name}");
     if stats.mechanism == Mechanism::Rseq {
-        let slow = std::env::var_os("USLAB_STRESS").is_some_and(|s| s != "full");
-        assert!(aborts > 0 || slow, "{name}: no section was ever restarted, so nothing was tested");
+        let is_slow = std::env::var_os("USLAB_STRESS").is_some_and(|s| s != "full");
+        assert!(aborts > 0 || is_slow, "{name}: no section was ever restarted, so nothing was tested");
     } else {
         assert_eq!(aborts, 0, "{name}");
     }
@@ -283,7 +283,7 @@ fn stacks_of_two_magazines_lose_no_round() {
 }
 #[test]
 fn threads_migrated_between_cpus_lose_no_round() {
-    let hopping = Setting { threads: Threads::Hopping, capacity: 30, yields: 64, ..LONG_SETTING };
+    let hopping_setting = Setting { threads: Threads::Hopping, capacity: 30, yields: 64, ..LONG_SETTING };
     stress("hopping", Cpus::os(), Setting { operations: 30_000_000, ..hopping });
 }
 #[test]

@@ -93,8 +93,8 @@ unsafe impl Source for Mapped {
 
     fn reserve_apart(bytes: usize, apart: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
         // The system maps downwards from this address, or upwards if stacks are unlimited.
-        let near = place_for(PAGE_SIZE)?;
-        let places = (1..=MAX_PLACES).map_while(|place| (near / apart * apart).checked_sub(place * apart));
+        let address = place_for(PAGE_SIZE)?;
+        let places = (1..=MAX_PLACES).map_while(|place| (address / apart * apart).checked_sub(place * apart));
         let base = places.filter_map(|place| map_at(place, bytes, access)).next()?;
         let is_told = access == Access::Read;
         if is_told {
@@ -190,11 +190,11 @@ unsafe impl Source for Mapped {
         // The system refuses to unmap if that would split a mapping and the process has reached its limit
         // (`vm.max_map_count`). SAFETY: the range is this mapping, and no thread uses it, by this function's contract.
         unsafe {
-            let unmapped = munmap(at.cast(), bytes).is_ok();
-            if !unmapped {
+            let is_unmapped = munmap(at.cast(), bytes).is_ok();
+            if !is_unmapped {
                 self.discard(at, bytes);
             }
-            unmapped
+            is_unmapped
         }
     }
 }
@@ -309,11 +309,11 @@ mod tests {
         for (bytes, uncommitted) in [(1 << 20, Uncommitted::ReadsZero), (super::LARGE, Uncommitted::NoAccess)]
         {
             let region = Region::reserve(bytes, 4096, uncommitted, Backend::Os, &Faults::default()).unwrap();
-            let hidden = || flags(region.base().addr().get()).contains(" dd");
-            assert!(hidden());
-            assert!(region.commit(0..4096) && !hidden());
+            let is_left_out = || flags(region.base().addr().get()).contains(" dd");
+            assert!(is_left_out());
+            assert!(region.commit(0..4096) && !is_left_out());
             // SAFETY: this test is the only user of the region.
-            assert!(unsafe { region.decommit(0..4096) } && hidden());
+            assert!(unsafe { region.decommit(0..4096) } && is_left_out());
         }
     }
 

@@ -99,8 +99,8 @@ fn shortage_halves_the_limit_of_stacks() {
     assert_eq!(most(&mut layer), 8);
     (0..3).for_each(|_| layer.shrink());
     assert_eq!(most(&mut layer), 4);
-    let mut nothing = Rounds::new(0, 0);
-    (0..2).for_each(|_| _ = layer.reap(&mut nothing));
+    let mut empty_world = Rounds::new(0, 0);
+    (0..2).for_each(|_| _ = layer.reap(&mut empty_world));
     assert_eq!(most(&mut layer), 8);
 }
 

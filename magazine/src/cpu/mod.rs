@@ -127,8 +127,8 @@ impl Script {
     /// another of `cpus` CPUs before one of the first `reads` reads.
     pub fn all(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
         let moves = (1..=reads).flat_map(move |at| {
-            let elsewhere = (0..cpus).filter(move |then| *then != cpu);
-            elsewhere.map(move |then| Self { cpu, at, then, aborted: false })
+            let other_cpus = (0..cpus).filter(move |then| *then != cpu);
+            other_cpus.map(move |then| Self { cpu, at, then, aborted: false })
         });
         core::iter::once(Self::on(cpu)).chain(moves)
     }
@@ -168,11 +168,11 @@ impl Cpus {
     /// Returns an error if a count is zero or exceeds [`MAX_CPUS`] or [`MAX_NODES`], or if there are more
     /// nodes than CPUs.
     pub fn simulated(cpus: u32, nodes: u32) -> Result<Self, BadCpus> {
-        let good = (1..=MAX_CPUS).contains(&cpus) && (1..=MAX_NODES.min(cpus)).contains(&nodes);
+        let is_valid = (1..=MAX_CPUS).contains(&cpus) && (1..=MAX_NODES.min(cpus)).contains(&nodes);
         // The counterexample trace names each thread by its simulated CPU.
         #[cfg(loom)]
         crate::sync::story::roles(|| format!("CPU {}", current_cpu()));
-        if good {
+        if is_valid {
             Ok(Self { count: cpus, nodes, source: Source::Simulated, mechanism: Mechanism::Claimed })
         } else {
             Err(BadCpus { cpus, nodes })

@@ -241,9 +241,9 @@ fn state(dice: &mut Random, world: &World) -> State {
         let lens = caps.map(|cap| dice.below(cap + 1));
         let needed = CLASSES.map(|at| if caps[at] > 0 { world.classes[at].end(caps[at] as u32) } else { 0 });
         let needed = needed.into_iter().max().unwrap_or(0);
-        let wider = world.classes[dice.of(&CLASSES)].end(dice.below(usize::from(REACH) + 1) as u32);
+        let committed_end = world.classes[dice.of(&CLASSES)].end(dice.below(usize::from(REACH) + 1) as u32);
         SectionState {
-            committed: dice.of(&[needed, needed.max(wider), World::REGION]),
+            committed: dice.of(&[needed, needed.max(committed_end), World::REGION]),
             heads: lens.map(|len| OP_STEP * dice.below(1 << 20) as u64 + len as u64),
             caps: caps.map(|cap| cap as u32),
             limits: CLASSES.map(|_| dice.of(&[0, 4, REACH.into(), REACH.into()])),
@@ -398,14 +398,14 @@ fn restartable_sections_agree_with_the_portable_code() {
             let found = [here].into_iter().chain((0..world.cpus()).filter(|c| *c != here)).find(|cpu| {
                 let (expected, tried) = on(*cpu);
                 // An operation that was aborted on another CPU may have grown that CPU's stack.
-                let mut looked = after.clone();
-                for (at, look) in (0..).zip(&mut looked.cpus).filter(|(at, _)| at != cpu) {
+                let mut snapshot = after.clone();
+                for (at, look) in (0..).zip(&mut snapshot.cpus).filter(|(at, _)| at != cpu) {
                     let caps = before.cpus[at as usize].caps;
                     if look.caps != caps && look.caps == on(at).1.cpus[at as usize].caps {
                         look.caps = caps;
                     }
                 }
-                expected == outcome && looked == tried
+                expected == outcome && snapshot == tried
             });
             if found.is_none() {
                 stop.store(true, Relaxed);
@@ -622,10 +622,10 @@ fn claimed_slot_is_used_if_another_library_registered_first() {
 /// a layer of simulated CPUs lead to the empty region, in which all sections miss.
 #[test]
 fn environment_selects_the_mechanism() {
-    let off = std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off");
+    let is_off = std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off");
     // If the libc registers no threads, the kernel decides the mechanism.
-    if libc_area().is_some() || off {
-        assert_eq!(mechanism() == Mechanism::Rseq, !off);
+    if libc_area().is_some() || is_off {
+        assert_eq!(mechanism() == Mechanism::Rseq, !is_off);
     }
     assert_eq!(layer(Cpus::os()).stats().mechanism, mechanism());
     let simulated = layer(Cpus::simulated(2, 1).unwrap());

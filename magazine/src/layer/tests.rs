@@ -249,9 +249,9 @@ fn reused_class_number_starts_empty() {
         assert_eq!(stats, Stats { capacity: 3, aborts: stats.aborts, ..Stats::default() });
         for cpu in 0..2 {
             on_cpu(cpu);
-            let nobody = TestSupplier::new(0, 1);
+            let empty_supplier = TestSupplier::new(0, 1);
             assert_eq!(
-                layer.alloc(&nobody),
+                layer.alloc(&empty_supplier),
                 None,
                 "no round belongs to the layer that had the number before"
             );
@@ -471,7 +471,7 @@ fn operation_counts_stay_exact_through_drains_and_reaps() {
         }
         let s = layer.stats();
         assert_eq!((s.allocs, s.frees), (allocs, frees), "round {i} is not in its place");
-        let elsewhere = (held.len() + supplier.free.borrow().len()) as u64;
-        assert_eq!(s.in_magazines + s.in_depot + elsewhere, 100, "round {i} is not in its place");
+        let other_rounds = (held.len() + supplier.free.borrow().len()) as u64;
+        assert_eq!(s.in_magazines + s.in_depot + other_rounds, 100, "round {i} is not in its place");
     }
 }

@@ -236,11 +236,11 @@ pub(super) fn nothing_to_fill_from(Case { by, script }: Case) {
 pub(super) fn drain_fast(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.fill_stack(0, 0, 2, &[1, 2]);
-    let fast = |w: &World| {
+    let alloc_and_free = |w: &World| {
         alloc_then_free(w);
         keep_one(w)
     };
-    run(w, (script, fast), &[on(1, drain_cpu_0)]);
+    run(w, (script, alloc_and_free), &[on(1, drain_cpu_0)]);
 }
 
 /// H1: the only thread of a process drains both CPUs without a fence. The thread then starts a second thread, and the
@@ -753,11 +753,11 @@ pub(super) fn depot_three() {
             thread::spawn(move || d.put(round))
         })
         .collect();
-    let early = d.take();
+    let first = d.take();
     threads.into_iter().for_each(|t| t.join().unwrap());
-    let late = d.take();
-    assert!(late.is_some(), "of two magazines, at most one was taken");
-    d.census(&[early, late]);
+    let second = d.take();
+    assert!(second.is_some(), "of two magazines, at most one was taken");
+    d.census(&[first, second]);
 }
 
 /// D4: a second interval ends while a thread needs one of the two magazines.

@@ -181,17 +181,17 @@ pub(super) fn numbers(by: Mechanism) {
             thread::spawn(move || {
                 for first in (1..STEPS).step_by(3) {
                     let mine = [first, first + 1, first + 2];
-                    let brief = World::on(&table, CONFIG, true, first + 2);
-                    brief.with_supplier(&mine);
+                    let guest = World::on(&table, CONFIG, true, first + 2);
+                    guest.with_supplier(&mine);
                     for _ in 0..3 {
                         migrate_between_cpus(2);
-                        let round = brief.alloc();
+                        let round = guest.alloc();
                         assert!(
                             round.is_none_or(|round| mine.contains(&round)),
                             "no round belongs to the layer that had the number before"
                         );
                         // Objects on the dropped layer's stacks are leaked.
-                        round.filter(|_| choose(2) == 0).into_iter().for_each(|round| brief.free(round));
+                        round.filter(|_| choose(2) == 0).into_iter().for_each(|round| guest.free(round));
                     }
                 }
             })

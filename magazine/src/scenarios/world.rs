@@ -400,8 +400,8 @@ pub(super) fn depot_limit(threads: usize, limit: usize) {
         there == limit && d.depot.len() as usize == limit,
         "a depot holds as many magazines as its limit allows"
     );
-    let out = (0..).zip(put).map(|(round, put)| (!put).then_some(round));
-    d.census(&out.collect::<Vec<_>>());
+    let refused_rounds = (0..).zip(put).map(|(round, put)| (!put).then_some(round));
+    d.census(&refused_rounds.collect::<Vec<_>>());
 }
 
 /// D5: `others` threads put magazines while this thread closes and empties the depot.

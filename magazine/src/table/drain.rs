@@ -365,8 +365,8 @@ struct Clock(Option<std::time::Instant>);
 
 impl Clock {
     fn start() -> Self {
-        let exists = cfg!(not(any(loom, shuttle, target_family = "wasm")));
-        Self(exists.then(std::time::Instant::now))
+        let has_clock = cfg!(not(any(loom, shuttle, target_family = "wasm")));
+        Self(has_clock.then(std::time::Instant::now))
     }
     fn nanoseconds(&self) -> u64 {
         self.0.map_or(0, |start| start.elapsed().as_nanos() as u64)

@@ -43,11 +43,11 @@ impl<M: Memory> Table<M> {
             if region.committed() == 0 {
                 continue;
             }
-            let going = region.unwritable_pages();
-            for run in going.runs() {
+            let idle_pages = region.unwritable_pages();
+            for run in idle_pages.runs() {
                 bytes += self.decommit(cpu, run);
             }
-            region.set_backed(&region.backed().difference(&going));
+            region.set_backed(&region.backed().difference(&idle_pages));
             region.mark_pages_unwritable(&Pages::default());
         }
         bytes

@@ -169,11 +169,11 @@ pub struct FirstPanic(Option<Box<dyn core::any::Any + Send>>);
 impl FirstPanic {
     /// Runs one function and keeps its panic if no earlier function panicked. Returns `None` if the function panicked.
     pub fn catch<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
-        let later = |panic| match &mut self.0 {
+        let later_panic = |panic| match &mut self.0 {
             Some(_) => core::mem::forget(panic),
             first => *first = Some(panic),
         };
-        catch_panic(f).map_err(later).ok()
+        catch_panic(f).map_err(later_panic).ok()
     }
     /// Resumes the first panic, if a function panicked.
     pub fn resume(self) {

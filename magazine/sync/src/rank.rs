@@ -259,8 +259,8 @@ impl LockRank {
             return;
         };
         if let Some(held) = innermost(Some(rank.list)) {
-            let legal = rank.place > held.place || rank == held && nesting == Nesting::Same;
-            assert!(legal, "lock order: {rank} is requested while {held} is held");
+            let is_allowed = rank.place > held.place || rank == held && nesting == Nesting::Same;
+            assert!(is_allowed, "lock order: {rank} is requested while {held} is held");
         }
         HELD_RANKS.with(|table| table.add(rank));
     }

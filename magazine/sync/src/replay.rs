@@ -7,7 +7,7 @@
 //!
 //! A path also lets loom stop and continue an exploration. `split` uses paths to explore a model in parts.
 
-use crate::check::{Bound, LIMIT, builder};
+use crate::check::{Bound, TIME_LIMIT, builder};
 use crate::execution::{current_planted_bug, panic_text, plant, reset_counts};
 use crate::show_trace;
 use core::fmt;
@@ -97,7 +97,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     /// # Panics
     /// Panics if the time limit ends the run early.
     pub(crate) fn explore(&self) -> Result<u64, Failure> {
-        self.explore_within(LIMIT)
+        self.explore_within(TIME_LIMIT)
     }
     fn explore_within(&self, limit: Duration) -> Result<u64, Failure> {
         let (f, script) = (self.f.clone(), self.script.clone());

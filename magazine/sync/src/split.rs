@@ -20,7 +20,7 @@
 //! shards may notice the same late request. Each shard reports the new part's name, so the join counts the
 //! part once. The parts together thus run exactly the executions of the whole model, and the counts add up.
 
-use crate::check::LIMIT;
+use crate::check::TIME_LIMIT;
 use crate::replay::{Failure, Run};
 use crate::shard::Shard;
 use core::fmt;
@@ -247,7 +247,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
             }
             shard = Shard::WHOLE;
         }
-        let begun = Instant::now();
+        let start = Instant::now();
         let mut tree = Tree { frame: Value::Null, places: BTreeMap::new(), parts: BTreeMap::new() };
         let mut new = vec![vec![]];
         loop {
@@ -287,8 +287,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                 let (executions, next) = self.explore_part(&part, from)?;
                 done.push(Part { number: number.take(), name: compact_choices(&part), executions });
                 assert!(
-                    begun.elapsed() < LIMIT,
-                    "{}: stopped after {LIMIT:?}, before all executions were explored",
+                    start.elapsed() < TIME_LIMIT,
+                    "{}: stopped after {TIME_LIMIT:?}, before all executions were explored",
                     self.model
                 );
                 let Some(next) = next else { break };

@@ -177,7 +177,7 @@ impl Atomic {
     /// Records that the running thread accessed this atomic. `did` describes the access, and `wrote` is the written
     /// value. The call of `tell` must directly follow the access.
     #[track_caller]
-    pub(crate) fn tell(self, wrote: Option<impl TraceValue>, did: impl FnOnce(&str) -> String) {
+    pub(crate) fn tell(self, wrote: Option<impl TraceValue>, text: impl FnOnce(&str) -> String) {
         if !(is_recording() && ACCESSES.get()) {
             return;
         }
@@ -190,11 +190,11 @@ impl Atomic {
             (*number, *number == next, before)
         });
         let part = format!("atomic {number}");
-        let mut did = format!("{} at {}", did(&part), place_text(Location::caller()));
+        let mut text = format!("{} at {}", text(&part), place_text(Location::caller()));
         if first {
-            did += &format!("; it was created at {}", place_text(self.made));
+            text += &format!("; it was created at {}", place_text(self.made));
         }
-        record(did, wrote.map(|after| Change { thing: 0, part, before, after }).into_iter().collect());
+        record(text, wrote.map(|after| Change { thing: 0, part, before, after }).into_iter().collect());
     }
 }
 

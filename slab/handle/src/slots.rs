@@ -164,16 +164,16 @@ impl<W: Word, const G: u32> Slots<W, G> {
         let index = handle.index();
         let word = &mut self.words[index as usize];
         // The free slot's word never has the slot's own index: see the module.
-        let elsewhere = index ^ 1;
+        let other_index = index ^ 1;
         match self.generations.next_generation(handle.generation(), Handle::<W, G>::LAST_GENERATION) {
             Some(next) => {
-                let link = if self.free > 0 { self.head } else { elsewhere };
+                let link = if self.free > 0 { self.head } else { other_index };
                 *word = pack::<W, G>(link, next);
                 self.head = index;
                 self.free += 1;
             }
             None => {
-                *word = pack::<W, G>(elsewhere, handle.generation());
+                *word = pack::<W, G>(other_index, handle.generation());
                 self.retired += 1;
             }
         }
@@ -279,9 +279,9 @@ mod tests {
 
     #[test]
     fn initial_generation_beyond_the_last_follows_the_wrap_policy() {
-        let beyond = Generations { first: 256, policy: WrapPolicy::Retire };
+        let generations = Generations { first: 256, policy: WrapPolicy::Retire };
         assert_eq!(
-            Slots::<u32, 8>::new(beyond).next(),
+            Slots::<u32, 8>::new(generations).next(),
             Err(HandleError::Full { slots: 1 << 24, retired: 0 })
         );
         let wraps = Generations { first: 256, policy: WrapPolicy::Wrap };
@@ -300,8 +300,8 @@ mod tests {
         }
         assert_eq!(slots.fresh_generation(), Some(6));
         // A table that was loaded but not used has generations at least as high as its predecessor's.
-        let unused = Slots::<u32, 8>::new(Generations { first: 9, ..Generations::default() });
-        assert_eq!(unused.fresh_generation(), Some(9));
+        let unused_slots = Slots::<u32, 8>::new(Generations { first: 9, ..Generations::default() });
+        assert_eq!(unused_slots.fresh_generation(), Some(9));
         let mut last = Slots::<u32, 8>::new(Generations { first: 255, policy: WrapPolicy::Wrap });
         alloc(&mut last).unwrap();
         assert_eq!(last.fresh_generation(), None);

@@ -351,13 +351,13 @@ mod tests {
         let (mut pool, mut other_pool) = (checked(4096, 48, 8), checked(4096, 48, 8));
         let (object, foreign) =
             (pool.alloc(layout(48, 8)).unwrap(), other_pool.alloc(layout(48, 8)).unwrap());
-        let interior = object.map_addr(|address| address.checked_add(8).unwrap());
+        let interior_address = object.map_addr(|address| address.checked_add(8).unwrap());
         // SAFETY: the pools are checked, and the slots are not used.
         unsafe {
             let address = foreign.addr().get();
             assert_eq!(pool.free(foreign), Err(BadFree::Foreign { address }));
-            let address = interior.addr().get();
-            assert_eq!(pool.free(interior), Err(BadFree::Interior { address, slot: 0 }));
+            let address = interior_address.addr().get();
+            assert_eq!(pool.free(interior_address), Err(BadFree::Interior { address, slot: 0 }));
             assert_eq!(
                 pool.free(pool.slot(1)),
                 Err(BadFree::Double { slot: 1 }),

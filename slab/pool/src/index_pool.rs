@@ -261,10 +261,10 @@ impl<A: Area> IndexPool<A> {
         }
         self.chain(last, remaining);
         self.initialised = remaining;
-        let removed = self.blocks - remaining.max(1);
-        self.blocks -= removed;
-        self.free -= removed;
-        Ok(removed as usize)
+        let removed_blocks = self.blocks - remaining.max(1);
+        self.blocks -= removed_blocks;
+        self.free -= removed_blocks;
+        Ok(removed_blocks as usize)
     }
     fn chain(&mut self, last: Option<u32>, next: u32) {
         match last {

@@ -112,9 +112,9 @@ fn retiring_a_class_leaves_unused_cpus_alone() {
         while !done.load(Relaxed) && std::time::Instant::now() < deadline {
             crate::sync::thread::yield_now();
         }
-        let waited = !done.load(Relaxed);
+        let is_waiting = !done.load(Relaxed);
         claims(0);
-        assert!(!waited, "the drain waits for a CPU that never used the class");
+        assert!(!is_waiting, "the drain waits for a CPU that never used the class");
     });
     assert_eq!(
         table.drains().passes - passes,

@@ -34,9 +34,9 @@ fn disagreements(shapes: &[Shape], model: Model) -> Vec<String> {
     for shape in shapes {
         let found = allowed(shape, model).outcomes;
         let says = |outcome: &[String]| found.iter().any(|found| is_published(found, outcome));
-        let otherwise =
+        let contradicting =
             shape.published.iter().filter(|published| says(&published.outcome) != published.allowed);
-        wrong.extend(otherwise.map(|published| format!("{}: {published:?}: {found:?}", shape.name)));
+        wrong.extend(contradicting.map(|published| format!("{}: {published:?}: {found:?}", shape.name)));
     }
     wrong
 }
@@ -141,8 +141,8 @@ mod compared {
             if outcomes.is_empty() { String::new() } else { format!("{name} {}", outcomes.join(", ")) }
         };
         // loom stops its search at a data race, so further outcomes stay unknown.
-        let raced = explored.outcomes.contains(RACE);
-        let misses = if raced { String::new() } else { list("misses", allowed, &explored.outcomes) };
+        let has_race = explored.outcomes.contains(RACE);
+        let misses = if has_race { String::new() } else { list("misses", allowed, &explored.outcomes) };
         let parts = [misses, list("adds", &explored.outcomes, allowed)];
         let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         if parts.is_empty() { "equal".to_owned() } else { parts.join("; ") }
@@ -225,7 +225,7 @@ mod compared {
     fn planted() {
         let bug = "a store skips the shadow copy";
         let names = ["RMW+lost-update", "CAS+load-loop", "CAS+aba"];
-        let noticed = std::thread::spawn(move || {
+        let all_lost = std::thread::spawn(move || {
             uslab_sync::check::plant(bug);
             let shapes = shapes();
             let lost = |name: &&str| {
@@ -234,7 +234,7 @@ mod compared {
             };
             names.iter().all(lost)
         });
-        assert!(noticed.join().unwrap(), "{bug}: each of {names:?} must miss an outcome");
+        assert!(all_lost.join().unwrap(), "{bug}: each of {names:?} must miss an outcome");
         println!("CAUGHT {bug} | property K1 | execution 1 | misses outcomes");
     }
 
@@ -250,17 +250,17 @@ mod compared {
             (difference(&allowed(shape, RC11).outcomes, &explored), explored.executions)
         });
         std::panic::set_hook(hook);
-        let mut missed = Vec::new();
+        let mut failures = Vec::new();
         for (shape, (differs, _)) in shapes.iter().zip(&results) {
             assert!(!differs.starts_with("fails"), "{}: {differs}", shape.name);
             if differs.contains("misses") {
-                missed.push(shape.name.as_str());
+                failures.push(shape.name.as_str());
             }
         }
         let executions: u64 = results.iter().map(|(_, executions)| executions).sum();
         println!(
             "LITMUS patched loom: {} of {} miss outcomes, {executions} executions",
-            missed.len(),
+            failures.len(),
             shapes.len()
         );
         // Two limits of the patched loom remain: spurious failures, and SeqCst loads of overwritten values.
@@ -274,6 +274,6 @@ mod compared {
             "SC+fences-do-not-synchronise",
             "OLD+eight",
         ];
-        assert_eq!(missed, expected);
+        assert_eq!(failures, expected);
     }
 }

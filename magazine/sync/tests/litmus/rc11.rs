@@ -136,10 +136,10 @@ struct Run {
 fn all_runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
     let mut runs = vec![Run { events: Vec::new(), registers: vec![None; shape.registers.len()] }];
     for statement in &shape.threads[thread] {
-        let mut longer = Vec::new();
+        let mut longer_runs = Vec::new();
         for run in runs {
             if !statement.is_executed(&run.registers) {
-                longer.push(run);
+                longer_runs.push(run);
                 continue;
             }
             let event = |kind, place, value, order| Event {
@@ -156,7 +156,7 @@ fn all_runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
                 if let Some((register, found)) = found {
                     run.registers[register] = Some(found);
                 }
-                longer.push(run);
+                longer_runs.push(run);
             };
             let found = |register, value| Some((register, FinalRegister { value, spurious: false }));
             let mut changed = |register, place, before, after, order| {
@@ -197,7 +197,7 @@ fn all_runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
                 }
             }
         }
-        runs = longer;
+        runs = longer_runs;
     }
     runs
 }
@@ -396,17 +396,17 @@ impl<'s> Candidate<'s> {
         let every = Rel::identity(u32::MAX);
         let rb = rf.inverse().compose(&mo).minus(&every);
         let eco = rf.or(&mo).or(&rb).closure();
-        let coherent = hb.compose(&eco.maybe()).is_irreflexive();
+        let is_coherent = hb.compose(&eco.maybe()).is_irreflexive();
         let atomic = self.rmw.and(&rb.compose(&mo)) == Rel::NONE;
-        if (self.model.coherence && !coherent) || (self.model.atomicity && !atomic) {
+        if (self.model.coherence && !is_coherent) || (self.model.atomicity && !atomic) {
             return;
         }
         let sc = Rel::identity(self.events_where(|e| e.order == Order::Sc));
         let sc_fences = Rel::identity(self.events_where(|e| e.order == Order::Sc && e.kind == Kind::Fence));
-        let elsewhere = self.sb.minus(&self.same_place);
+        let other_places = self.sb.minus(&self.same_place);
         let scb = self
             .sb
-            .or(&elsewhere.compose(hb).compose(&elsewhere))
+            .or(&other_places.compose(hb).compose(&other_places))
             .or(&hb.and(&self.same_place))
             .or(&mo)
             .or(&rb);

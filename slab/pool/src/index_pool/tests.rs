@@ -82,8 +82,8 @@ fn index_pool_follows_the_papers_four_block_example() {
         let State { free, initialised, next } = pool.state();
         states.push((free, initialised, next));
     }
-    let golden = [(4, 0, 0), (3, 1, 1), (2, 2, 2), (1, 3, 3), (0, 4, 4), (1, 4, 1), (2, 4, 3), (1, 4, 1)];
-    assert_eq!(states, golden);
+    let expected = [(4, 0, 0), (3, 1, 1), (2, 2, 2), (1, 3, 3), (0, 4, 4), (1, 4, 1), (2, 4, 3), (1, 4, 1)];
+    assert_eq!(states, expected);
 }
 
 #[test]
