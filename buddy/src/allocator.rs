@@ -351,8 +351,8 @@ impl PageAllocator {
         }
     }
 
-    /// Flushes to their zones the per-CPU pages that were unused since the last call, and returns the number
-    /// of flushed pages. `reap` also decommits the pages of unused stacks. Call `reap` from a timer.
+    /// Flushes the per-CPU pages that were unused since the last call to their zones. Returns the number of
+    /// flushed pages. `reap` also decommits the pages of unused stacks. Call `reap` from a timer.
     pub fn reap(&self) -> u64 {
         self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), DrainScope::Idle);
         let cached = self.cached_zones.iter().filter_map(CachedZone::zone_and_magazines);
@@ -595,7 +595,7 @@ impl PageAllocator {
         grown
     }
 
-    /// Returns to the system the addresses of a table after its first `bytes` bytes: see [`Reserved::cut`].
+    /// Returns the addresses of a table to the system, except its first `bytes` bytes: see [`Reserved::cut`].
     ///
     /// # Safety
     /// During the call, no thread may use the table's memory after `bytes` bytes, or request a commit of this
@@ -658,7 +658,7 @@ impl PageAllocator {
         self.shared.region.bytes() < pages.sum::<usize>() * PAGE_SIZE
     }
 
-    /// Returns to the system the frames of pages whose addresses were [given up](Self::give_up_addresses). Returns the
+    /// Returns the frames of pages without addresses ([given up](Self::give_up_addresses)) to the system. Returns the
     /// number of remaining pages.
     ///
     /// # Safety

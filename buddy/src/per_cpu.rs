@@ -91,13 +91,13 @@ impl PerCpuPages {
             .zip(self.layers.chunks(self.types))
             .flat_map(|(order, row)| row.iter().map(move |l| (order, l)))
     }
-    /// Flushes to the zone the pages that a [sweep](Tables::sweep) took.
+    /// Flushes the pages that a [sweep](Tables::sweep) took to the zone.
     pub(crate) fn drain_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
             layer.drain_swept(op, &ZoneSupplier::for_flush(zone, shared, order));
         }
     }
-    /// Flushes to the zone the pages that a sweep took, and the pages in the depots.
+    /// Flushes the pages in the depots, and the pages that a sweep took, to the zone.
     pub(crate) fn flush_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
             layer.flush_swept(op, &ZoneSupplier::for_flush(zone, shared, order));

@@ -304,7 +304,7 @@ impl Region {
         true
     }
 
-    /// Returns to the system the addresses after the first `bytes` bytes, rounded up to pages. Returns
+    /// Returns all addresses after the first `bytes` bytes, rounded up to pages, to the system. Returns
     /// `false` and changes nothing on [`Backend::Heap`].
     ///
     /// `cut` costs one system call.

@@ -764,8 +764,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.classes().for_each(|class| self.table.join_sweeps(class, group));
     }
 
-    /// Flushes to the supplier the objects that a [sweep](Table::sweep) took from this layer, as the second
-    /// half of a [drain](Self::drain). Returns the number of objects.
+    /// Does the second half of a [drain](Self::drain): flushes the objects that a [sweep](Table::sweep) took from
+    /// this layer to the supplier. Returns the number of objects.
     pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
         let (mut rounds, mut panics) = (0, FirstPanic::default());
         for class in self.classes() {

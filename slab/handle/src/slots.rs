@@ -138,7 +138,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
         Handle::from_bits(pack::<W, G>(index, generation)).ok_or(HandleError::Memory)
     }
 
-    /// Puts into use the handle that [`next`](Self::next) has just returned.
+    /// Marks the handle that [`next`](Self::next) has just returned as in use.
     pub(super) fn take(&mut self, handle: Handle<W, G>) {
         match self.words.get_mut(handle.index() as usize) {
             Some(word) => {
