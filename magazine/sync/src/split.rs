@@ -278,7 +278,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         parts.sort_by(|(_, a), (_, b)| b.size.total_cmp(&a.size));
         let mut done = vec![];
         // The name of the model selects the first shard, so that no shard gets the largest part of every model.
-        let first = Shard::number(&self.model);
+        let first = Shard::name_hash(&self.model);
         let ours = |(number, _): &(usize, _)| shard.has(first + *number as u64);
         for (number, (part, _)) in parts.iter().enumerate().filter(ours) {
             let (mut part, mut from, mut number) =
