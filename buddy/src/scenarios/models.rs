@@ -1,6 +1,6 @@
 //! loom's models: two or three threads on ranges of two or four pages.
 
-use super::world::{ONE, Owner, allocator_of, audit, free, two, zones_of};
+use super::world::{ONE, Owner, allocator_of, audit, free, order_one, zones_of};
 use crate::{Gfp, Order, PageAllocator, Pfn, ZoneKind};
 use uslab_magazine::sync::{Arc, AtomicU32, Ordering::*, thread};
 use uslab_magazine::tracepoints::Step;

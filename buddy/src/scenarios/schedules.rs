@@ -1,6 +1,6 @@
 //! shuttle's scenarios: four threads on sixteen pages, in blocks of at most four.
 
-use super::world::{ONE, Owner, allocator_of, audit, free, two};
+use super::world::{ONE, Owner, allocator_of, audit, free, order_one};
 use crate::{Gfp, Order, PageAllocator, Pfn};
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, Mutex};

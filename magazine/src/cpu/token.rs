@@ -14,7 +14,7 @@
 #[allow(unreachable_pub, reason = "another mechanism has its own `StaticWords`")]
 pub use super::no_static_words::StaticWords;
 use super::regions::{Regions, Words};
-use super::{Mechanism, current_cpu, step};
+use super::{Mechanism, current_cpu, next_cpu_read};
 use crate::magazine::Magazine;
 use crate::region::{Class, Commit, Region};
 use crate::sync::{MutexGuard, thread_local};

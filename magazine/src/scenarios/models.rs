@@ -7,7 +7,8 @@
 //! requires that a model fails. The checker provides the depot's lock, a mutex.
 
 use super::world::{
-    DepotWorld, ThreadFn, World, alloc_then_free, child, fork, magazine, raw, table, table_with_inlined_words,
+    DepotWorld, ThreadFn, World, alloc_then_free, continue_as_child, fork, magazine, raw_rounds, table,
+    table_with_inlined_words,
 };
 use crate::cpu::rseq::run_single_threaded;
 use crate::cpu::{Cpus, Mechanism, Script, on_cpu};

@@ -3,7 +3,7 @@
 //! schedule chooses the thread's CPU, its migration, and whether a restartable sequence is aborted.
 
 use super::linearizable::{Object, OwnedOp, Recorder, check_each};
-use super::world::{DepotWorld, ThreadFn, World, child, fork, table};
+use super::world::{DepotWorld, ThreadFn, World, continue_as_child, fork, table};
 use crate::cpu::{Cpus, Mechanism, Script};
 use crate::layer::Config;
 use crate::sync::schedule::{Schedules, choose};

@@ -59,8 +59,8 @@ pub use parker::Parker;
 pub use rank::Rank;
 pub use shard::unset;
 
-/// Plants a bug that the checkers must find. `planted!("a ticket is taken without an atomic increment" => wrong)` executes `wrong`
-/// only when `assert_caught` plants the bug of that name.
+/// Plants a bug that the checkers must find. `planted!("a ticket is taken without an atomic increment" => wrong)`
+/// executes `wrong` only when `assert_caught` plants the bug of that name.
 ///
 /// * `wrong` is an expression or a block of any type. A `return`, `continue` or `break` in `wrong` acts on the
 ///   enclosing function or loop. A planted bug can skip the code that follows.
@@ -86,8 +86,8 @@ pub use shard::unset;
 macro_rules! planted {
     ($bug:literal => $($wrong:tt)+) => {};
 }
-/// Plants a bug that the checkers must find: `planted!("a ticket is taken without an atomic increment" => wrong)`. The documentation
-/// of builds without a checker describes all forms of `planted!`.
+/// Plants a bug that the checkers must find: `planted!("a ticket is taken without an atomic increment" => wrong)`. The
+/// documentation of builds without a checker describes all forms of `planted!`.
 #[cfg(any(loom, shuttle))]
 #[macro_export]
 macro_rules! planted {

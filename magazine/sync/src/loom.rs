@@ -233,7 +233,7 @@ macro_rules! atomics {
             /// The twin: a condition variable without waiters that each access notifies. A notification of the
             /// condition variable conflicts with every other notification and orders nothing.
             twin: loom::sync::Condvar,
-            /// The last record_store value, for the trace. Reading this field is not a step of the model.
+            /// The last stored value, for the trace. Reading this field is not a step of the model.
             last: std::sync::atomic::AtomicU64,
             told: story::Atomic,
         }
@@ -248,7 +248,7 @@ macro_rules! atomics {
                     told: story::Atomic::new(),
                 }
             }
-            /// Returns the last record_store value without a step of the model.
+            /// Returns the last stored value without a step of the model.
             pub fn peek(&self) -> u64 {
                 self.last.load(Ordering::Relaxed)
             }

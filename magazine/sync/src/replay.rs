@@ -9,7 +9,7 @@
 
 use crate::check::{Bound, TIME_LIMIT, builder};
 use crate::execution::{current_planted_bug, panic_text, plant, reset_counts};
-use crate::show_trace;
+use crate::story;
 use core::fmt;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -130,7 +130,7 @@ mod models {
         let failed = |index| {
             let failure: Failure = run.explore_share(shard(index), 12).unwrap_err();
             // Some executions pass before the model is split into parts.
-            (failure.from.is_some(), run.story(&failure))
+            (failure.from.is_some(), run.show_trace(&failure))
         };
         let failed = [0, 1, 2].map(failed);
         assert!(failed.iter().all(|(_, told)| *told), "{failed:?}");

@@ -318,7 +318,8 @@ impl Schedules {
         });
         explore_share(name, self.0 * times, f, shard().unwrap_or(Shard::WHOLE));
     }
-    /// Asserts that the scenario detects a planted bug: see [`assert_caught`]. Each planted bug is tested by only one shard.
+    /// Asserts that the scenario detects a planted bug: see [`assert_caught`]. Only one shard tests each
+    /// planted bug.
     pub fn bug(
         self,
         bug: &'static str,

@@ -8,7 +8,7 @@
 //! A mark depends on the block's number, on its state, and on its link, so no two blocks have equal marks. The marks of
 //! *one* block are checked by the block's free, or by [`check`](GuardedPool::check).
 //! [`check_all`](GuardedPool::check_all) checks the marks of *all* blocks. A write to a free object, or to its link, is
-//! detected when that object is allocated next. The pool follows only links that it has written. `site_number` is the source
+//! detected when that object is allocated next. The pool follows only links that it has written. `site` is the source
 //! location (file and line) of the allocation. The source locations and a bit for each block in use are stored outside
 //! the pool's memory, where no overrun reaches them.
 //!
