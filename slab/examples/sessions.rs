@@ -102,7 +102,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 mod models {
     use super::Sessions;
     use uslab::Subsystem;
-    use uslab::check::{Bound, Script, caught, models, on_cpu};
+    use uslab::check::{Bound, Script, assert_caught, models, on_cpu};
     use uslab::sync::{Arc, thread};
 
     const TWO: Bound = Bound::Preemptions(2);
@@ -148,7 +148,7 @@ mod models {
     fn session_can_be_closed_between_two_lookups() {
         let bug = "a session is looked up twice";
         let property = "a request has its own session or none";
-        caught(
+        assert_caught(
             bug,
             property,
             TWO,

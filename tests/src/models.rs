@@ -559,7 +559,7 @@ mod tests {
                 text.unwrap().lines().find(|line| line.contains(": stopped after ")).unwrap().to_owned();
             assert_eq!(Outcome::failed(said), Outcome::TimedOut);
         }
-        let said = "M1: 3 executions, the floor is 9: the model collapsed".to_owned();
+        let said = "M1: 3 executions, but the floor is 9: the model collapsed".to_owned();
         assert_eq!(Outcome::failed(said.clone()), Outcome::Failed(said));
     }
 

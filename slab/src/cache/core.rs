@@ -155,7 +155,7 @@ impl Core {
         let first = uslab_buddy::Pfn::new(0);
         gdb::SubsystemSeen {
             pages: pages.address(first).addr().get(),
-            len: pages.most_pages(),
+            len: pages.max_pages(),
             frames: core::ptr::from_ref(frames.frame(first)).addr(),
             side: self.memory.side().addr(),
             large: large().addr(),
@@ -229,7 +229,7 @@ impl Core {
             // Tags are made with no lock held.
             let pages = &self.memory.pages;
             let range = pages.address(uslab_buddy::Pfn::new(0));
-            let (most, apart) = (pages.most_pages(), pages.required_spacing());
+            let (most, apart) = (pages.max_pages(), pages.required_spacing());
             made = Some(Arc::new(Tags::new(range, most, apart, self.backend, &self.faults)?));
         }
         let mut kept = self.tags.lock();

@@ -344,7 +344,7 @@ impl Cache {
     pub(crate) fn admits(&self, n: usize) -> Result<(), AllocError> {
         let (geometry, account) = (self.geometry(), self.config.account.as_ref());
         let bytes = geometry.order().bytes();
-        let pages = self.core.memory.pages.most_pages();
+        let pages = self.core.memory.pages.max_pages();
         let refused = match self.config.limit {
             Some(slabs) if n > geometry.objects().saturating_mul(slabs as usize) => {
                 AllocError::CacheLimit { slabs }

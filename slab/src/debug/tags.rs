@@ -81,7 +81,7 @@ impl Tags {
         }
         self.seen.set(decommits);
         let mut bytes = 0;
-        of.each_decommitted(|pages| {
+        of.for_each_decommitted(|pages| {
             let tags = pages.start * (PAGE_SIZE / BYTES_PER_TAG)..pages.end * (PAGE_SIZE / BYTES_PER_TAG);
             // SAFETY: these tags are all 0, and no slab is made at their pages while the zone is locked.
             if tags.end <= self.memory.committed() && unsafe { self.memory.discard(tags.clone()) } {

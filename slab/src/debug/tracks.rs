@@ -155,13 +155,13 @@ impl Tracks {
         let table = Reserved::new(pages.checked_mul(size_of::<usize>())?, backend, faults, BITMAP)?;
         Some(Self { table })
     }
-    /// Unmaps the table's words for pages that [cannot exist](PageAllocator::most_pages).
+    /// Unmaps the table's words for pages that [cannot exist](PageAllocator::max_pages).
     ///
     /// # Safety
     /// No slab is at these pages, now or later.
     pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped words.
-        unsafe { of.cut_table(&self.table, of.most_pages() * size_of::<usize>()) };
+        unsafe { of.cut_table(&self.table, of.max_pages() * size_of::<usize>()) };
     }
     pub(crate) fn place(&self) -> usize {
         self.table.base().addr().get()

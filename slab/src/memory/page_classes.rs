@@ -68,13 +68,13 @@ impl PageClasses {
         let bytes = pages * size_of::<PageClass>();
         Some(Self { memory: Reserved::cut_from(addresses, bytes, Uncommitted::ReadsZero, BITMAP)? })
     }
-    /// Unmaps the words of pages that [cannot exist](PageAllocator::most_pages).
+    /// Unmaps the words of pages that [cannot exist](PageAllocator::max_pages).
     ///
     /// # Safety
     /// No thread reads the class of a page that cannot exist, now or later.
     pub(crate) unsafe fn trim(&self, allocator: &PageAllocator) {
         // SAFETY: the region has no other user. By contract, no thread reads the unmapped words.
-        unsafe { allocator.cut_table(&self.memory, allocator.most_pages() * size_of::<PageClass>()) };
+        unsafe { allocator.cut_table(&self.memory, allocator.max_pages() * size_of::<PageClass>()) };
     }
     /// Address of page 0's word.
     pub(crate) fn first(&self) -> NonNull<PageClass> {

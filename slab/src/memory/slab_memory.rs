@@ -34,7 +34,7 @@ impl SlabMemory {
 
     /// Makes the metadata tables; returns `None` if the system refuses address space.
     pub(crate) fn new(pages: PageAllocator, addresses: &mut Reservation) -> Option<Self> {
-        let (max_pages, spacing) = (pages.most_pages(), pages.required_spacing());
+        let (max_pages, spacing) = (pages.max_pages(), pages.required_spacing());
         Some(Self {
             pages,
             side: BitmapTable::new(max_pages, spacing, addresses)?,
@@ -45,7 +45,7 @@ impl SlabMemory {
     }
 
     /// Unmaps the metadata of pages from `pages` on. The metadata is mapped again together with its pages, except for
-    /// pages that [cannot exist](PageAllocator::most_pages).
+    /// pages that [cannot exist](PageAllocator::max_pages).
     ///
     /// # Safety
     /// [`PageAllocator::give_up_frames`] released the pages' frames, and no other thread unmaps metadata concurrently.

@@ -20,7 +20,7 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, AtomicU64, Counter, UnsafeCell};
 #[cfg(shuttle)]
-use uslab_magazine::threads::{crowd, migrate_between_cpus};
+use uslab_magazine::threads::{migrate_between_cpus, run_crowd};
 
 /// A value that loom watches. Under shuttle, the value counts how many threads hold its object.
 struct Watched {
@@ -188,7 +188,7 @@ pub(super) fn four_use_and_free() {
     }
     let world = Objects::new(SMALL);
     let shared = Arc::new(SharedCache { world, used: Counter::new(0) });
-    crowd(&shared, THREADS, side);
+    run_crowd(&shared, THREADS, side);
     let Some(SharedCache { world, used }) = Arc::into_inner(shared) else { panic!("the threads have ended") };
     Objects::end(world, used.get());
 }
@@ -231,7 +231,7 @@ pub(super) fn four_get_numbers() {
     }
     let world = Objects::new(SMALL);
     let shared = Arc::new(SharedCache { world, owners: [(); 4].map(|()| Counter::new(0)) });
-    crowd(&shared, THREADS, side);
+    run_crowd(&shared, THREADS, side);
     let Some(SharedCache { world, owners }) = Arc::into_inner(shared) else {
         panic!("the threads have ended")
     };

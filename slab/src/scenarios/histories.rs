@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, Mutex, relax};
-use uslab_magazine::threads::{crowd, migrate_between_cpus};
+use uslab_magazine::threads::{migrate_between_cpus, run_crowd};
 
 const THREADS: usize = 4;
 const STEPS: usize = 12;
@@ -140,7 +140,7 @@ pub(super) fn handles() {
         known: Mutex::new(vec![]),
         recorder: Recorder::new(),
     });
-    crowd(&seen, THREADS, side);
+    run_crowd(&seen, THREADS, side);
     explained(check_each(&HandleLife::NotYet, &seen.recorder.history(), HandleOp::handle));
     drop(seen);
     all_gone(core);
@@ -243,7 +243,7 @@ pub(super) fn hives() {
     };
     let kits = Mutex::new((0..HIVES).map(kit).collect());
     let seen = Arc::new(HistoryState { core: core.clone(), kits, recorder: Recorder::new() });
-    crowd(&seen, THREADS, side);
+    run_crowd(&seen, THREADS, side);
     explained(check(&Places::default(), &seen.recorder.history()));
     drop(seen);
     all_gone(core);
@@ -310,7 +310,7 @@ pub(super) fn pools() {
     let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(2)).build_on(&core).unwrap();
     let pool = Mempool::new(cache, RESERVE).unwrap();
     let seen = Arc::new(HistoryState { core: core.clone(), pool, recorder: Recorder::new() });
-    crowd(&seen, THREADS, side);
+    run_crowd(&seen, THREADS, side);
     explained(check(&PoolState::default(), &seen.recorder.history()));
     drop(seen);
     all_gone(core);

@@ -11,7 +11,7 @@ use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, AtomicBool, Counter, Mutex, Ordering::Relaxed, relax, thread};
-use uslab_magazine::threads::{crowd, migrate_between_cpus};
+use uslab_magazine::threads::{migrate_between_cpus, run_crowd};
 
 const THREADS: usize = 4;
 const STEPS: usize = 12;
@@ -42,7 +42,7 @@ pub(super) fn lists(magazines: Magazines) {
         held.into_iter().for_each(|(cache, object)| w.free_of(cache, object));
     }
     let world = World::new(4, magazines, &[None, None]);
-    crowd(&world, THREADS, side);
+    run_crowd(&world, THREADS, side);
     World::end(world);
 }
 
@@ -73,7 +73,7 @@ pub(super) fn profiled() {
     let world = World::new(4, SMALL, &[None]);
     world.core.start_profile(1, Some(1)).unwrap();
     let held = Arc::new(HeldObjects { world, objects: Counter::new(0), bytes: Mutex::new(vec![]) });
-    crowd(&held, THREADS, |held, _| {
+    run_crowd(&held, THREADS, |held, _| {
         if let Some(object) = work(&held.world) {
             held.objects.add(1);
             held.bytes.lock().push(object.as_ptr().expose_provenance());
@@ -103,7 +103,7 @@ pub(super) fn profiled_anew() {
     world.core.start_profile(1, Some(1)).unwrap();
     let started = Counter::new(0);
     let both = Arc::new((world, started));
-    crowd(&both, THREADS, |(world, started), thread| {
+    run_crowd(&both, THREADS, |(world, started), thread| {
         if thread == 0 {
             assert!(world.core.stop_profile());
         }
@@ -152,7 +152,7 @@ pub(super) fn destroy(magazines: Magazines) {
     }
     let world = World::new(4, magazines, &[None]);
     let doomed = Arc::new(DestroyedCache { world: world.clone(), live: Counter::new(0) });
-    crowd(&doomed, THREADS, side);
+    run_crowd(&doomed, THREADS, side);
     drop(doomed);
     assert_eq!(world.cache().destroy(), Ok(()), "no object is in use");
     World::end(world);
@@ -179,7 +179,7 @@ pub(super) fn limit(config: Config) {
     }
     let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(SLABS));
     let world = World::on(Core::new(config).unwrap(), [cache]);
-    crowd(&world, THREADS, side);
+    run_crowd(&world, THREADS, side);
     on_cpu(1);
     let all: Vec<_> = (0..OBJECTS).map(|_| world.alloc()).collect();
     assert_eq!(world.alloc_of(0), Err(AllocError::CacheLimit { slabs: SLABS }));
@@ -309,7 +309,7 @@ pub(super) fn public_api() {
     let numbers = ObjectCache::builder("number").ctor(|| 7_u64).build().unwrap();
     let blocks = KmemCache::builder("block", 100).build().unwrap();
     let caches = Arc::new(Caches { numbers, blocks });
-    crowd(&caches, THREADS, side);
+    run_crowd(&caches, THREADS, side);
     assert_eq!((caches.numbers.info().used, caches.blocks.info().used), (0, 0), "no object remains in use");
     drop(caches);
     let census = Subsystem::global().unwrap().check().unwrap();

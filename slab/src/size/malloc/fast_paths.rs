@@ -117,7 +117,7 @@ impl FastPaths {
             (&raw mut (*place).profiler).write((&core.profiler).into());
             (&raw mut (*place).strides).write(strides);
             let by_words = (&raw mut (*place).by_words).cast::<MaybeUninit<FastPathTable<_, _, WORDS>>>();
-            allocs.spread(|class| size_of_class(class) / 8, &mut *by_words);
+            allocs.spread_into(|class| size_of_class(class) / 8, &mut *by_words);
         }
     }
     pub(super) fn set_bytes(&self, bytes: usize) {
