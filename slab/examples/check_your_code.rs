@@ -150,7 +150,7 @@ mod models {
             bug("a message is posted without Release", "each letter is read once", "Causality violation");
         }
         two_fetch {
-            loom("the mailbox: two fetch one letter", Model::new(TWO, 10).each(Script::all(0, 2, 2)), two_fetch_one_letter);
+            loom("mailbox: two threads fetch one letter", Model::new(TWO, 10).each(Script::all(0, 2, 2)), two_fetch_one_letter);
             bug("a message is taken without an atomic exchange", "each letter is read once", "object freed twice");
         }
     }

@@ -182,7 +182,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     });
     println!(
-        "{} lookups, {} found, no wrong value; {} restarted",
+        "{} lookups: {} found a value, no value was wrong, {} were restarted",
         READERS * LOOKUPS,
         found.get(),
         table.restarts.get()

@@ -147,7 +147,7 @@ mod models {
     #[test]
     fn session_can_be_closed_between_two_lookups() {
         let bug = "a session is looked up twice";
-        let property = "a request has its own session or none";
+        let property = "a request gets its session or none";
         caught(
             bug,
             property,

@@ -36,7 +36,7 @@ enum uslab_error {
     USLAB_NO_MEMORY,   /* no memory is to be had */
     USLAB_AT_LIMIT,    /* the cache is at its limit */
     USLAB_REFUSED,     /* the constructor of an object failed */
-    USLAB_TOO_MANY,    /* more objects than there can ever be */
+    USLAB_TOO_MANY,    /* the limit is higher than the number of possible objects */
     USLAB_BAD_NAME,    /* the name is missing, empty or has blanks */
     USLAB_BAD_SIZE,    /* size 0, an alignment that is no power of two, more than 4 MiB */
     USLAB_BAD_OPTIONS, /* options that do not go together, or that this version does not know */

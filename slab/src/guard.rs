@@ -303,7 +303,7 @@ impl Pool {
         let what = match (is_fill(&bytes[..offset]), is_fill(&bytes[offset + size..])) {
             (true, true) => None,
             (true, false) => Some("write past the end"),
-            (false, _) => Some("write before the beginning"),
+            (false, _) => Some("write before the start"),
         };
         slot.freed.take();
         // SAFETY: by contract, the caller no longer uses the object. If the page cannot be made inaccessible, it is at
@@ -383,9 +383,9 @@ impl fmt::Display for InvalidAccess {
             return writeln!(f, "{what}: {address:#x}");
         };
         let (distance, side) = match address {
-            at if at < begin => (begin - at, "before the beginning"),
+            at if at < begin => (begin - at, "before the start"),
             at if at >= begin + size => (at - begin - size, "past the end"),
-            at => (at - begin, "behind the beginning"),
+            at => (at - begin, "after the start"),
         };
         writeln!(
             f,
@@ -648,7 +648,7 @@ mod tests {
         let off = Guard::new(0, 4, Backend::Os, key);
         assert!((0..9).all(|_| !off.is_due(1)));
         let far = Guard::new(1 << 20, 4, Backend::Os, key);
-        assert!((0..9).all(|_| !far.is_due(1)), "the first sample is as late as any other");
+        assert!((0..9).all(|_| !far.is_due(1)), "the first sample must not be early");
         let guard = Guard::new(1, 4, Backend::Os, key);
         let drawn = (0..200).map(|n| {
             guard.end_interval(n * 8);
@@ -725,7 +725,7 @@ mod tests {
             // SAFETY: the address is in the object's page.
             unsafe { if left { object.add(40).write(1) } else { object.sub(1).write(1) } };
             let (kind, mistake) = pool.free(at).unwrap_err();
-            let side = if left { "write past the end" } else { "write before the beginning" };
+            let side = if left { "write past the end" } else { "write before the start" };
             assert!(kind == CorruptionKind::Overflow && mistake.to_string().starts_with(side), "{mistake}");
             last_counts[usize::from(left)] = true;
         }
@@ -766,7 +766,7 @@ mod tests {
             text(low + 12).starts_with("use after free: ") && text(low + 12).contains("\nfreed by thread")
         );
         for at in [0, 12] {
-            let place = format!(", {at} bytes behind the beginning of an object of 4096 bytes");
+            let place = format!(", {at} bytes after the start of an object of 4096 bytes");
             assert!(text(low + at).contains(&place), "{}", text(low + at));
         }
     }
@@ -791,7 +791,7 @@ mod tests {
         assert!(!Guard::new(0, 4, Backend::Os, key).end_interval(1000), "no sample is requested");
         let guard = Guard::new(100, 4, Backend::Os, key);
         assert!(!guard.end_interval(60), "the caches request no sample");
-        assert!(guard.end_interval(120), "the remainder counts in the next interval");
+        assert!(guard.end_interval(120), "the next interval must count the remaining misses");
         assert!(guard.is_due(0) && guard.alloc(8, 8).is_some());
         assert!(!guard.end_interval(220) && !guard.is_due(0), "one sample was taken");
         assert!(guard.alloc(8, 8).is_some() && !guard.end_interval(420), "half of the samples were taken");

@@ -55,7 +55,7 @@ pub(crate) fn execute<M: Memory>(
     match (name, request.len()) {
         (b"GET", 2) => store.get(&request[1], |value| replies.string(value)),
         (b"SET", 3) => done(store.set(&request[1], &request[2]), replies),
-        (b"SET", 4..) => replies.error("ERR syntax error: SET has no options here"),
+        (b"SET", 4..) => replies.error("ERR syntax error: this server's SET takes no options"),
         (b"DEL", 2..) => replies.integer(count(request, |key| store.remove(key))),
         (b"EXISTS", 2..) => replies.integer(count(request, |key| store.get(key, |value| value.is_some()))),
         (b"INCR", 2) => increase(store, &request[1], replies),

@@ -38,10 +38,10 @@ const TEXTS: [&CStr; 11] = [
     c"no memory is to be had",
     c"the cache is at its limit",
     c"the constructor of an object failed",
-    c"more objects than there can ever be",
-    c"the name of a cache is missing, empty or has blanks",
+    c"the limit is higher than the number of possible objects",
+    c"the cache name is missing, empty or contains blanks",
     c"no slab can hold objects of this size and alignment",
-    c"these options do not go together, or this version does not know them",
+    c"these options conflict, or this version does not support them",
     c"objects of the cache are in use",
     c"a cache is damaged",
     c"the table could not be written; errno has the reason",
@@ -543,7 +543,7 @@ unsafe fn write(fd: c_int, text: &str) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn uslab_error_text(error: c_int) -> *const c_char {
     let text = usize::try_from(error).ok().and_then(|error| TEXTS.get(error));
-    text.copied().unwrap_or(c"not an error of this library").as_ptr()
+    text.copied().unwrap_or(c"not an error code of this library").as_ptr()
 }
 
 /// Returns the library's version, a static string.

@@ -201,7 +201,7 @@ fn numbers(file: &Path) -> Result<DumpWriter> {
         }
         _ => Err(Error::other("no profile is running; expected `profile=512k` or another number of bytes")),
     };
-    let info = || Uslab.info().ok_or_else(|| Error::other("the malloc is not started"));
+    let info = || Uslab.info().ok_or_else(|| Error::other("the malloc has not started"));
     Ok(match file.extension().and_then(|end| end.to_str()) {
         Some("gz") => {
             let profile = profile()?;

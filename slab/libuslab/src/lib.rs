@@ -43,7 +43,7 @@
 
 #[cfg(any(uslab_heap, not(target_os = "linux")))]
 compile_error!(
-    "a library to preload needs Linux, and pages that are mapped: its memory cannot come from the malloc that it is"
+    "libuslab needs Linux and mapped pages: a malloc cannot get its memory from malloc"
 );
 
 pub mod cache;

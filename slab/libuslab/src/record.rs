@@ -30,7 +30,7 @@
 //!   recording file are reserved at the start.
 
 /// The source of the reader is included, so that the format has only one definition.
-#[allow(dead_code, reason = "one writes, another one reads")]
+#[allow(dead_code, reason = "a recorder uses some items, and a reader the others")]
 #[path = "../../../sim/trace/src/record_format.rs"]
 mod format;
 

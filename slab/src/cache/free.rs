@@ -89,7 +89,7 @@ impl Cache {
         }
         // SAFETY: the object is in use, so its cache lives.
         let Some(cache) = unsafe { cache.as_ref() }.keep_alive() else {
-            unreachable!("an object in use keeps its cache")
+            unreachable!("an object in use keeps its cache alive")
         };
         let push = |object| CacheRef::new(cache.clone()).push_missed(object);
         if cache.has_free_hook { cache.free_with_hook(object, push) } else { push(object) }

@@ -102,7 +102,7 @@ impl Limit {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "a builder makes nothing until it builds"]
+#[must_use = "a builder creates no cache until it is built"]
 pub struct KmemCacheBuilder {
     name: String,
     size: usize,

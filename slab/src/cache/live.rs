@@ -62,7 +62,7 @@ impl Live {
     }
     /// Appends a slab whose objects start at `base`. Returns the words, to which the caller appends the slab's bitmap.
     pub(crate) fn slab(&mut self, base: NonNull<u8>) -> &mut Vec<u64> {
-        debug_assert!(self.slabs.len() < self.slabs.capacity(), "an allocation under a node's lock");
+        debug_assert!(self.slabs.len() < self.slabs.capacity(), "memory is allocated under a node's lock");
         self.slabs.push((address_above(base, self.lead), self.words.len()));
         &mut self.words
     }

@@ -478,7 +478,7 @@ mod tests {
             };
             let (made, parked) = batch();
             assert!(parked >= objects as u64, "{parked} of {objects} objects of {size} bytes");
-            assert_eq!(batch().0, made, "slabs for objects of {size} bytes");
+            assert_eq!(batch().0, made, "new slabs for a batch of {size}-byte objects");
         }
     }
 

@@ -109,7 +109,7 @@ pub struct BadDebugRules(String);
 
 impl fmt::Display for BadDebugRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}`: expected letters of FZPUTA and names of caches, as FZ,dentry;U,inode_*", self.0)
+        write!(f, "`{}`: expected letters of FZPUTA and cache names, for example FZ,dentry;U,inode_*", self.0)
     }
 }
 impl std::error::Error for BadDebugRules {}

@@ -202,7 +202,7 @@ mod tests {
             places.filter(|seen| ours.contains(seen)).count()
         };
         let count = listed();
-        assert!((1..=SUBSYSTEMS).contains(&count), "{count}: one entry is always beyond the places");
+        assert!((1..=SUBSYSTEMS).contains(&count), "{count} entries: the list must have one more subsystem than places");
         drop(all);
         assert_eq!(listed(), 0);
     }

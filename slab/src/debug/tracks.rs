@@ -256,7 +256,7 @@ mod tests {
         // SAFETY: the subsystem has no slabs.
         unsafe { tracks.cut(&pages) };
         let left = tracks.table.reserved();
-        assert!((3 << 20..4 << 20).contains(&left), "{left} bytes, of which 2 MiB are of these pages");
+        assert!((3 << 20..4 << 20).contains(&left), "{left} bytes are left, of which 2 MiB belong to these pages");
     }
 
     #[test]

@@ -346,6 +346,6 @@ mod tests {
             }
         }
         let mut others = memory[..8].iter().chain(&memory[88..]);
-        assert!(others.all(|byte| *byte == 0x33), "the zones end at 8 and 88");
+        assert!(others.all(|byte| *byte == 0x33), "only the red zones up to byte 8 and from byte 88 change");
     }
 }

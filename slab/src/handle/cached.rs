@@ -254,7 +254,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> fmt::Debug for HandleCache<T, W, GE
 /// assert_eq!(sessions.info().used, 0); // freed now
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "dropping it lets go of the object"]
+#[must_use = "dropping the reference releases the object"]
 pub struct Held<'c, T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     cache: &'c HandleCache<T, W, GENERATION_BITS>,
     entry: &'c Entry,

@@ -4,7 +4,7 @@
 /// A mapped segment of a file that contains code.
 #[cfg_attr(
     not(all(feature = "profile", target_os = "linux")),
-    allow(dead_code, reason = "none is found, or written")
+    allow(dead_code, reason = "this system has no mappings to find or to write")
 )]
 #[derive(Debug)]
 pub(super) struct Mapping {

@@ -96,7 +96,7 @@ impl MemoryGroup {
     pub fn own() -> io::Result<Self> {
         let groups = std::fs::read_to_string("/proc/self/cgroup")?;
         let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, "/proc/self/cgroup: no group of version 2 (0::)")
+            io::Error::new(io::ErrorKind::NotFound, "/proc/self/cgroup names no cgroup v2 (no line `0::`)")
         })?;
         Self::at(Path::new("/sys/fs/cgroup").join(own))
     }

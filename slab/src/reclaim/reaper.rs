@@ -87,7 +87,7 @@ pub struct Reaper {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a builder starts nothing until it starts"]
+#[must_use = "a builder starts no reaper until `start` is called"]
 pub struct ReaperBuilder {
     interval: Duration,
     psi: Option<Psi>,

@@ -99,7 +99,7 @@ impl<S: Shrinker + ?Sized> Shrinker for Arc<S> {
 /// assert_eq!(Arc::strong_count(&idle), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "dropping it takes the shrinker off the list"]
+#[must_use = "dropping the registration removes the shrinker"]
 pub struct Registration {
     entry: Arc<Entry>,
     list: Arc<Shrinkers>,

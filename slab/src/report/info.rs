@@ -357,7 +357,7 @@ impl fmt::Display for Statistics<'_> {
             let (in_use, bytes) = (allocs - frees, pages * PAGE);
             writeln!(
                 f,
-                "# huge: {in_use} mappings of {bytes} bytes in use, {} bytes kept; {reused} of {allocs} were reused",
+                "# huge: {in_use} mappings of {bytes} bytes in use, {} bytes kept; {reused} of {allocs} allocations reused a mapping",
                 cached_pages * PAGE
             )?;
         }
@@ -365,7 +365,7 @@ impl fmt::Display for Statistics<'_> {
         if refused > 0 {
             writeln!(
                 f,
-                "# drains: {refused} of {passes} were refused (membarrier): objects stay on the CPUs"
+                "# drains: membarrier refused {refused} of {passes}, so objects stay on the CPUs"
             )?;
         }
         let paths = self.0.paths();

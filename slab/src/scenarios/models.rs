@@ -247,7 +247,7 @@ pub(super) fn the_public_api(script: Script) {
         script.install();
         let mut number = other.alloc().unwrap();
         *number += 1;
-        planted!("a user's assertion" => panic!("number {number} belongs to another thread"));
+        planted!("an assertion of the model fails" => panic!("number {number} belongs to another thread"));
     });
     let number = numbers.alloc().unwrap();
     let blocks = KmemCache::builder("block", 100).build().unwrap();

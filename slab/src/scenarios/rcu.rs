@@ -129,7 +129,7 @@ pub(super) fn a_read_of_a_reallocated_object() {
             // cleared key.
             fence(Acquire);
             let same = readers.key.load(Relaxed) == 1;
-            planted!("a reader does not check the key again" => let same = true);
+            planted!("a reader does not recheck the key" => let same = true);
             assert!(!same || value == 10, "a value of another object");
         }
         drop(ManuallyDrop::into_inner(reader));

@@ -638,7 +638,7 @@ mod tests {
         cache.cache().leave(place.unwrap(), false);
         let Poll::Ready(Ok(object)) = Pin::new(&mut second).poll(&mut Context::from_waker(Waker::noop()))
         else {
-            panic!("the waiter is the next one")
+            panic!("the waiter is the next in the queue")
         };
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };

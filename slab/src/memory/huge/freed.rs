@@ -283,7 +283,7 @@ mod tests {
                 prop_assert_eq!(freed.iter().map(Region::bytes).sum::<usize>(), kept);
                 let mut pieces: Vec<_> = held.iter().chain(freed.iter()).map(|r| (r.base().addr().get(), r.bytes())).collect();
                 pieces.sort_unstable();
-                prop_assert!(pieces.is_sorted_by(|lower, upper| lower.0 + lower.1 <= upper.0), "two have the same bytes: {:?}", pieces);
+                prop_assert!(pieces.is_sorted_by(|lower, upper| lower.0 + lower.1 <= upper.0), "two mappings overlap: {:?}", pieces);
                 // Each region must be readable and writable.
                 for region in &held {
                     // SAFETY: the whole region is committed, and the test owns it.

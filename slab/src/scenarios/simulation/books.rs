@@ -122,7 +122,7 @@ impl Shadow {
         for at in waits {
             let (_, readers) = books.waiting.remove(&at).unwrap_or_default();
             let seen = readers.iter().any(|reader| books.readers.contains(reader));
-            assert!(!seen, "memory is allocated that a reader may read");
+            assert!(!seen, "an allocation returns memory that a reader may read");
         }
         books.stamps += 1;
         object.stamp = books.stamps << 32;

@@ -300,7 +300,7 @@ fn look(s: &SimThread<'_>, _: &ScriptedOp) {
             {
                 // SAFETY: the object's pages wait for the reader.
                 let made = unsafe { object.at.cast::<u64>().read() };
-                assert_eq!(made, CONSTRUCTED_VALUE, "type-stable memory that a reader can read");
+                assert_eq!(made, CONSTRUCTED_VALUE, "type-stable memory that a reader can read must stay constructed");
             }
         }
     });
