@@ -38,7 +38,7 @@ const TEXTS: [&CStr; 11] = [
     c"no memory is to be had",
     c"the cache is at its limit",
     c"the constructor of an object failed",
-    c"the limit is higher than the number of possible objects",
+    c"more objects were requested than can exist",
     c"the cache name is missing, empty or contains blanks",
     c"no slab can hold objects of this size and alignment",
     c"these options conflict, or this version does not support them",
