@@ -145,7 +145,7 @@ mod models {
     }
 
     #[test]
-    fn session_can_be_closed_between_two_lookups() {
+    fn loom_detects_a_session_closed_between_two_lookups() {
         let bug = "a session is looked up twice";
         let property = "a request gets its session or none";
         caught(

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn zeroing_skips_bytes_about_to_be_written() {
+    fn block_does_not_zero_bytes_about_to_be_written() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("written", 64).build_in(&subsystem).unwrap();
         cache.alloc_block(Gfp::KERNEL).unwrap().bytes_mut().fill(7);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn only_newly_exposed_bytes_are_zeroed() {
+    fn block_zeroes_only_newly_exposed_bytes() {
         uslab_magazine::on_cpu(0);
         let pages = uslab_buddy::PageConfig::default_for(uslab_magazine::Cpus::simulated(1, 1).unwrap());
         let subsystem = Subsystem::new(Config::new(pages.limit(64 << 20))).unwrap();

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_geometry_is_an_error() {
+    fn geometry_of_an_invalid_size_or_alignment_is_an_error() {
         let rule = OrderRule::for_cpus(2);
         assert_eq!(Geometry::new(0, 8, &rule), Err(GeometryError::Empty));
         assert_eq!(Geometry::new(8, 24, &rule), Err(GeometryError::Alignment(24)));
@@ -408,7 +408,7 @@ mod tests {
     proptest! {
         /// The reciprocal must agree with division for every offset of every slab.
         #[test]
-        fn index_agrees_with_division(size in 1_usize..=4 << 20, align in 0_u32..=12, offset in 0_usize..4 << 20) {
+        fn object_index_agrees_with_division(size in 1_usize..=4 << 20, align in 0_u32..=12, offset in 0_usize..4 << 20) {
             let geometry = Geometry::new(size, 1 << align, &OrderRule::for_cpus(4)).unwrap();
             let stride = geometry.stride();
             let exact = offset.is_multiple_of(stride).then(|| offset / stride);
@@ -423,7 +423,7 @@ mod tests {
         }
 
         #[test]
-        fn objects_with_zones_are_inside_aligned_and_disjoint(
+        fn objects_with_red_zones_are_aligned_disjoint_and_inside_the_slab(
             size in 1_usize..=1 << 20, align in 0_u32..=16, cpus in 1_u32..256, index in 0_usize..MAX_OBJECTS,
         ) {
             let align = 1 << align;
@@ -451,7 +451,7 @@ mod tests {
 
         /// A limited slab has no more objects than the limit, and no more pages than its objects need.
         #[test]
-        fn slab_with_limited_objects_has_no_superfluous_pages(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
+        fn slab_with_a_limited_object_count_has_no_superfluous_pages(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
             let whole = Geometry::new(size, 0, &OrderRule::for_cpus(cpus)).unwrap();
             let few = whole.at_most(most);
             prop_assert_eq!(few.objects(), most.min(whole.objects()));
@@ -461,7 +461,7 @@ mod tests {
         }
 
         #[test]
-        fn objects_are_inside_the_slab_and_aligned(size in 1_usize..=4 << 20, align in 0_u32..=22, cpus in 1_u32..2048) {
+        fn objects_are_aligned_and_inside_the_slab(size in 1_usize..=4 << 20, align in 0_u32..=22, cpus in 1_u32..2048) {
             let geometry = Geometry::new(size, 1 << align, &OrderRule::for_cpus(cpus)).unwrap();
             prop_assert!(geometry.objects() >= 1 && geometry.objects() <= MAX_OBJECTS);
             prop_assert!(geometry.objects() * geometry.stride() + geometry.waste() == geometry.order().bytes());

@@ -681,7 +681,7 @@ mod tests {
     /// Regression test: if protecting the page failed, a later report called the address one that
     /// had never been allocated.
     #[test]
-    fn sample_counts_as_freed_if_page_protection_fails() {
+    fn guard_sample_counts_as_freed_if_page_protection_fails() {
         let faults = Faults::new(1);
         let pool = faulty(&faults);
         let objects = [(); 2].map(|()| pool.alloc(8, 8).unwrap().addr().get());
@@ -715,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn freeing_a_sample_detects_overruns_within_its_page() {
+    fn freeing_a_guard_sample_detects_overruns_within_its_page() {
         let pool = pool(4);
         let mut last_counts = [false; 2];
         for _ in 0..32 {
@@ -751,7 +751,7 @@ mod tests {
     }
 
     #[test]
-    fn guard_fault_is_attributed_to_the_nearer_object() {
+    fn invalid_access_between_guard_samples_is_attributed_to_the_nearer_object() {
         let pool = pool(2);
         let objects: Vec<_> = (0..2).map(|_| pool.alloc(PAGE_SIZE, 16).unwrap().addr().get()).collect();
         let (low, high) = (*objects.iter().min().unwrap(), *objects.iter().max().unwrap());
@@ -885,7 +885,7 @@ mod tests {
     }
 
     #[test]
-    fn forked_child_inherits_busy_guard_slots() {
+    fn forked_child_frees_guard_slots_that_the_parent_was_taking() {
         let pool = pool(4);
         assert!(pool.slots[0].take(FREE));
         let [used, freed] = [1, 2].map(|_| pool.alloc(8, 8).unwrap().addr().get());

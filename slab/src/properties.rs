@@ -324,7 +324,7 @@ impl Lists {
 proptest! {
     /// S1, in one thread: after any sequence of steps, each slab is on exactly the list for its state.
     #[test]
-    fn node_lists_agree_with_their_shadow(
+    fn random_node_list_operations_agree_with_the_reference_model(
         // The bitmaps have 8, 1, 1, 1, 1, 4 and 5 words. Four words are the longest bitmap that fits into a frame. The
         // remaining slabs have many pages; the last slab has two pages per `discarded` bit.
         (size, order) in prop::sample::select(vec![
@@ -404,7 +404,7 @@ fn node_frees_empty_slabs_beyond_min_partial() {
 
 /// A shrink sorts slabs with up to 32 free objects; the other slabs follow in their previous order.
 #[test]
-fn shrink_keeps_the_order_of_sparse_slabs() {
+fn shrinking_keeps_the_order_of_sparse_slabs() {
     let mut lists = Lists::new(40, 0, 0);
     let objects = lists.geometry.objects();
     [40, 33, 32, 45, 31].into_iter().for_each(|free| lists.add(objects - free));
@@ -418,7 +418,7 @@ fn shrink_keeps_the_order_of_sparse_slabs() {
 }
 
 #[test]
-fn shrink_sorts_nearly_full_slabs() {
+fn shrinking_sorts_nearly_full_slabs() {
     let mut lists = Lists::new(40, 0, 0);
     let objects = lists.geometry.objects();
     [3, 1, 2].into_iter().for_each(|free| lists.add(objects - free));
@@ -461,7 +461,7 @@ fn nodes_of_destroyed_caches_close_after_the_last_free() {
 }
 
 #[test]
-fn node_counts_sum_to_the_counts_of_the_cache() {
+fn counts_of_the_nodes_sum_to_the_count_of_the_cache() {
     let [one, ten] = [1, 10].map(|n| NodeCount {
         full: n,
         partial: 2 * n,
@@ -535,7 +535,7 @@ proptest! {
     /// Compares caches with a shadow of the objects in use: no object is allocated twice, overlaps another one, or is
     /// lost.
     #[test]
-    fn caches_agree_with_their_shadow(setup in setup(), steps in cache_steps()) {
+    fn random_cache_operations_agree_with_the_reference_model(setup in setup(), steps in cache_steps()) {
         caches::run(setup, &steps);
     }
 }
@@ -578,7 +578,7 @@ proptest! {
 
     /// Compares memory of all sizes, mostly above the size classes, with a map of the allocated memory.
     #[test]
-    fn memory_agrees_with_its_shadow(debug in debug(), steps in prop::collection::vec(memory_step(), 1..40)) {
+    fn random_memory_operations_agree_with_the_reference_model(debug in debug(), steps in prop::collection::vec(memory_step(), 1..40)) {
         memory::run(uslab_buddy::Backend::Os, debug, &steps);
     }
 }
@@ -595,12 +595,12 @@ pub(crate) fn corpus(target: &str, fuzz: fn(&[u8])) {
 }
 
 #[test]
-fn cache_fuzzing_corpus_agrees_with_the_reference_model() {
+fn cache_operations_of_the_fuzzing_corpus_agree_with_the_reference_model() {
     corpus("caches", caches::fuzz);
 }
 
 #[test]
-fn memory_fuzzing_corpus_agrees_with_the_reference_model() {
+fn memory_operations_of_the_fuzzing_corpus_agree_with_the_reference_model() {
     corpus("memory", memory::fuzz);
 }
 

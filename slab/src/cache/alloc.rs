@@ -525,7 +525,7 @@ mod tests {
     /// Regression test: after a constructor had panicked, the allocation tried the next node; if the next node
     /// succeeded, the panic was lost.
     #[test]
-    fn constructor_panic_ends_the_allocation() {
+    fn panic_in_a_constructor_ends_the_allocation() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(2, 2).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();

@@ -59,7 +59,7 @@ mod tests {
     use crate::{Config, KmemCache, Subsystem};
 
     #[test]
-    fn debugger_description_contains_the_address_of_records() {
+    fn description_for_debuggers_contains_the_address_of_the_record_table() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         for (flags, has_records) in [
             (SlabDebug::CHECKS, false),

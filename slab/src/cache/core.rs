@@ -323,7 +323,7 @@ mod tests {
     use core::cell::RefCell;
 
     #[test]
-    fn zero_size_address_is_inaccessible_if_hardened() {
+    fn zero_size_address_is_inaccessible_in_a_hardened_subsystem() {
         for (asked, backend) in
             [(true, Backend::Os), (true, Backend::Heap), (false, Backend::Os), (false, Backend::Heap)]
         {
@@ -339,7 +339,7 @@ mod tests {
     /// The corruption handler may allocate and free memory.
     #[cfg(debug_assertions)]
     #[test]
-    fn corruption_handler_is_not_called_with_a_lock_held() {
+    fn corruption_handler_is_called_without_a_lock_held() {
         let mut config = Config::new(crate::shadow::pages(1, 1, 16 << 20));
         let called = Arc::new(uslab_magazine::sync::Counter::new(0));
         let count = called.clone();

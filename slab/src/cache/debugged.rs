@@ -453,7 +453,7 @@ mod tests {
     use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
     #[test]
-    fn listing_is_collected_again_after_a_too_low_estimate() {
+    fn object_listing_is_repeated_after_a_too_low_estimate() {
         std::thread_local! {
             static REQUESTED_BYTES: Cell<usize> = const { Cell::new(0) };
         }

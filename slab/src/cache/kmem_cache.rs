@@ -832,7 +832,7 @@ mod tests {
     }
 
     #[test]
-    fn frees_leave_the_inlined_path_only_in_sampled_caches() {
+    fn only_caches_with_guard_samples_bypass_the_inlined_free_path() {
         for (guard_every, size, expected) in
             [(0, 64, false), (1, 64, true), (1, 4096, true), (1, 8192, false)]
         {

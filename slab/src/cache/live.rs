@@ -177,7 +177,7 @@ mod tests {
     /// The test covers a cache with 16 objects per slab, a slab whose objects fill whole words of the bitmap, and a
     /// slab whose bitmap is in the side table.
     #[test]
-    fn iteration_of_a_snapshot_visits_only_objects_in_use() {
+    fn iterating_over_a_snapshot_visits_only_objects_in_use() {
         for (size, objects) in [(256, 1000), (64, 1000), (8, 3000)] {
             let subsystem = Subsystem::new(Config::default()).unwrap();
             let cache = KmemCache::builder("live", size).build_in(&subsystem).unwrap();

@@ -145,7 +145,7 @@ mod tests {
     use crate::{Config, Limit, Subsystem};
 
     #[test]
-    fn mempool_reserve_serves_at_the_limit_and_refills() {
+    fn mempool_reserve_serves_allocations_at_the_limit_and_is_refilled() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
         let pool = Mempool::new(cache, 5).unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn mempool_larger_than_its_cache_limit_is_refused() {
+    fn mempool_with_a_reserve_above_the_cache_limit_is_refused() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         assert!(matches!(Mempool::new(cache, 1000), Err(AllocError::CacheLimit { slabs: 1 })));

@@ -713,7 +713,7 @@ mod tests {
     use crate::{Config, Fork, Gfp, KmemCache, Magazines, Subsystem};
 
     #[test]
-    fn debugger_description_has_the_addresses_of_the_lists() {
+    fn description_for_debuggers_contains_the_addresses_of_the_lists() {
         let nodes =
             [(); 2].map(|()| Node::new(None, Geometry::new(64, 0, &crate::OrderRule::for_cpus(2)).unwrap()));
         let gdb::Nodes { lists: places, node, len } = Node::places(&nodes);

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn magazine_option_round_trips() {
+    fn magazine_option_round_trips_through_text() {
         for text in ["auto", "off", "1", "64"] {
             assert_eq!(text.parse::<Magazines>().map(|magazines| magazines.to_string()).as_deref(), Ok(text));
         }
@@ -417,7 +417,7 @@ mod tests {
 
     /// Magazines belong to CPUs, so a thread that has allocated once must not leave cached memory behind.
     #[test]
-    fn cached_memory_does_not_grow_with_threads() {
+    fn memory_kept_in_magazines_does_not_grow_with_the_thread_count() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("once", 64).build_in(&subsystem).unwrap();

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn stock_bypasses_stacks_and_depot() {
+    fn prefilled_stock_bypasses_the_cpu_stacks_and_the_depot() {
         let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
         let cache = KmemCache::builder("hot", 64).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 6).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn stock_keeps_freed_objects_up_to_its_size() {
+    fn prefilled_stock_keeps_freed_objects_up_to_its_size() {
         let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
         let cache = KmemCache::builder("batch", 64).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 100).unwrap();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn stock_frees_foreign_blocks_to_their_caches() {
+    fn prefilled_stock_frees_foreign_blocks_to_their_caches() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("mine", 64).build_in(&subsystem).unwrap();
         let other = KmemCache::builder("other", 64).build_in(&subsystem).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn stock_accepts_more_frees_than_allocations() {
+    fn prefilled_stock_accepts_more_frees_than_allocations() {
         let subsystem = subsystem(Magazines::Sized { capacity: 4, stock: 1, depot_limit: 2 });
         let cache = KmemCache::builder("sink", 64).build_in(&subsystem).unwrap();
         let objects: Vec<_> = (0..200).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();

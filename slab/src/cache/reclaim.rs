@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn change_counter_includes_magazine_operations_only_with_sampling() {
+    fn change_counter_includes_magazine_operations_only_if_the_guard_samples() {
         for every in [0, 1 << 30] {
             let subsystem = subsystem(every);
             let malloc = Malloc::new(&subsystem).unwrap();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn shrink_decommits_pages_of_unused_magazine_stacks() {
+    fn shrinking_decommits_pages_of_unused_magazine_stacks() {
         let subsystem = subsystem(0);
         let cache = KmemCache::builder("entry", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
@@ -255,7 +255,7 @@ mod tests {
 
     /// A table that waits for more caches may keep some pages.
     #[test]
-    fn dropping_caches_decommits_their_magazine_stacks() {
+    fn dropped_caches_decommit_their_magazine_stacks() {
         let subsystem = subsystem(0);
         for n in 0..1000 {
             let cache = KmemCache::builder(format!("short-{n}"), 64).build_in(&subsystem).unwrap();

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debugger_list_omits_dropped_subsystems() {
+    fn list_for_debuggers_omits_dropped_subsystems() {
         let seen = || SubsystemSeen {
             pages: 1,
             len: 2,

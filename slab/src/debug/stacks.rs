@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn stack_skip_removes_only_innermost_frames() {
+    fn skip_removes_only_the_innermost_frames_of_a_call_stack() {
         let stack = CallStack::of_frames(&[3, 4, 9, 3]);
         assert_eq!(stack.skip(|at| at < 9).frames(), [9, 3]);
         assert_eq!((stack.skip(|_| false), stack.skip(|_| true)), (stack, stack));
@@ -479,7 +479,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn stack_of_allocator_frames_alone_is_shown_completely() {
+    fn call_stack_of_only_allocator_frames_is_shown_completely() {
         let told = |frames: &[usize]| {
             let mut told = vec![];
             CallStack::of_frames(frames)
@@ -495,7 +495,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn stack_deeper_than_the_maximum_is_truncated() {
+    fn call_stack_deeper_than_the_maximum_is_truncated() {
         #[inline(never)]
         fn deep(levels: usize) -> CallStack {
             let stack = if levels > 0 { deep(levels - 1) } else { CallStack::save() };
@@ -509,7 +509,7 @@ mod tests {
     /// reported as two.
     #[cfg(feature = "stacks")]
     #[test]
-    fn truncation_of_deep_stacks_ignores_allocator_frames() {
+    fn truncation_of_deep_call_stacks_ignores_allocator_frames() {
         let inside = |f: *const ()| f.addr() + 1;
         let told = |own: usize, others: usize| {
             let mut frames = vec![inside(CallStack::save as *const ()); own];
@@ -523,7 +523,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn stack_starts_with_the_caller_of_the_unwinder() {
+    fn call_stack_starts_with_the_caller_of_the_unwinder() {
         let mut first = None;
         CallStack::save().each_function(|function| {
             first.get_or_insert_with(|| function.name.unwrap_or_default().to_owned());
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_call_stacks_share_a_record() {
+    fn equal_call_stacks_share_one_record() {
         let frames: Vec<Vec<usize>> =
             (0..5000).map(|n| (0..1 + n % MAX_FRAMES).map(|i| 4096 * n + i).collect()).collect();
         let save = || frames.iter().map(|frames| DEPOT.save(frames).unwrap()).collect::<Vec<_>>();
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn stack_record_is_found_by_hash_and_frames() {
+    fn call_stack_record_is_found_by_hash_and_frames() {
         let depot = empty(HEAD);
         let at = depot.save(&[1, 2]).unwrap();
         // SAFETY: the record is complete, and begins with its hash.
@@ -577,7 +577,7 @@ mod tests {
 
     /// A record must not cross pieces, and a full table must be reported.
     #[test]
-    fn full_stack_table_is_reported() {
+    fn full_call_stack_table_is_reported() {
         let depot = empty(PIECE - 3);
         let at = depot.save(&[1, 2]).unwrap();
         assert_eq!((at, depot.frames(at)), (PIECE, &[1, 2][..]));
@@ -591,7 +591,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn saved_stack_names_the_calling_function() {
+    fn saved_call_stack_names_the_calling_function() {
         #[inline(never)]
         fn callee_saves_the_call_stack() -> CallStack {
             core::hint::black_box(CallStack::save())

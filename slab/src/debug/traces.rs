@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn object_traces_list_the_largest_stack_group_first() {
+    fn largest_group_of_equal_call_stacks_is_listed_first() {
         let track = |stack, thread, cpu, age| {
             let age = Duration::from_millis(age);
             Track { stack: CallStack::of_frames(&[stack]), thread, cpu, age }

@@ -262,7 +262,7 @@ mod tests {
         /// A changed byte must count as damage exactly if writes to it are invalid, and damage must be
         /// reported and repaired.
         #[test]
-        fn a_changed_byte_is_damage_where_writes_are_invalid(
+        fn changed_byte_is_damage_only_where_writes_are_invalid(
             size in 1_usize..80, left in 0_usize..32, right in 0_usize..32, poison: bool, used in 0_usize..80, free: bool,
             at in 0_usize..192, change in 1_u8..,
         ) {

@@ -87,7 +87,7 @@ fn object_keeps_its_handle_index_until_destruction() {
 }
 
 #[test]
-fn exhausted_handle_indexes_are_an_error() {
+fn allocation_without_a_free_handle_index_fails() {
     let subsystem = subsystem(Magazines::BySize);
     // This cache has four indexes.
     let (cache, _) = cache::<u32, 30>(&subsystem, WrapPolicy::Retire);
@@ -102,7 +102,7 @@ fn exhausted_handle_indexes_are_an_error() {
 }
 
 #[test]
-fn handle_allocation_at_the_cache_limit_is_an_error() {
+fn allocating_a_handle_at_the_cache_limit_fails() {
     let subsystem = subsystem(Magazines::BySize);
     let builder = ObjectCache::builder("limited").ctor(|| 0_u8).limit(crate::Limit::Slabs(1));
     let cache: HandleCache<u8> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
@@ -147,7 +147,7 @@ fn handle_index_without_replacement_retires_once() {
 }
 
 #[test]
-fn old_handle_is_valid_again_after_generations_wrap() {
+fn stale_handle_is_valid_again_after_its_generation_wraps() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 2>(&subsystem, WrapPolicy::Wrap);
     let old = cache.alloc().unwrap();
@@ -161,7 +161,7 @@ fn old_handle_is_valid_again_after_generations_wrap() {
 }
 
 #[test]
-fn panic_in_the_prepare_closure_frees_the_object() {
+fn handle_object_is_freed_if_the_prepare_closure_panics() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     let prepare = || cache.alloc_with(|_| panic!("intended panic"));
@@ -248,7 +248,7 @@ fn object_with_a_holder_is_not_reused() {
 }
 
 #[test]
-fn reap_returns_the_number_of_flushed_handle_objects() {
+fn reaping_a_handle_cache_returns_the_number_of_flushed_objects() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 8>(&subsystem, WrapPolicy::Retire);
     let handles: Vec<_> = (0..5).map(|_| cache.alloc().unwrap()).collect();

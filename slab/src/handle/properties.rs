@@ -29,12 +29,12 @@ fn setup() -> impl Strategy<Value = Setup> {
 
 proptest! {
     #[test]
-    fn handles_agree_with_their_shadow(setup in setup(), steps in prop::collection::vec(step(), 1..80)) {
+    fn random_handle_operations_agree_with_the_reference_model(setup in setup(), steps in prop::collection::vec(step(), 1..80)) {
         handles::run_with(setup, &steps);
     }
 }
 
 #[test]
-fn handle_fuzzing_corpus_agrees_with_the_reference_model() {
+fn handle_operations_of_the_fuzzing_corpus_agree_with_the_reference_model() {
     crate::properties::corpus("handles", handles::fuzz);
 }

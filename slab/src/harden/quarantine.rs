@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn reap_empties_an_idle_quarantine() {
+    fn reaping_empties_an_idle_quarantine() {
         let quarantine = Quarantine::new(4, 7);
         let mut memory = [0_u8; 3];
         let object =
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn free_into_a_closed_quarantine_releases_its_objects() {
+    fn free_into_a_closed_quarantine_releases_all_quarantined_objects() {
         let mut memory = [0_u8; 2];
         let base = NonNull::from(&mut memory).cast::<u8>();
         // SAFETY: the offset is within the array.

@@ -515,7 +515,7 @@ mod tests {
     proptest! {
         /// Compares bitmaps of one object up to many words with an array of flags.
         #[test]
-        fn slab_bitmap_agrees_with_an_array_of_flags(
+        fn random_slab_bitmap_operations_agree_with_an_array_of_flags(
             objects in 1_usize..700,
             steps in prop::collection::vec((any::<bool>(), 0_usize..700), 1..200),
             seed in any::<Option<u64>>(),

@@ -334,7 +334,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hive_agrees_with_a_vector(steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 1..400)) {
+        fn random_hive_operations_agree_with_a_vector(steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 1..400)) {
             let mut hive = Hive::new("hive").unwrap();
             let mut entries: Vec<(Key<Rc<usize>>, Rc<usize>)> = Vec::new();
             for (i, (kind, index)) in steps.into_iter().enumerate() {

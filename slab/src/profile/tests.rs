@@ -39,7 +39,7 @@ fn profile_with_rare_samples_uses_separate_memory() {
 }
 
 #[test]
-fn allocations_after_a_profile_stop_are_not_recorded() {
+fn stopped_profile_does_not_record_allocations() {
     let subsystem = one_cpu();
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;
@@ -58,7 +58,7 @@ fn allocations_after_a_profile_stop_are_not_recorded() {
 }
 
 #[test]
-fn failed_profile_start_changes_nothing() {
+fn failed_start_of_a_profile_changes_nothing() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
     let own = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -89,7 +89,7 @@ fn failed_profile_start_changes_nothing() {
 
 /// A second thread starts a profile while the first thread is in its fence.
 #[test]
-fn profile_start_during_a_concurrent_start_is_refused() {
+fn starting_a_profile_during_a_concurrent_start_is_refused() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
     let own = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -132,7 +132,7 @@ fn only_a_single_concurrent_profile_start_succeeds() {
 }
 
 #[test]
-fn profile_samples_the_object_at_the_sampling_distance() {
+fn profile_samples_the_object_that_ends_the_sampling_distance() {
     let countdown = Countdown { left: Counter::new(10), random: Counter::new(0) };
     assert_eq!(countdown.spend(9, || None::<()>), None);
     assert_eq!(countdown.spend(9, || Some(7)), Some(7), "an empty sample subtracts nothing");
@@ -164,7 +164,7 @@ fn samples_in_separate_memory_do_not_overlap() {
 /// Regression test: each sample was aligned to a page, whatever alignment was requested. Between two samples, another
 /// mapping takes the addresses that the system would otherwise return next.
 #[test]
-fn samples_have_the_alignment_of_the_largest_class() {
+fn profile_samples_have_the_alignment_of_the_largest_class() {
     let (os, faults) = (uslab_buddy::Backend::Os, uslab_buddy::Faults::default());
     let point = crate::debug::faults::RESERVE;
     let pages = |n| uslab_buddy::Reserved::readable(n * PAGE_SIZE, PAGE_SIZE, os, &faults, point).unwrap();
@@ -644,7 +644,7 @@ fn sampling_distances_equal_published_splitmix64_numbers() {
 }
 
 #[test]
-fn second_profile_stop_does_not_reopen_the_inlined_paths() {
+fn stopping_a_profile_twice_reopens_the_inlined_paths_only_once() {
     let profiler = Profiler::new(1);
     let mut opened = 0;
     assert!(!profiler.stop(|| opened += 1));
@@ -674,7 +674,7 @@ fn freeing_a_sample_unmarks_its_page() {
 }
 
 #[test]
-fn page_mark_counts_the_live_samples() {
+fn page_mark_counts_the_live_samples_of_its_page() {
     // No process can have memory at this address in its lowest pages.
     let page = 1019 * PAGE_SIZE;
     let at = |offset: usize| NonNull::<u8>::new(core::ptr::without_provenance_mut(page + offset)).unwrap();

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn cgroup_is_under_pressure_near_memory_high() {
+    fn cgroup_is_under_memory_pressure_near_its_memory_high() {
         let directory = std::env::temp_dir().join(format!("uslab-group-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let put = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();

@@ -512,7 +512,7 @@ mod tests {
 
     /// Regression test: sums over the rows of a table overflowed.
     #[test]
-    fn slabinfo_with_absurd_numbers_is_refused() {
+    fn slabinfo_with_numbers_above_the_maximum_is_refused() {
         let parse = |objects: u64, slabs: u64| {
             format!("{HEADER}\ninode {objects} 2 3 4 5 : tunables 0 0 0 : slabdata 1 {slabs} 0\n")
                 .parse::<SlabInfo>()

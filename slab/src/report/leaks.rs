@@ -441,7 +441,7 @@ mod tests {
     /// Regression test: words that a search had read stayed on the stack, and made objects reachable until
     /// they were overwritten.
     #[test]
-    fn leak_search_leaves_no_pointers_on_the_stack() {
+    fn leak_search_leaves_no_object_addresses_on_the_stack() {
         let memory = vec![!0x1234_5678_9abc_usize; 2048];
         let (first, bytes) = (memory.as_ptr().addr(), size_of_val(&*memory));
         let mut stack_words = vec![0_usize; PAGE_SIZE / size_of::<usize>()];

@@ -264,7 +264,7 @@ pub(super) fn the_public_api(script: Script) {
 
 /// Runs U1 in loom's own `model`, which stops at 1,000 branches by default.
 #[test]
-fn public_api_model_passes_in_the_model_function_of_loom() {
+fn public_api_model_passes_in_an_ordinary_loom_model() {
     let mut builder = crate::debug::check::loom::model::Builder::new();
     (builder.max_branches, builder.preemption_bound) = (10_000, Some(1));
     builder.check(|| the_public_api(Script::on(1)));

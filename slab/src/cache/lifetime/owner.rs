@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_lost_in_a_fork_keeps_no_cache_alive() {
+    fn reference_of_a_parent_thread_keeps_no_cache_alive_in_the_child() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         // A reference of another thread, which does not exist in the child.

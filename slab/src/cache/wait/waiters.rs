@@ -700,7 +700,7 @@ mod tests {
     }
 
     #[test]
-    fn forked_child_reopens_magazines_closed_by_waiters() {
+    fn forked_child_reopens_the_magazines_that_waiters_closed() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
@@ -758,7 +758,7 @@ mod tests {
     }
 
     #[test]
-    fn account_waiters_retry_the_shrinkers_of_every_cache() {
+    fn waiters_of_an_account_retry_the_shrinkers_of_every_cache() {
         struct CountingShrinker(Arc<Counter>);
         impl Shrinker for CountingShrinker {
             fn count(&self) -> usize {

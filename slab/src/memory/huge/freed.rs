@@ -244,7 +244,7 @@ mod tests {
         /// Compares the kept mappings with a list of the owners of all bytes. No byte may have two owners, and the kept
         /// bytes must be exactly the bytes that were put and not taken.
         #[test]
-        fn freed_mappings_agree_with_a_list(steps in prop::collection::vec((0..10_u8, 1..64_usize, any::<prop::sample::Index>()), 1..80)) {
+        fn random_freed_mappings_agree_with_a_sorted_list(steps in prop::collection::vec((0..10_u8, 1..64_usize, any::<prop::sample::Index>()), 1..80)) {
             let (mut freed, mut held, mut kept) = (Freed::new(), Vec::<Region>::new(), 0);
             for (step, pages, pick) in steps {
                 let bytes = pages * PAGE_SIZE;

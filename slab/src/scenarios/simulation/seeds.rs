@@ -121,7 +121,7 @@ fn shrunk(script: Script, failure: &str) -> (Script, String) {
 /// Prints the number of seeds until each planted bug is detected, and the failure. `WORLD_BUGS=file` lists the bugs'
 /// names, one per line. In a build without planted bugs, no seed can detect them.
 #[test]
-fn prints_the_seeds_until_each_planted_bug_is_detected() {
+fn number_of_seeds_to_detect_each_planted_bug_is_printed() {
     let Ok(path) = std::env::var("WORLD_BUGS") else { return };
     let bugs = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("WORLD_BUGS={path}: {error}"));
     for bug in bugs.leak().lines() {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn size_class_is_named_after_its_size() {
+    fn malloc_size_class_is_named_after_its_size() {
         for class in 0..CLASSES {
             assert_eq!(name_of_class(class), format!("malloc-{}", size_of_class(class)));
         }
