@@ -104,7 +104,7 @@ mod models {
     use uslab::check::{Bound, Script};
     use uslab::sync::{Arc, scenarios, thread};
 
-    const TWO: Bound = Bound::Preemptions(2);
+    const TWO_PREEMPTIONS: Bound = Bound::Preemptions(2);
 
     /// One thread posts two letters, and two threads fetch letters. The script determines when the posting thread moves
     /// to the other CPU.
@@ -146,11 +146,11 @@ mod models {
 
     scenarios! {
         one_posts_and_two {
-            loom("the mailbox: one posts, two fetch", Model::new(TWO, 940).each(Script::all(0, 2, 2)), one_posts_and_two_fetch);
+            loom("the mailbox: one posts, two fetch", Model::new(TWO_PREEMPTIONS, 940).each(Script::all(0, 2, 2)), one_posts_and_two_fetch);
             bug("a message is posted without Release", "each letter is read once", "Causality violation");
         }
         two_fetch {
-            loom("mailbox: two threads fetch one letter", Model::new(TWO, 10).each(Script::all(0, 2, 2)), two_fetch_one_letter);
+            loom("mailbox: two threads fetch one letter", Model::new(TWO_PREEMPTIONS, 10).each(Script::all(0, 2, 2)), two_fetch_one_letter);
             bug("a message is taken without an atomic exchange", "each letter is read once", "object freed twice");
         }
     }

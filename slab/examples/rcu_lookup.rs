@@ -53,7 +53,7 @@ impl Node {
 
 /// Returns the mark that ends the chain of a bucket. A mark is odd, whereas addresses of nodes are
 /// always even.
-fn end(bucket: usize) -> *mut Node {
+fn end_marker(bucket: usize) -> *mut Node {
     std::ptr::without_provenance_mut(bucket << 1 | 1)
 }
 
@@ -69,7 +69,7 @@ impl<'c> Table<'c> {
     fn new(nodes: &'c TypeStableCache<Node>, buckets: usize) -> Self {
         Self {
             nodes,
-            buckets: (0..buckets).map(|bucket| AtomicPtr::new(end(bucket))).collect(),
+            buckets: (0..buckets).map(|bucket| AtomicPtr::new(end_marker(bucket))).collect(),
             entries: Mutex::default(),
             restarts: Counter::new(0),
         }
@@ -123,7 +123,7 @@ impl<'c> Table<'c> {
                     }
                 }
             }
-            if at == end(bucket) {
+            if at == end_marker(bucket) {
                 return None;
             }
             self.restarts.add(1);

@@ -105,11 +105,11 @@ mod models {
     use uslab::check::{Bound, Script, caught, models, on_cpu};
     use uslab::sync::{Arc, thread};
 
-    const TWO: Bound = Bound::Preemptions(2);
+    const TWO_PREEMPTIONS: Bound = Bound::Preemptions(2);
 
     /// A request runs while a timer closes its session, and while a client opens the next session in
     /// the same slot.
-    fn a_request_beside_a_close_and_an_open(script: Script) {
+    fn request_during_a_close_and_an_open(script: Script) {
         let sessions = Arc::new(Sessions::new().unwrap());
         let number = sessions.open(1).unwrap();
         let other = sessions.clone();
@@ -134,14 +134,14 @@ mod models {
     #[test]
     fn request_gets_its_session_or_none() {
         let name = "sessions: a request, a close, an open";
-        models(name, TWO, 270, Script::all(0, 2, 2), a_request_beside_a_close_and_an_open);
+        models(name, TWO_PREEMPTIONS, 270, Script::all(0, 2, 2), request_during_a_close_and_an_open);
     }
 
     #[test]
     fn request_gets_its_session_or_none_under_loom() {
         let mut builder = uslab::check::loom::model::Builder::new();
         (builder.max_branches, builder.preemption_bound) = (10_000, Some(2));
-        builder.check(|| a_request_beside_a_close_and_an_open(Script::on(0)));
+        builder.check(|| request_during_a_close_and_an_open(Script::on(0)));
     }
 
     #[test]
@@ -151,10 +151,10 @@ mod models {
         caught(
             bug,
             property,
-            TWO,
+            TWO_PREEMPTIONS,
             "the session must exist",
             [Script::on(0)],
-            a_request_beside_a_close_and_an_open,
+            request_during_a_close_and_an_open,
         );
     }
 }

@@ -164,7 +164,7 @@ const _: () = assert!((PAGE_SIZE << MAX_ORDER) <= 1 << 22);
 
 impl Geometry {
     /// Indices of the objects that overlap the given byte range of a slab with `objects` objects.
-    pub(crate) fn touching(&self, bytes: core::ops::Range<usize>, objects: u16) -> core::ops::Range<usize> {
+    pub(crate) fn objects_touching(&self, bytes: core::ops::Range<usize>, objects: u16) -> core::ops::Range<usize> {
         let index = |bytes: usize| bytes.saturating_sub(self.lead as usize) / self.stride as usize;
         let objects = usize::from(objects);
         index(bytes.start).min(objects)..(index(bytes.end - 1) + 1).min(objects)
@@ -183,7 +183,7 @@ impl Geometry {
     /// # Errors
     /// Fails if `size` is 0, `align` is not a power of two, or an object is larger than the largest block.
     pub fn new(size: usize, align: usize, rule: &OrderRule) -> Result<Self, GeometryError> {
-        Self::laid_out(size, align, 0, 0, rule)
+        Self::with_layout(size, align, 0, 0, rule)
     }
     /// Computes the geometry as [`new`](Self::new) does, with a red zone of at least `zone` bytes on both sides of each
     /// object. Half of the gap between two objects belongs to each of these objects.
@@ -193,7 +193,7 @@ impl Geometry {
         zone: usize,
         rule: &OrderRule,
     ) -> Result<Self, GeometryError> {
-        Self::laid_out(size, align, zone, zone, rule)
+        Self::with_layout(size, align, zone, zone, rule)
     }
     /// Computes the geometry as [`new`](Self::new) does, with at least `tail` bytes after each object that the object's
     /// user must not write.
@@ -203,9 +203,9 @@ impl Geometry {
         align: usize,
         rule: &OrderRule,
     ) -> Result<Self, GeometryError> {
-        Self::laid_out(size, align, 0, tail, rule)
+        Self::with_layout(size, align, 0, tail, rule)
     }
-    fn laid_out(
+    fn with_layout(
         size: usize,
         align: usize,
         before: usize,

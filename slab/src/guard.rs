@@ -64,7 +64,7 @@ const FREED: u32 = 3;
 /// Number of slots that one sample tries.
 const MAX_TRIED_SLOTS: usize = 8;
 /// Byte that fills the page outside of the object.
-const FILL: u8 = 0xA7;
+const FILL_BYTE: u8 = 0xA7;
 
 /// Thread and call stack of an allocation or free.
 #[derive(Debug, Default)]
@@ -243,9 +243,9 @@ impl Pool {
         // SAFETY: this thread has taken the slot, whose page is accessible.
         unsafe {
             let start = self.region.base().add(page.start);
-            start.write_bytes(FILL, offset);
+            start.write_bytes(FILL_BYTE, offset);
             start.add(offset).write_bytes(0, size);
-            start.add(offset + size).write_bytes(FILL, PAGE_SIZE - offset - size);
+            start.add(offset + size).write_bytes(FILL_BYTE, PAGE_SIZE - offset - size);
         }
         slot.at.set((page.start + offset) as u64);
         slot.size.set(size as u64);
@@ -299,7 +299,7 @@ impl Pool {
         let bytes =
             unsafe { core::slice::from_raw_parts(self.region.base().as_ptr().add(page.start), PAGE_SIZE) };
         let offset = address - self.base() - page.start;
-        let is_fill = |bytes: &[u8]| bytes.iter().all(|byte| *byte == FILL);
+        let is_fill = |bytes: &[u8]| bytes.iter().all(|byte| *byte == FILL_BYTE);
         let what = match (is_fill(&bytes[..offset]), is_fill(&bytes[offset + size..])) {
             (true, true) => None,
             (true, false) => Some("write past the end"),
@@ -310,7 +310,7 @@ impl Pool {
         // least zeroed.
         unsafe { self.region.decommit(page) };
         // The record is copied before another thread can take the slot.
-        let object = what.map(|_| self.known_of(slot, true));
+        let object = what.map(|_| self.record_of_slot(slot, true));
         slot.give(FREED);
         what.map_or(Ok(()), |what| Err((CorruptionKind::Overflow, InvalidAccess { what, address, object })))
     }
@@ -318,9 +318,9 @@ impl Pool {
     fn slot_record(&self, slot: usize) -> SlotRecord {
         let slot = &self.slots[slot];
         // Relaxed: a report may describe an object on which another thread works.
-        self.known_of(slot, slot.state.load(Relaxed) == FREED)
+        self.record_of_slot(slot, slot.state.load(Relaxed) == FREED)
     }
-    fn known_of(&self, slot: &Slot, freed: bool) -> SlotRecord {
+    fn record_of_slot(&self, slot: &Slot, freed: bool) -> SlotRecord {
         let of = |trace: &Trace| (trace.thread.get(), trace.stack.get());
         SlotRecord {
             begin: self.base() + slot.at.get() as usize,
@@ -410,9 +410,9 @@ mod sampled {
     use uslab_magazine::sync::Ordering::Relaxed;
     use uslab_magazine::sync::{AtomicU32, Counter};
 
-    const NONE: u32 = 0;
-    const STARTED: u32 = 1;
-    const NEVER: u32 = 2;
+    const POOL_NOT_STARTED: u32 = 0;
+    const POOL_STARTED: u32 = 1;
+    const NO_POOL: u32 = 2;
 
     /// Decides which allocations are sampled, and owns the pool, which the first sample makes.
     #[derive(Debug)]
@@ -442,7 +442,7 @@ mod sampled {
                 last_counts: [const { Counter::new(0) }; 2],
                 key,
                 backend,
-                pool_state: AtomicU32::new(NONE),
+                pool_state: AtomicU32::new(POOL_NOT_STARTED),
                 pool: Published::new(),
             };
             guard.set(every, slots);
@@ -481,28 +481,28 @@ mod sampled {
                 // Making the pool allocates memory. While one thread makes the pool, no thread's allocations are
                 // sampled. If the system has refused a pool, the guard does not try again. Relaxed: the state only
                 // selects the thread that makes the pool.
-                None if self.pool_state.compare_exchange(NONE, STARTED, Relaxed, Relaxed).is_err() => {
+                None if self.pool_state.compare_exchange(POOL_NOT_STARTED, POOL_STARTED, Relaxed, Relaxed).is_err() => {
                     return None;
                 }
                 None => {
                     let slots = self.slots.get() as usize;
-                    let pool = boxed(Pool::new(slots, self.backend, self.key)?)?;
+                    let pool = try_box(Pool::new(slots, self.backend, self.key)?)?;
                     // The pool's addresses may be in a range that was unmapped earlier. Relaxed: `pool_state` was set before the
                     // system could map the range for the pool.
-                    if self.pool_state.load(Relaxed) == NEVER {
+                    if self.pool_state.load(Relaxed) == NO_POOL {
                         return None;
                     }
                     self.pool.publish(pool)
                 }
             };
-            faults::tell(pool);
+            faults::report_faults_in(pool);
             let memory = pool.alloc(size, align)?;
             self.samples.add(1);
             Some(memory)
         }
         /// Prevents a pool from being made; an existing pool stays in use.
-        pub(crate) fn make_no_pool(&self) {
-            self.pool_state.store(NEVER, Relaxed);
+        pub(crate) fn prevent_pool(&self) {
+            self.pool_state.store(NO_POOL, Relaxed);
         }
         pub(crate) fn pool(&self) -> Option<&Pool> {
             self.pool.get()
@@ -545,7 +545,7 @@ mod sampled {
         }
     }
 
-    fn boxed<T>(value: T) -> Option<Box<T>> {
+    fn try_box<T>(value: T) -> Option<Box<T>> {
         let mut one = Vec::new();
         one.try_reserve_exact(1).ok()?;
         one.push(value);
@@ -556,7 +556,7 @@ mod sampled {
     impl Drop for Guard {
         fn drop(&mut self) {
             if let Some(pool) = self.pool.get() {
-                faults::forget(pool);
+                faults::forget_pool(pool);
                 // SAFETY: the pool was published from a box. The subsystem's last user drops the guard; only a fault handler
                 // might still use the pool.
                 drop(unsafe { Box::from_raw(core::ptr::from_ref(pool).cast_mut()) });
@@ -584,7 +584,7 @@ mod tests {
         Pool::new(slots, Backend::Os, key).unwrap()
     }
     /// Makes a pool of two slots, whose page operations fail according to `faults`.
-    fn faulty(faults: &Faults) -> Pool {
+    fn faulty_pool(faults: &Faults) -> Pool {
         let bytes = 5 * PAGE_SIZE;
         let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, Backend::Os, faults).unwrap();
         Pool { region, ..pool(2) }
@@ -661,7 +661,7 @@ mod tests {
     fn guard_without_pool_takes_no_sample() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
-        guard.make_no_pool();
+        guard.prevent_pool();
         assert!((0..3).all(|_| guard.alloc(8, 8).is_none()));
         assert!(guard.pool().is_none() && guard.samples() == 0);
     }
@@ -669,7 +669,7 @@ mod tests {
     #[test]
     fn failed_guard_page_commit_frees_the_slot() {
         let faults = Faults::new(1);
-        let pool = faulty(&faults);
+        let pool = faulty_pool(&faults);
         faults.arm(vec![Rule::every(Some(COMMIT))]);
         assert!((0..9).all(|_| pool.alloc(8, 8).is_none()));
         assert_eq!(pool.used(), 0);
@@ -683,7 +683,7 @@ mod tests {
     #[test]
     fn guard_sample_counts_as_freed_if_page_protection_fails() {
         let faults = Faults::new(1);
-        let pool = faulty(&faults);
+        let pool = faulty_pool(&faults);
         let objects = [(); 2].map(|()| pool.alloc(8, 8).unwrap().addr().get());
         objects.into_iter().for_each(|object| assert!(pool.free(object).is_ok()));
         faults.arm(vec![Rule::every(Some(COMMIT))]);
@@ -702,7 +702,7 @@ mod tests {
     #[test]
     fn guard_samples_are_zeroed_if_decommit_fails() {
         let faults = Faults::new(1);
-        let pool = faulty(&faults);
+        let pool = faulty_pool(&faults);
         faults.arm(vec![Rule::every(Some(DECOMMIT))]);
         for _ in 0..16 {
             let object = pool.alloc(48, 16).unwrap();

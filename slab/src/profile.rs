@@ -107,15 +107,15 @@ fn expm1(of: f64) -> f64 {
 /// Default mean number of bytes between two samples: 512 KiB, as in gperftools and jemalloc.
 pub const DEFAULT_RATE: usize = 512 << 10;
 
-const SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
-const COUNTS: usize = 64;
+const MAX_SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
+const COUNT_STRIPES: usize = 64;
 /// Lowest rate at which a malloc's samples have separate memory, at least a page each. At this rate, separate memory
 /// for the samples adds at most a sixteenth to the program's memory.
 pub(crate) const SEPARATE_MEMORY_MIN_RATE: usize = 64 << 10;
 /// Number of bytes of a cache's name that the profile keeps.
-const NAME: usize = 39;
+const MAX_NAME: usize = 39;
 /// Number of fractions into which estimates divide an object.
-const PARTS: f64 = 65_536.0;
+const OBJECT_PARTS: f64 = 65_536.0;
 
 /// Reason why a profile did not start.
 ///
@@ -387,8 +387,8 @@ impl Profiler {
             run: AtomicU32::new(0),
             own: Counter::new(0),
             base: Counter::new(0),
-            countdowns: (0..cpus.clamp(1, COUNTS)).map(countdown).collect(),
-            noted: ForkMutex::new(Rank::Profile, Records::nothing()),
+            countdowns: (0..cpus.clamp(1, COUNT_STRIPES)).map(countdown).collect(),
+            noted: ForkMutex::new(Rank::Profile, Records::empty()),
         }
     }
     pub(crate) fn lock(&self) -> &dyn ForkLock {

@@ -37,7 +37,7 @@ impl<T> List<T> {
         // In an `Arc`'s memory, two counts precede the value.
         if align_of::<T>() > 16 { align_of::<T>() } else { 16 },
     ];
-    fn placed(&mut self) {
+    fn update_layout(&mut self) {
         self.place = [self.entries.as_ptr().addr(), self.entries.len()];
     }
     /// Addresses of all entries that were not removed, whether alive or not.
@@ -69,7 +69,7 @@ impl<T> Registry<T> {
             let number = list.next;
             list.next += 1;
             list.entries.push((number, Some(Arc::downgrade(entry))));
-            return list.placed();
+            return list.update_layout();
         }
     }
 
@@ -89,7 +89,7 @@ impl<T> Registry<T> {
         if 2 * list.removed_entries > list.entries.len() {
             list.entries.retain(|(_, entry)| entry.is_some());
             list.removed_entries = 0;
-            list.placed();
+            list.update_layout();
         }
         drop(list);
     }

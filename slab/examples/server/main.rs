@@ -11,9 +11,9 @@
 //! |---|---|
 //! | `memory` | allocation of objects |
 //! | `store` | keys and values |
-//! | `buffer`, `protocol` | bytes of a client, and their parser |
+//! | `alloc_buffer`, `protocol` | bytes of a client, and their parser |
 //! | `command` | execution of requests |
-//! | `connection` | a client |
+//! | `alloc_connection` | a client |
 //! | `metrics` | statistics for Prometheus |
 
 mod buffer;

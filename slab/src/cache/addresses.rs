@@ -17,7 +17,7 @@ impl Core {
         if wanted(pages.reserved_bytes()) > limit.saturating_sub(has) && pages.has_unused_addresses() {
             // Sized frees would mistake a guard pool that is mapped at released addresses for
             // pages.
-            self.guard.make_no_pool();
+            self.guard.prevent_pool();
             pages.read_address_limit(has);
             pages.give_up_addresses(limit);
         }

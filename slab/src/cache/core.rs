@@ -13,7 +13,7 @@ use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
 use crate::geometry::OrderRule;
 use crate::guard::Guard;
-use crate::harden::{Harden, Mappings, Secret};
+use crate::harden::{Harden, Mappings, RandomKeys};
 use crate::memory::huge::Huge;
 use crate::memory::large_blocks::{LargeBlocks, large};
 use crate::memory::slab_memory::SlabMemory;
@@ -59,7 +59,7 @@ pub(crate) struct Core {
     zones: AtomicBool,
     pub(crate) harden: Harden,
     pub(crate) mappings: Mappings,
-    pub(crate) secret: Secret,
+    pub(crate) secret: RandomKeys,
     pub(crate) guard: Guard,
     pub(crate) large: LargeBlocks,
     #[cfg(any(not(loom), crossbeam_loom))]
@@ -113,7 +113,7 @@ impl Core {
             Huge::new(&mut addresses, huge_pages, config.huge_cache, guards).ok_or(StartError::SideTable)?;
         let memory = SlabMemory::new(pages, &mut addresses).ok_or(StartError::SideTable)?;
         let hides = cfg!(all(target_os = "linux", not(uslab_heap))) && backend == Backend::Os;
-        let secret = Secret::new(&config.harden);
+        let secret = RandomKeys::new(&config.harden);
         let core = Arc::new_cyclic(|_this: &Weak<Self>| Self {
             memory,
             huge,
@@ -194,14 +194,14 @@ impl Core {
     }
 
     /// Records that a cache was created; `there` is true if the cache has red zones.
-    pub(crate) fn zones_are(&self, there: bool) {
+    pub(crate) fn note_red_zones(&self, there: bool) {
         if there {
             // Relaxed: a thread that has an object of the cache got the object after `zones` was set.
             self.zones.store(true, Relaxed);
         }
     }
     pub(crate) fn has_zones(&self) -> bool {
-        // Relaxed: a thread that has an object with red zones got the object after `zones_are`.
+        // Relaxed: a thread that has an object with red zones got the object after `note_red_zones`.
         self.zones.load(Relaxed)
     }
 
@@ -277,33 +277,33 @@ impl Core {
 
     /// Starts the reaper if the subsystem is large enough to have memory to return.
     #[inline]
-    pub(crate) fn grown(&self) {
+    pub(crate) fn note_growth(&self) {
         if self.background.is_wanted() {
             self.background.start(self.memory.pages.committed_bytes() + self.huge.mapped_bytes());
         }
     }
     /// Wakes the reaper after pages were freed.
     #[inline]
-    pub(crate) fn shed(&self) {
+    pub(crate) fn note_freed_pages(&self) {
         self.background.wake();
     }
     /// Starts or wakes the reaper, because a new object with a destructor may own memory outside its slab.
     #[inline]
-    pub(crate) fn grown_object(&self) {
+    pub(crate) fn note_new_object(&self) {
         if self.background.is_wanted() {
             self.background.start_or_wake();
         }
     }
     /// Wakes the reaper after objects with a destructor were freed to their slabs.
     #[inline]
-    pub(crate) fn shed_objects(&self) {
+    pub(crate) fn note_freed_objects(&self) {
         {
             self.idle_objects.add(1);
             self.background.wake();
         }
     }
 
-    pub(crate) fn corrupt(&self, corruption: &Corruption<'_>) {
+    pub(crate) fn report_corruption(&self, corruption: &Corruption<'_>) {
         assert_unlocked();
         contain_panic(|| (self.corruption)(corruption));
     }

@@ -131,7 +131,7 @@ impl Cache {
     #[inline(always)]
     fn watch_free(&self, object: NonNull<u8>) {
         if MODEL && !self.has_free_hook {
-            self.core.memory.obj_in(object);
+            self.core.memory.note_freed(object);
         }
     }
 
@@ -142,9 +142,9 @@ impl Cache {
             return;
         }
         self.on_free(object, |cache| {
-            cache.core.memory.obj_in(object);
+            cache.core.memory.note_freed(object);
             let fast_path = cache.checked.as_ref().map_or(&cache.allocs, |checked| &checked.fast_path);
-            cache.config.per_cpu.delay(object, |object| {
+            cache.config.per_cpu.pass_quarantine(object, |object| {
                 // SAFETY: the cache keeps its layer in `parts`.
                 if !unsafe { fast_path.free(Object(object)) } {
                     missed(object);
@@ -203,7 +203,7 @@ impl Cache {
     /// Frees an object that no user has had, without running hooks.
     pub(super) fn take_back(&self, object: NonNull<u8>) {
         self.core.note_free(object);
-        self.core.memory.obj_in(object);
+        self.core.memory.note_freed(object);
         self.push(object);
     }
     /// Puts an object on the CPU's stack; if the stack is full, frees the object to the depot or
@@ -261,7 +261,7 @@ impl Cache {
             && let Object(front) = self.object(ObjectIndex { slab, index: index - 1 })
             // SAFETY: the object before is in the same slab, whose objects were prepared when the slab
             // was made.
-            && !unsafe { hardened.is_whole(front) }
+            && !unsafe { hardened.is_intact(front) }
         {
             self.refuse(CorruptionKind::Overflow, front, Some(index - 1));
             // SAFETY: the object before is in the same slab, and its canary was overwritten.
@@ -394,7 +394,7 @@ impl Core {
     ) {
         let seen = self.cache_at(address).and_then(|of| of.search_neighbours(address));
         let report = seen.as_ref().map(with_bytes);
-        self.corrupt(&Corruption {
+        self.report_corruption(&Corruption {
             kind,
             address: address.addr().get(),
             cache,

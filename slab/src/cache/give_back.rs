@@ -12,9 +12,9 @@ use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Operation, Supplier};
 
 /// A supplier that receives flushed objects, and counts the slabs that are freed with them.
-struct Flushing<'a>(&'a Cache, Cell<usize>);
+struct FlushedSlabs<'a>(&'a Cache, Cell<usize>);
 
-impl Supplier<Object> for Flushing<'_> {
+impl Supplier<Object> for FlushedSlabs<'_> {
     fn fill(&self, _: &Operation, _node: u32, _max: usize, _put: impl FnMut(Object)) -> usize {
         0
     }
@@ -32,7 +32,7 @@ impl Cache {
     }
     /// Shrinks the cache as [`shrink`](Self::shrink) does, after a sweep has taken all stacks.
     pub(crate) fn shrink_swept(&self, op: &Operation) -> usize {
-        let flushing = Flushing(self, Cell::new(0));
+        let flushing = FlushedSlabs(self, Cell::new(0));
         self.config.per_cpu.flush_swept(op, &flushing);
         flushing.1.get() + self.shrink_slabs(op)
     }
@@ -58,7 +58,7 @@ impl Cache {
 
     /// Flushes the magazines to the slabs. Returns the number of slabs freed.
     pub(super) fn flush_all(&self, op: &Operation) -> usize {
-        let flushing = Flushing(self, Cell::new(0));
+        let flushing = FlushedSlabs(self, Cell::new(0));
         self.config.per_cpu.flush_all(op, &flushing);
         flushing.1.get()
     }

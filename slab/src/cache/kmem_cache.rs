@@ -1,6 +1,6 @@
 //! The untyped cache and its builder. Objects are raw pointers, or safe [`Block`](crate::Block)s.
 
-use super::alloc::BULK;
+use super::alloc::BULK_BATCH;
 use super::core::Core;
 use super::hooks::{HeldBytes, Hook, Hooks};
 use super::info::CacheInfo;
@@ -407,7 +407,7 @@ impl KmemCacheBuilder {
         let rule = OrderRule { max_order, ..core.rule };
         let zone = if debug.contains(SlabDebug::RED_ZONE) { WORD } else { 0 };
         let mut geometry = Geometry::with_zones(self.size, align, zone, &rule)?;
-        core.zones_are(zone > 0);
+        core.note_red_zones(zone > 0);
         let magazines = self.magazines.unwrap_or(core.magazines);
         // Red zones detect more than canaries do.
         harden.canaries &= zone == 0;
@@ -456,7 +456,7 @@ impl CheckedConfig {
                 core.memory.pages.tables(),
                 magazines,
                 stride,
-                builder.holds.declared(),
+                builder.holds.declared_bytes(),
                 &builder.name,
                 quarantine(&harden, key, stride),
             ),
@@ -673,13 +673,13 @@ impl KmemCache {
         n: usize,
         owner: impl Fn(NonNull<u8>) -> T,
     ) -> Result<Vec<T>, AllocError> {
-        self.cache.admits(n)?;
+        self.cache.check_room_for(n)?;
         let mut owners = Vec::new();
         let refused = |_| AllocError::Refused { bytes: n.saturating_mul(size_of::<T>()) };
         owners.try_reserve_exact(n).map_err(refused)?;
-        let mut batch = [None; BULK];
+        let mut batch = [None; BULK_BATCH];
         while owners.len() < n {
-            let batch = &mut batch[..BULK.min(n - owners.len())];
+            let batch = &mut batch[..BULK_BATCH.min(n - owners.len())];
             self.alloc_bulk(gfp, batch)?;
             owners.extend(batch.iter().flatten().map(|object| owner(*object)));
         }

@@ -57,7 +57,7 @@ impl Mempool {
     /// Fails as [`KmemCache::alloc_blocks`] does if fewer objects are available; no objects stay allocated.
     #[doc(alias = "mempool_create_slab_pool")]
     pub fn new(cache: KmemCache, reserve_size: usize) -> Result<Self, AllocError> {
-        cache.cache().admits(reserve_size)?;
+        cache.cache().check_room_for(reserve_size)?;
         // The vector has room for all objects, because nothing is allocated under the lock.
         let (mut objects, mut reserve) = (Vec::new(), Vec::new());
         reserve

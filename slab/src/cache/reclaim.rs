@@ -14,7 +14,7 @@ use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{DrainScope, Operation};
 
 /// Number of the cache whose limit a shrinker serves, or 0 for a shrinker of all memory.
-fn number(cache: Option<&Cache>) -> u64 {
+fn number_of(cache: Option<&Cache>) -> u64 {
     cache.map_or(0, |cache| cache.number)
 }
 
@@ -101,7 +101,7 @@ impl Core {
 
     /// Adds a shrinker for the limit of `cache`, or for all memory if `cache` is `None`.
     pub(crate) fn add_shrinker(&self, shrinker: Box<dyn Shrinker>, cache: Option<&Cache>) -> Registration {
-        let registration = self.shrinkers.add(shrinker, number(cache));
+        let registration = self.shrinkers.add(shrinker, number_of(cache));
         // A thread that began to wait without a shrinker must wake up to call the new shrinker.
         cache.into_iter().for_each(Cache::wake_threads);
         registration
@@ -115,13 +115,13 @@ impl Core {
         again: impl FnMut() -> Result<T, E>,
         result: Result<T, E>,
     ) -> Result<T, E> {
-        self.shrinkers.run_until(gfp, number(cache), again, result)
+        self.shrinkers.run_until(gfp, number_of(cache), again, result)
     }
 }
 
 impl Core {
     /// Iterates the caches that the guard samples, with the number of each cache's allocations.
-    fn sampling(&self) -> impl Iterator<Item = (CacheRef, u64)> + '_ {
+    fn sampled_caches(&self) -> impl Iterator<Item = (CacheRef, u64)> + '_ {
         let sampled =
             self.refs().filter(|cache| cache.config().page_class.is_some() || cache.config().guarded);
         sampled.map(|cache| (cache.allocs(), cache)).map(|(allocs, cache)| (cache, allocs))
@@ -131,8 +131,8 @@ impl Core {
     }
     /// Number of allocations from all caches that the guard samples. This number changes as long as there are
     /// allocations to sample.
-    fn sampled_from(&self) -> u64 {
-        if self.samples() { self.sampling().map(|(_, allocs)| allocs).sum() } else { 0 }
+    fn sampled_allocs(&self) -> u64 {
+        if self.samples() { self.sampled_caches().map(|(_, allocs)| allocs).sum() } else { 0 }
     }
     /// If the interval had enough allocations for a guard sample, but no sample was taken, drains the stacks of one
     /// class. The class is drawn at random, in proportion to its allocations.
@@ -140,12 +140,12 @@ impl Core {
         if !self.samples() {
             return;
         }
-        let all = self.sampled_from();
+        let all = self.sampled_allocs();
         if !self.guard.end_interval(all) {
             return;
         }
         let mut drawn = self.guard.draw(all.max(1) as usize) as u64;
-        for (cache, allocs) in self.sampling() {
+        for (cache, allocs) in self.sampled_caches() {
             match drawn.checked_sub(allocs) {
                 Some(left) => drawn = left,
                 None => return cache.drain(0..self.cpus.count()),
@@ -177,7 +177,7 @@ impl Reap for Core {
         self.discard_tags();
     }
     fn changes(&self) -> u64 {
-        self.memory.pages.changes() + self.huge.changes() + self.sampled_from() + self.idle_objects.get()
+        self.memory.pages.changes() + self.huge.changes() + self.sampled_allocs() + self.idle_objects.get()
     }
     fn is_needed(&self, seen: u64) -> bool {
         // Relaxed: a new waiter wakes the reaper. If the reaper is just about to sleep and misses the waiter, it checks
@@ -317,7 +317,7 @@ mod tests {
         }
         drop(subsystem.pages().alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
         let core = subsystem.core();
-        let parts = [core.memory.pages.changes(), core.huge.changes(), core.sampled_from()];
+        let parts = [core.memory.pages.changes(), core.huge.changes(), core.sampled_allocs()];
         assert!(parts.iter().all(|part| *part > 0), "{parts:?}");
         assert_eq!(core.changes(), parts.iter().sum::<u64>());
     }
@@ -368,7 +368,7 @@ mod tests {
         let subsystem = subsystem(1000);
         let _malloc = Malloc::new(&subsystem).unwrap();
         let core = subsystem.core();
-        let (first, _) = core.sampling().next().unwrap();
+        let (first, _) = core.sampled_caches().next().unwrap();
         let pairs = |n| {
             for _ in 0..n {
                 let object = first.alloc(Gfp::KERNEL).unwrap();

@@ -24,14 +24,14 @@ use uslab_magazine::sync::unseen::{AtomicPtr, AtomicU32};
 const MAX_FRAMES: usize = 40;
 /// Maximum number of printed frames, not counting the allocator's innermost frames, which vary.
 #[cfg(feature = "stacks")]
-const OUTER: usize = 24;
+const MAX_PRINTED_FRAMES: usize = 24;
 /// Number of hash buckets, each of which is a list of records.
-const LISTS: usize = 1 << 14;
+const BUCKETS: usize = 1 << 14;
 /// Number of words in a piece of the table's memory.
-const PIECE: u32 = 1 << 17;
+const PIECE_WORDS: u32 = 1 << 17;
 const PIECES: usize = 64;
 /// Number of words of a record before its frames: the hash; then the next record and the number of frames.
-const HEAD: u32 = 2;
+const HEAD_WORDS: u32 = 2;
 
 /// Number of a saved call stack. Equal stacks have the same number.
 ///
@@ -46,16 +46,16 @@ pub struct CallStack(u32);
 
 #[derive(Debug)]
 pub(crate) struct Depot {
-    lists: [AtomicU32; LISTS],
+    lists: [AtomicU32; BUCKETS],
     pieces: [AtomicPtr<u64>; PIECES],
     /// Number of words in use. The first word is never used, so that no record has number 0.
     used: AtomicU32,
 }
 
 pub(super) static DEPOT: Depot = Depot {
-    lists: [const { AtomicU32::new(0) }; LISTS],
+    lists: [const { AtomicU32::new(0) }; BUCKETS],
     pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
-    used: AtomicU32::new(HEAD),
+    used: AtomicU32::new(HEAD_WORDS),
 };
 
 std::thread_local! {
@@ -82,21 +82,21 @@ fn run_once<R>(f: impl FnOnce() -> R) -> Option<R> {
 
 impl Depot {
     /// For debuggers: offset of the pieces' addresses, words of a piece, and words before a record's frames.
-    pub(super) const LAYOUT: [usize; 3] = [offset_of!(Self, pieces), PIECE as usize, HEAD as usize];
+    pub(super) const LAYOUT: [usize; 3] = [offset_of!(Self, pieces), PIECE_WORDS as usize, HEAD_WORDS as usize];
 
     /// Address of record `at`, a number that [`take`](Self::take) returned.
     fn record(&self, at: u32) -> *mut u64 {
         // Acquire: pairs with the Release of `map`, so that the memory is mapped.
-        self.pieces[(at / PIECE) as usize].load(Acquire).wrapping_add((at % PIECE) as usize)
+        self.pieces[(at / PIECE_WORDS) as usize].load(Acquire).wrapping_add((at % PIECE_WORDS) as usize)
     }
     /// Reserves `words` unused words within one piece of memory.
     fn take(&self, words: u32) -> Option<u32> {
         // Relaxed: this counter alone decides which thread gets the reserved words.
         let mut used = self.used.load(Relaxed);
         let at = loop {
-            let left = PIECE - used % PIECE;
+            let left = PIECE_WORDS - used % PIECE_WORDS;
             let at = if words <= left { used } else { used + left };
-            if (at + words) as usize > PIECE as usize * PIECES {
+            if (at + words) as usize > PIECE_WORDS as usize * PIECES {
                 return None;
             }
             match self.used.compare_exchange_weak(used, at + words, Relaxed, Relaxed) {
@@ -104,7 +104,7 @@ impl Depot {
                 Err(now) => used = now,
             }
         };
-        self.map(&self.pieces[(at / PIECE) as usize]).then_some(at)
+        self.map(&self.pieces[(at / PIECE_WORDS) as usize]).then_some(at)
     }
     /// Maps a piece of memory, unless it is already mapped.
     fn map(&self, piece: &AtomicPtr<u64>) -> bool {
@@ -112,7 +112,7 @@ impl Depot {
         if !piece.load(Relaxed).is_null() {
             return true;
         }
-        let bytes = PIECE as usize * size_of::<u64>();
+        let bytes = PIECE_WORDS as usize * size_of::<u64>();
         let Some(region) = Region::committed(bytes, PAGE_SIZE, Backend::default(), &Faults::default()) else {
             return false;
         };
@@ -129,7 +129,7 @@ impl Depot {
         // SAFETY: a record that is on a list or in a `CallStack` is complete, and never changes.
         unsafe {
             let frames = (record.add(1).read() >> 32) as usize;
-            core::slice::from_raw_parts(record.add(HEAD as usize).cast(), frames)
+            core::slice::from_raw_parts(record.add(HEAD_WORDS as usize).cast(), frames)
         }
     }
     /// Searches a list from `at` to `end` for the record of `frames`.
@@ -150,13 +150,13 @@ impl Depot {
         let mut hasher = DefaultHasher::new();
         frames.iter().for_each(|frame| hasher.write_usize(*frame));
         let hash = hasher.finish();
-        let list = &self.lists[hash as usize % LISTS];
+        let list = &self.lists[hash as usize % BUCKETS];
         // Acquire: pairs with the Release below, so that records are complete.
         let mut first = list.load(Acquire);
         if let Some(known) = self.find(first, 0, hash, frames) {
             return Some(known);
         }
-        let at = self.take(HEAD + frames.len() as u32)?;
+        let at = self.take(HEAD_WORDS + frames.len() as u32)?;
         let record = self.record(at);
         loop {
             // SAFETY: until the record is on its list, only this thread has the words.
@@ -164,7 +164,7 @@ impl Depot {
                 record.write(hash);
                 record.add(1).write(u64::from(first) | (frames.len() as u64) << 32);
                 record
-                    .add(HEAD as usize)
+                    .add(HEAD_WORDS as usize)
                     .cast::<usize>()
                     .copy_from_nonoverlapping(frames.as_ptr(), frames.len());
             }
@@ -291,11 +291,11 @@ impl CallStack {
     }
 }
 
-/// Frames of the stack without the allocator's frames, at most [`OUTER`]; all frames if no others exist.
+/// Frames of the stack without the allocator's frames, at most [`MAX_PRINTED_FRAMES`]; all frames if no others exist.
 #[cfg(feature = "stacks")]
 fn outer(frames: &'static [usize]) -> &'static [usize] {
     match allocator_frames(frames.iter().map(|&at| FunctionOwner::at(at))) {
-        own if own < frames.len() => &frames[own..frames.len().min(own + OUTER)],
+        own if own < frames.len() => &frames[own..frames.len().min(own + MAX_PRINTED_FRAMES)],
         _ => frames,
     }
 }
@@ -517,8 +517,8 @@ mod tests {
             CallStack::of_frames(&frames).outer()
         };
         assert_eq!(told(2, MAX_FRAMES - 2), told(9, MAX_FRAMES - 9));
-        assert_eq!(told(2, MAX_FRAMES - 2).frames().len(), OUTER);
-        assert_eq!(told(2, OUTER - 1).frames().len(), OUTER - 1, "a shallow stack is recorded completely");
+        assert_eq!(told(2, MAX_FRAMES - 2).frames().len(), MAX_PRINTED_FRAMES);
+        assert_eq!(told(2, MAX_PRINTED_FRAMES - 1).frames().len(), MAX_PRINTED_FRAMES - 1, "a shallow stack is recorded completely");
     }
 
     #[cfg(feature = "stacks")]
@@ -556,7 +556,7 @@ mod tests {
 
     fn empty(used: u32) -> Depot {
         Depot {
-            lists: [const { AtomicU32::new(0) }; LISTS],
+            lists: [const { AtomicU32::new(0) }; BUCKETS],
             pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
             used: AtomicU32::new(used),
         }
@@ -564,7 +564,7 @@ mod tests {
 
     #[test]
     fn call_stack_record_is_found_by_hash_and_frames() {
-        let depot = empty(HEAD);
+        let depot = empty(HEAD_WORDS);
         let at = depot.save(&[1, 2]).unwrap();
         // SAFETY: the record is complete, and begins with its hash.
         let hash = unsafe { depot.record(at).read() };
@@ -578,10 +578,10 @@ mod tests {
     /// A record must not cross pieces, and a full table must be reported.
     #[test]
     fn full_call_stack_table_is_reported() {
-        let depot = empty(PIECE - 3);
+        let depot = empty(PIECE_WORDS - 3);
         let at = depot.save(&[1, 2]).unwrap();
-        assert_eq!((at, depot.frames(at)), (PIECE, &[1, 2][..]));
-        depot.used.store(PIECE * PIECES as u32 - 4, Relaxed);
+        assert_eq!((at, depot.frames(at)), (PIECE_WORDS, &[1, 2][..]));
+        depot.used.store(PIECE_WORDS * PIECES as u32 - 4, Relaxed);
         let last = depot.save(&[3, 4]).unwrap();
         assert_eq!(
             (depot.save(&[5]), depot.save(&[3, 4]), depot.save(&[1, 2])),

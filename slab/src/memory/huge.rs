@@ -404,7 +404,7 @@ impl Huge {
         piece.advise(self.huge_pages);
         let end = piece.bytes();
         // SAFETY: no other thread knows the piece yet.
-        if mappings.are_there() && self.may_guard() && !unsafe { piece.protect(end - self.guard..end, false) }
+        if mappings.are_available() && self.may_guard() && !unsafe { piece.protect(end - self.guard..end, false) }
         {
             mappings.refuse();
         }

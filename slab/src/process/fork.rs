@@ -105,7 +105,7 @@ impl Fork for Core {
             // SAFETY: by contract, this is the child of a fork, with one thread.
             unsafe { pool.forget_other_threads() };
         }
-        self.background.in_child();
+        self.background.reset_in_child();
     }
 }
 

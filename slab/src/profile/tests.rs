@@ -627,8 +627,8 @@ fn profile_counts_cross_thread_frees_by_address_once() {
 #[test]
 fn profile_reserves_record_memory_before_locking() {
     let noted = Records::with_room(1).unwrap();
-    assert!(noted.sites.capacity() >= SITES && noted.live.capacity() >= LIVE);
-    assert_eq!((noted.site_lists.len(), noted.live_lists.len()), (SITES, LIVE));
+    assert!(noted.sites.capacity() >= MAX_SITES && noted.live.capacity() >= LIVE);
+    assert_eq!((noted.site_lists.len(), noted.live_lists.len()), (MAX_SITES, LIVE));
 }
 
 /// The expected numbers are the first of SplitMix64 from 0, as in Vigna's `splitmix64.c` (2015).
@@ -728,12 +728,12 @@ fn malloc_samples_without_a_record_are_counted_as_lost() {
     let (run, countdown) = (profiler.run.load(Relaxed), profiler.countdown(0));
     let sample = || profiler.sample_own_object(run, countdown, 64, "one-more");
     let lost = || profiler.noted.lock().lost;
-    let names: Vec<_> = (0..SITES).map(|n| format!("cache-{n}")).collect();
+    let names: Vec<_> = (0..MAX_SITES).map(|n| format!("cache-{n}")).collect();
     {
         let mut noted = profiler.noted.lock();
         let sites = names.iter().map_while(|name| noted.site(name, CallStack::NONE)).count();
         let known = noted.site(&names[5], CallStack::NONE);
-        assert_eq!((sites, known, noted.site("one-more", CallStack::NONE)), (SITES, Some(5), None));
+        assert_eq!((sites, known, noted.site("one-more", CallStack::NONE)), (MAX_SITES, Some(5), None));
     }
     // The allocation succeeds although the sample is lost.
     let memory = sample();

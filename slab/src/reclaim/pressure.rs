@@ -83,9 +83,9 @@ pub struct MemoryGroup {
     directory: PathBuf,
 }
 
-/// A memory group is short of memory if its use is within one part in `MARGIN` of `memory.high`, so that memory
+/// A memory group is short of memory if its use is within one part in `HIGH_MARGIN` of `memory.high`, so that memory
 /// is freed before the kernel slows a process down.
-const MARGIN: u64 = 16;
+const HIGH_MARGIN: u64 = 16;
 
 impl MemoryGroup {
     /// Returns the memory group of this process, if version 2 of control groups is mounted and controls
@@ -130,7 +130,7 @@ impl MemoryGroup {
         else {
             return false;
         };
-        current >= high - high / MARGIN
+        current >= high - high / HIGH_MARGIN
     }
 }
 
@@ -195,8 +195,8 @@ mod tests {
     use super::*;
 
     /// A directory with files like the kernel's.
-    struct Root(PathBuf);
-    impl Root {
+    struct FakeRoot(PathBuf);
+    impl FakeRoot {
         fn new(name: &str, files: &[(&str, &str)]) -> Self {
             let root = Self(std::env::temp_dir().join(format!("uslab-{name}-{}", std::process::id())));
             files.iter().for_each(|(file, text)| root.put(file, text));
@@ -211,7 +211,7 @@ mod tests {
             of_groups(groups, self.0.to_str().unwrap())
         }
     }
-    impl Drop for Root {
+    impl Drop for FakeRoot {
         fn drop(&mut self) {
             std::fs::remove_dir_all(&self.0).unwrap();
         }
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn cgroup_v2_limit_is_the_minimum_over_its_ancestors() {
-        let root = Root::new(
+        let root = FakeRoot::new(
             "two",
             &[
                 ("a/b/memory.max", "max\n"),
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn cgroup_v1_limit_is_the_minimum_over_its_ancestors() {
-        let root = Root::new(
+        let root = FakeRoot::new(
             "one",
             &[
                 ("memory/memory.limit_in_bytes", "9223372036854771712\n"),
@@ -265,10 +265,10 @@ mod tests {
     fn malformed_cgroup_files_set_no_limit() {
         let numbers = ["", "\n", "lots\n", "-1\n", "1e3\n", "99999999999999999999999999\n", "\u{fffd}\n"];
         for text in numbers {
-            let root = Root::new("numbers", &[("a/memory.max", text), ("memory.max", "700\n")]);
+            let root = FakeRoot::new("numbers", &[("a/memory.max", text), ("memory.max", "700\n")]);
             assert_eq!(root.smallest_limit("0::/a\n"), Some(700), "{text:?}");
         }
-        let root = Root::new("lists", &[("memory.max", "700\n"), ("a/memory.max/folder", "1\n")]);
+        let root = FakeRoot::new("lists", &[("memory.max", "700\n"), ("a/memory.max/folder", "1\n")]);
         assert_eq!(root.smallest_limit("0::/a\n"), Some(700), "a folder of this name");
         for groups in ["", "\n\n", "rubbish\n", "4:memory\n", ":\n", "4:memoryless:/a\n"] {
             assert_eq!(root.smallest_limit(groups), None, "{groups:?}");

@@ -232,8 +232,8 @@ mod tests {
     /// Makes a subsystem with a shrinker of ten objects, and a cache that keeps one slab of free
     /// objects.
     fn loaded() -> (Subsystem, KmemCache, crate::Registration, Arc<uslab_magazine::sync::Counter>) {
-        struct Ten(Arc<uslab_magazine::sync::Counter>);
-        impl crate::Shrinker for Ten {
+        struct TenObjects(Arc<uslab_magazine::sync::Counter>);
+        impl crate::Shrinker for TenObjects {
             fn count(&self) -> usize {
                 10
             }
@@ -246,7 +246,7 @@ mod tests {
         let cache = KmemCache::builder("kept", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         let dropped = Arc::new(uslab_magazine::sync::Counter::new(0));
-        let registered = subsystem.register_shrinker(Ten(dropped.clone()));
+        let registered = subsystem.register_shrinker(TenObjects(dropped.clone()));
         (subsystem, cache, registered, dropped)
     }
 

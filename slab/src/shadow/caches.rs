@@ -133,7 +133,7 @@ impl World {
         // SAFETY: the caller has the object, and does not keep the slice.
         unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) }
     }
-    fn got(&mut self, cache: usize, object: NonNull<u8>, zeroed: bool) {
+    fn check_new_object(&mut self, cache: usize, object: NonNull<u8>, zeroed: bool) {
         let size = self.caches[cache].geometry().stride();
         let start = object.addr().get();
         assert!(start.is_multiple_of(8));
@@ -159,7 +159,7 @@ impl World {
         };
         assert!(self.live.insert(object, (cache, written)).is_none(), "{object:?} was allocated twice");
     }
-    fn failed(&self, cache: usize, error: AllocError, wanted: usize) {
+    fn check_failure(&self, cache: usize, error: AllocError, wanted: usize) {
         match error {
             _ if self.refusals.any => {}
             // On one node, the limit may be reached only if no object is free, because the allocation flushes other
@@ -246,8 +246,8 @@ impl World {
                 on(cpu);
                 let (cache, gfp) = (of(cache), if zeroed { Gfp::ZERO } else { Gfp::KERNEL });
                 match self.observed_counts(cache, || catch_injected(|| self.caches[cache].alloc(gfp))) {
-                    Some(Ok(object)) => self.got(cache, object, zeroed),
-                    Some(Err(error)) => self.failed(cache, error, 1),
+                    Some(Ok(object)) => self.check_new_object(cache, object, zeroed),
+                    Some(Err(error)) => self.check_failure(cache, error, 1),
                     None => {}
                 }
             }
@@ -261,12 +261,12 @@ impl World {
                 let mut out = vec![None; n];
                 match catch_injected(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut out)) {
                     Some(Ok(())) => out.into_iter().for_each(|object| {
-                        self.got(cache, object.expect("a bulk allocation is complete or fails"), false)
+                        self.check_new_object(cache, object.expect("a bulk allocation is complete or fails"), false)
                     }),
                     refused => {
                         assert!(out.iter().all(Option::is_none), "a bulk allocation is complete or fails");
                         if let Some(Err(error)) = refused {
-                            self.failed(cache, error, n);
+                            self.check_failure(cache, error, n);
                         }
                     }
                 }
@@ -284,9 +284,9 @@ impl World {
                         let pages = &self.core.memory.pages;
                         let on = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
                         assert!(!strict || on == node);
-                        self.got(cache, object, false);
+                        self.check_new_object(cache, object, false);
                     }
-                    Some(Err(error)) => self.failed(cache, error, 2),
+                    Some(Err(error)) => self.check_failure(cache, error, 2),
                     None => {}
                 }
             }
@@ -326,10 +326,10 @@ impl World {
             Ok(taken)
         });
         match taken {
-            Some(Ok(taken)) => taken.into_iter().for_each(|object| self.got(cache, object, false)),
+            Some(Ok(taken)) => taken.into_iter().for_each(|object| self.check_new_object(cache, object, false)),
             // The limit may be reached, because the objects to be freed are still in use.
             Some(Err(AllocError::CacheLimit { .. })) | None => {}
-            Some(Err(error)) => self.failed(cache, error, n),
+            Some(Err(error)) => self.check_failure(cache, error, n),
         }
         // SAFETY: the object was in use, belongs to this cache, and was picked, so it no longer has a user.
         given.for_each(|object| unsafe { self.caches[cache].free(object) });

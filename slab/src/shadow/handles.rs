@@ -171,28 +171,28 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
         let (handle, value) = self.live.swap_remove(pick);
         assert_eq!(self.names.free(handle), Some(value), "{handle:?}");
         self.stale.push(handle);
-        self.nothing_at(handle);
+        self.assert_stale(handle);
         Some(handle)
     }
 
-    fn nothing_at(&mut self, handle: Handle<u32, G>) {
+    fn assert_stale(&mut self, handle: Handle<u32, G>) {
         let found = (self.names.is_valid(handle), self.names.get(handle), self.names.free(handle));
         assert_eq!(found, (false, None, None), "{handle:?}");
     }
 
-    fn stale(&mut self, pick: u16) {
+    fn try_stale_handle(&mut self, pick: u16) {
         if let Some(pick) = usize::from(pick).checked_rem(self.stale.len()) {
-            self.nothing_at(self.stale[pick]);
+            self.assert_stale(self.stale[pick]);
         }
     }
-    fn forged(&mut self, index: u32, generation: u32) {
+    fn try_forged_handles(&mut self, index: u32, generation: u32) {
         // The reduced index refers to an existing slot.
         for index in [index, index % 16] {
             for generation in [generation, generation % 8] {
-                let forged = Handle::new(index, generation);
-                if let Some(forged) = forged.filter(|forged| self.live.iter().all(|(live, _)| live != forged))
+                let try_forged_handles = Handle::new(index, generation);
+                if let Some(try_forged_handles) = try_forged_handles.filter(|try_forged_handles| self.live.iter().all(|(live, _)| live != try_forged_handles))
                 {
-                    self.nothing_at(forged);
+                    self.assert_stale(try_forged_handles);
                 }
             }
         }
@@ -222,7 +222,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
     }
 
     /// Checks that `iter` returns exactly the live handles and values.
-    fn shows<'a>(&self, iter: impl Iterator<Item = (Handle<u32, G>, &'a u64)>) {
+    fn assert_lists_live<'a>(&self, iter: impl Iterator<Item = (Handle<u32, G>, &'a u64)>) {
         let mut shown: Vec<_> = iter.map(|(handle, value)| (handle, *value)).collect();
         let mut live = self.live.clone();
         shown.sort_unstable();
@@ -274,14 +274,14 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
                 cached.free(pick);
             }
             Step::Stale { pick } => {
-                table.stale(pick);
-                map.stale(pick);
-                cached.stale(pick);
+                table.try_stale_handle(pick);
+                map.try_stale_handle(pick);
+                cached.try_stale_handle(pick);
             }
             Step::Forged { index, generation } => {
-                table.forged(index, generation);
-                map.forged(index, generation);
-                cached.forged(index, generation);
+                table.try_forged_handles(index, generation);
+                map.try_forged_handles(index, generation);
+                cached.try_forged_handles(index, generation);
             }
             Step::Hold { pick } => {
                 if let Some(pick) = usize::from(pick).checked_rem(cached.live.len()) {
@@ -312,9 +312,9 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
             Step::Shrink => _ = cache.shrink(),
         }
         table.check();
-        table.shows(table.names.iter());
+        table.assert_lists_live(table.names.iter());
         map.check();
-        map.shows(map.names.iter());
+        map.assert_lists_live(map.names.iter());
         assert_eq!((map.names.as_slice(), map.names.len()), (packed.as_slice(), map.live.len()));
         cached.check();
         assert!(held.iter().all(|(object, value)| **object == *value), "a held object keeps its handle");

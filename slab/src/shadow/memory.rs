@@ -12,10 +12,10 @@ use uslab_magazine::on_cpu;
 
 const CPUS: u32 = 2;
 /// Number of bytes of memory: at most four of the largest blocks.
-const MEMORY: usize = 16 << 20;
-const LARGEST: usize = 4 << 20;
+const MEMORY_BYTES: usize = 16 << 20;
+const MAX_KMALLOC_BYTES: usize = 4 << 20;
 /// Number of bytes at each end of an allocation that the test writes and compares.
-const COMPARED: usize = 256;
+const COMPARED_BYTES: usize = 256;
 
 /// Function by which the test allocates memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Arbitrary)]
@@ -101,14 +101,14 @@ impl HeldMemory {
             _ => layout.size(),
         };
         let align = match api {
-            AllocApi::Kmalloc | AllocApi::Array(_) if size.is_power_of_two() => size.clamp(8, LARGEST),
+            AllocApi::Kmalloc | AllocApi::Array(_) if size.is_power_of_two() => size.clamp(8, MAX_KMALLOC_BYTES),
             AllocApi::Kmalloc | AllocApi::Array(_) => 8,
             AllocApi::KmallocLayout | AllocApi::Malloc => layout.align(),
         };
         Self { api, layout, size, align, written }
     }
-    fn can_be(&self) -> bool {
-        self.api == AllocApi::Malloc || self.size <= LARGEST && self.align <= LARGEST
+    fn is_allowed(&self) -> bool {
+        self.api == AllocApi::Malloc || self.size <= MAX_KMALLOC_BYTES && self.align <= MAX_KMALLOC_BYTES
     }
 }
 
@@ -137,7 +137,7 @@ impl World {
     }
 
     fn new(backend: Backend, debug: SlabDebug) -> Self {
-        let mut pages = PageConfig { backend, ..pages(CPUS, 1, MEMORY) };
+        let mut pages = PageConfig { backend, ..pages(CPUS, 1, MEMORY_BYTES) };
         let refusals = Refusals::new(&mut pages);
         // This limit allows three or four of the allocations that exceed a block.
         let huge_cache = 40 << 20;
@@ -151,8 +151,8 @@ impl World {
 
     /// First and last bytes of memory that the test case has allocated.
     fn ends(at: NonNull<u8>, bytes: usize) -> [&'static mut [u8]; 2] {
-        let first = bytes.min(COMPARED);
-        let last = (bytes - first).min(COMPARED);
+        let first = bytes.min(COMPARED_BYTES);
+        let last = (bytes - first).min(COMPARED_BYTES);
         // SAFETY: the caller has this memory, the two ends do not overlap, and the slices are not
         // kept.
         unsafe {
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    fn ask(
+    fn try_alloc(
         &self,
         api: AllocApi,
         layout: Layout,
@@ -181,18 +181,18 @@ impl World {
     fn alloc(&mut self, api: AllocApi, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
         self.serial = self.serial.wrapping_add(1);
         let held = HeldMemory::new(api, layout, self.serial);
-        let at = match self.ask(api, layout, gfp)? {
+        let at = match self.try_alloc(api, layout, gfp)? {
             Ok(at) => at,
             Err(error) => {
                 match error {
-                    AllocError::TooLarge => assert!(!held.can_be(), "{held:?}"),
+                    AllocError::TooLarge => assert!(!held.is_allowed(), "{held:?}"),
                     AllocError::Memory(_) | AllocError::Refused { .. } => {}
                     error => assert!(self.refusals.any, "{error}"),
                 }
                 return None;
             }
         };
-        assert!(held.can_be(), "{held:?}");
+        assert!(held.is_allowed(), "{held:?}");
         if at == ZERO_SIZE {
             assert_eq!(held.size, 0);
             self.empty.push(held);

@@ -58,7 +58,7 @@ impl Core {
         // SAFETY: this thread has just allocated the block, and `large` is not a cache.
         unsafe { frame.set_owner(large()) };
         self.large.allocated(op, order);
-        self.grown();
+        self.note_growth();
         let memory = memory.pages.address(first);
         if gfp.contains(Gfp::ZERO) && !is_zero {
             // If old data must not be visible, zero the whole block, because the user may grow the allocation in
@@ -93,7 +93,7 @@ impl Core {
             self.map_charged(layout, || self.give_up_addresses(|_| requested))
         });
         let memory = memory.ok_or(AllocError::Refused { bytes: layout.size() })?;
-        self.grown();
+        self.note_growth();
         self.note_large(memory, pages, "huge");
         Ok(memory)
     }
@@ -101,7 +101,7 @@ impl Core {
     /// Allocates memory of at most the largest block's size: a mapping with a guard page if available, otherwise a block.
     #[cold]
     pub(crate) fn alloc_guarded(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        let guards = self.mappings.are_there() && self.huge.may_guard();
+        let guards = self.mappings.are_available() && self.huge.may_guard();
         if guards && let Ok(memory) = self.alloc_huge(layout, gfp) {
             return Ok(memory);
         }
@@ -199,7 +199,7 @@ impl Core {
         match self.huge.free(memory) {
             Ok(bytes) => {
                 self.uncharge_huge(bytes);
-                self.shed();
+                self.note_freed_pages();
             }
             Err(kind) => self.refuse(kind, memory),
         }
@@ -346,6 +346,6 @@ impl Core {
         // owner.
         unsafe { self.memory.pages.free_in(&op, pfn, order) };
         self.large.returned(&op);
-        self.shed();
+        self.note_freed_pages();
     }
 }

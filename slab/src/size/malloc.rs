@@ -20,7 +20,7 @@ use crate::harden::{CANARY, Harden};
 use crate::memory::huge::is_huge;
 use crate::size::large::{ZERO_SIZE, fits_in_place};
 pub use classes::MAX_CLASS;
-use classes::{CLASSES, MAX_SLAB, ORDINARY, align_of_class, class_of, name_of_class, size_of_class};
+use classes::{CLASSES, MAX_SLAB_ORDER, MAX_ORDINARY_BYTES, align_of_class, class_of, name_of_class, size_of_class};
 use core::alloc::Layout;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -81,7 +81,7 @@ impl Malloc {
             // The smallest class has no room for a canary, and is not used with canaries.
             let size = if size > tail { size - tail } else { size };
             let cache = KmemCache::builder(name, size).align(align_of_class(class));
-            let cache = if size_of_class(class) > ORDINARY { cache.max_order(MAX_SLAB) } else { cache };
+            let cache = if size_of_class(class) > MAX_ORDINARY_BYTES { cache.max_order(MAX_SLAB_ORDER) } else { cache };
             cache.page_class(class).build_on(core)
         };
         let caches = (0..CLASSES).map(cache).collect::<Result<Vec<_>, _>>()?;

@@ -83,12 +83,12 @@ const REPEAT_DIVISOR: usize = 8;
 
 /// Runs a waker, which is user code. If a waker panics, the panic hook has already reported the panic, and the
 /// remaining wakers still run.
-fn quietly(run: impl FnOnce()) {
+fn run_waker(run: impl FnOnce()) {
     assert_unlocked();
     contain_panic(run);
 }
 fn wake(wakers: impl IntoIterator<Item = Waker>) {
-    wakers.into_iter().for_each(|waker| quietly(|| waker.wake()));
+    wakers.into_iter().for_each(|waker| run_waker(|| waker.wake()));
 }
 
 impl Cache {
@@ -220,14 +220,14 @@ impl Cache {
             // The returned waker belongs to this waiter, which is running and need not be woken.
             let own = self.settle(&mut queue);
             drop(queue);
-            quietly(|| drop(own));
+            run_waker(|| drop(own));
             return Ok(());
         }
     }
     /// Flushes the objects of all CPUs and depots to the slabs, so that the waiters get them. The first waiter
     /// flushes, and so does each waiter that joins before this flush ends. Until the flush ends, a CPU may hold an
     /// object that a later waiter would get.
-    fn call_in(&self) {
+    fn drain_for_waiter(&self) {
         let Queue { closings, called_in, .. } = *self.queue();
         if called_in < closings {
             self.touch_charge();
@@ -315,17 +315,17 @@ impl Cache {
     /// Returns `true` if objects of this cache wait for readers. A thread that defers a free after this call wakes
     /// the waiters.
     #[cfg(not(loom))]
-    fn has_in_grace(&self) -> bool {
+    fn has_objects_in_grace(&self) -> bool {
         // Release: pairs with the Acquire of `begin_grace`.
         [&self.counts.grace, &self.counts.deferred].into_iter().any(|count| count.fetch_add(0, Release) > 0)
     }
     /// Returns `true` if memory may become free without waking waiters: shrinkers may free memory, or readers may exit.
     #[cfg(not(loom))]
-    fn must_look(&self) -> bool {
+    fn must_poll(&self) -> bool {
         let mut of_account = self.config.account.iter().flat_map(|account| self.core.of_account(account));
         // The clock of a model checker does not advance, so there the reaper runs the shrinkers.
         let asks = !cfg!(shuttle) && self.core.shrinkers.has_limits();
-        asks || self.has_in_grace() || of_account.any(|cache| cache.has_in_grace())
+        asks || self.has_objects_in_grace() || of_account.any(|cache| cache.has_objects_in_grace())
     }
     /// Wakes the threads that wait for this cache, or for its account.
     pub(crate) fn wake_threads(&self) {
@@ -345,7 +345,7 @@ impl Cache {
     /// thread was woken.
     fn sleep(&self, parker: &Parker, deadline: Option<Instant>, _gfp: Gfp) -> bool {
         #[cfg(not(loom))]
-        while self.must_look() {
+        while self.must_poll() {
             let soon = Instant::now() + SHRINKER_INTERVAL;
             if deadline.is_some_and(|deadline| deadline <= soon) {
                 break;
@@ -378,7 +378,7 @@ impl Cache {
         drop(queue);
         self.config.per_cpu.close();
         for Waiter { waker, object, .. } in forgotten {
-            quietly(|| drop(waker));
+            run_waker(|| drop(waker));
             object.into_iter().for_each(|Object(object)| self.unreserve(object));
         }
     }
@@ -389,7 +389,7 @@ impl Cache {
         let (op, here, nodes) =
             (&self.operation(OperationKind::Alloc), self.this_node(), self.nodes.len() as u32);
         let again =
-            |source: &SlabSupplier<'_>| (0..nodes).find_map(|i| self.direct(op, source, (here + i) % nodes));
+            |source: &SlabSupplier<'_>| (0..nodes).find_map(|i| self.alloc_direct(op, source, (here + i) % nodes));
         let result = match again(&source).ok_or_else(|| source.error()) {
             Err(error @ AllocError::Memory(_)) => self.reclaim(op, &source, error, again),
             result => result,
@@ -426,9 +426,9 @@ impl Cache {
                 if let Some(done) = self.acquire_now(gfp) {
                     return Poll::Ready(done);
                 }
-                self.admits(1)?;
+                self.check_room_for(1)?;
                 self.join(waker, is_thread, place).inspect_err(|_| self.counts.failures.add(1))?;
-                self.call_in();
+                self.drain_for_waiter();
                 continue;
             };
             // A waker is cloned outside the lock, because cloning runs user code.
@@ -444,17 +444,17 @@ impl Cache {
                 drop(queue);
                 *place = None;
                 left.iter().for_each(|left| self.has_waited(left));
-                quietly(|| drop((mine, left)));
+                run_waker(|| drop((mine, left)));
                 return Poll::Ready(Ok(self.hand_out(object, gfp)));
             }
             if at > queue.served_waiters || !core::mem::take(&mut queue.grow) {
                 core::mem::swap(&mut queue.entries[at].waker, &mut mine);
                 drop(queue);
-                quietly(|| drop(mine));
+                run_waker(|| drop(mine));
                 return Poll::Pending;
             }
             drop(queue);
-            quietly(|| drop(mine));
+            run_waker(|| drop(mine));
             let result = self.alloc_at_limit(gfp);
             if matches!(result, Err(AllocError::AccountLimit { .. })) && self.wait_for_account() {
                 self.let_grow();
@@ -484,7 +484,7 @@ impl Cache {
         drop(queue);
         left.iter().for_each(|left| self.has_waited(left));
         wake(waker);
-        quietly(|| drop(left));
+        run_waker(|| drop(left));
         if let Some(Object(object)) = object {
             self.unreserve(object);
         }

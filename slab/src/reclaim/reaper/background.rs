@@ -36,7 +36,7 @@ pub const START_BYTES: usize = 8 << 20;
 
 /// Number of consecutive intervals without work after which the thread sleeps, which is more than flushing a depot
 /// takes.
-const QUIET: u32 = 4;
+const MAX_QUIET_INTERVALS: u32 = 4;
 
 /// Interval at which the sleeping thread checks if it is the process's last thread.
 const LAST_THREAD_INTERVAL: Duration = Duration::from_secs(1);
@@ -217,7 +217,7 @@ impl Background {
     }
 
     /// Resets the state in the child of a fork, which has no reaper thread. The child's next growth or waiter starts a thread.
-    pub(crate) fn in_child(&self) {
+    pub(crate) fn reset_in_child(&self) {
         // Relaxed: the child has one thread. The handle is leaked, like everything that the parent's other
         // threads owned.
         self.thread.store(core::ptr::null_mut(), Relaxed);
@@ -266,7 +266,7 @@ fn run(weak: &Weak<dyn Reap>) {
         quiet = if now == seen && !core.is_needed(now) { quiet + 1 } else { 0 };
         seen = now;
         let interval = Duration::from_millis(own.interval.get().into());
-        if quiet < QUIET {
+        if quiet < MAX_QUIET_INTERVALS {
             drop(core);
             wait(interval);
         } else {
@@ -307,7 +307,7 @@ fn wait(interval: Duration) {
 /// fork has no library threads, so the pid shows if the number is valid; library threads do not keep a process alive.
 static LIBRARY_THREADS: AtomicU64 = AtomicU64::new(0);
 
-fn change_own(change: impl Fn(u32) -> u32) {
+fn change_thread_count(change: impl Fn(u32) -> u32) {
     let process = u64::from(std::process::id()) << 32;
     // Relaxed, here and at the read: the counter publishes no other data.
     let mut now = LIBRARY_THREADS.load(Relaxed);
@@ -328,14 +328,14 @@ pub struct OwnThread(());
 impl OwnThread {
     /// Marks the calling thread as a library thread.
     pub fn begin() -> Self {
-        change_own(|own| own + 1);
+        change_thread_count(|own| own + 1);
         Self(())
     }
 }
 
 impl Drop for OwnThread {
     fn drop(&mut self) {
-        change_own(|own| own.saturating_sub(1));
+        change_thread_count(|own| own.saturating_sub(1));
     }
 }
 
@@ -371,7 +371,7 @@ mod thread {
     use core::ptr::null_mut;
 
     /// Size of the thread's stack in bytes, as in `std`, because destructors run on it.
-    const STACK: usize = 2 << 20;
+    const STACK_BYTES: usize = 2 << 20;
 
     /// Starts a reaper thread, in which all signals are blocked. Returns `false` if the system refuses a
     /// thread.
@@ -386,7 +386,7 @@ mod thread {
                 drop(Box::from_raw(core));
                 return false;
             }
-            libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
+            libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_BYTES);
             libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
             // The new thread inherits this signal mask, because it should run no signal handler of the
             // program.
