@@ -91,8 +91,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let fetched = fetcher.join().map_err(|_| "the fetcher panicked")?;
         Ok::<_, Box<dyn std::error::Error>>(fetched as u64 + replaced)
     })?;
-    let left = u64::from(mailbox.fetch().is_some());
-    println!("100000 letters posted; {fetched} fetched or replaced, {left} remaining");
+    let remaining = u64::from(mailbox.fetch().is_some());
+    println!("100000 letters posted; {fetched} fetched or replaced, {remaining} remaining");
     println!("This run tried some schedules. To check all of them: RUSTFLAGS=\"--cfg loom\" cargo test ...");
     Ok(())
 }
@@ -139,9 +139,9 @@ mod models {
             script.install();
             other.fetch()
         });
-        let mine = mailbox.fetch();
-        let theirs = fetcher.join().unwrap();
-        assert!(mine.xor(theirs) == Some(1), "each letter is read once");
+        let own_letter = mailbox.fetch();
+        let other_letter = fetcher.join().unwrap();
+        assert!(own_letter.xor(other_letter) == Some(1), "each letter is read once");
     }
 
     scenarios! {

@@ -153,16 +153,16 @@ fn main() -> Result<(), Box<dyn Error>> {
             scope.spawn(move || {
                 for n in 0..LOOKUPS {
                     let key = (n * 7 + reader) % (2 * KEYS);
-                    let got = table.get(key);
+                    let found_value = table.get(key);
                     assert!(
-                        got.is_some() || key < KEYS,
+                        found_value.is_some() || key < KEYS,
                         "key {key} must be found, because it is never removed"
                     );
                     assert!(
-                        got.is_none_or(|value| value >> 32 == key),
+                        found_value.is_none_or(|value| value >> 32 == key),
                         "key {key}: the value belongs to another key"
                     );
-                    found.add(u64::from(got.is_some()));
+                    found.add(u64::from(found_value.is_some()));
                 }
                 readers.sub(1);
             });

@@ -30,8 +30,8 @@ struct Sessions(HandleCache<Session>);
 
 impl Sessions {
     fn new() -> Result<Self, uslab::CacheError> {
-        let made = || Session { client: AtomicU64::new(0), served: AtomicU64::new(0) };
-        ObjectCache::builder("session").ctor(made).build_handles(WrapPolicy::Retire).map(Self)
+        let construct = || Session { client: AtomicU64::new(0), served: AtomicU64::new(0) };
+        ObjectCache::builder("session").ctor(construct).build_handles(WrapPolicy::Retire).map(Self)
     }
 
     /// Opens a session, and returns its number.
@@ -90,9 +90,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let served = requests.map(|thread| thread.join().map_err(|_| "a request panicked"));
         Ok::<_, Box<dyn std::error::Error>>(served[0]? + served[1]?)
     })?;
-    let late = 2 * ROUNDS - served as u64;
+    let late_requests = 2 * ROUNDS - served as u64;
     println!(
-        "{ROUNDS} sessions opened and closed; {served} requests served, {late} requests for closed sessions"
+        "{ROUNDS} sessions opened and closed; {served} requests served, {late_requests} requests for closed sessions"
     );
     println!("objects constructed for all sessions: {}", sessions.0.info().objects);
     Ok(())

@@ -220,8 +220,8 @@ impl Geometry {
         }
         let align = align.max(WORD);
         let largest = PAGE_SIZE << MAX_ORDER;
-        let whole = size.checked_add(before + behind);
-        let stride = match whole.and_then(|size| size.checked_next_multiple_of(align)) {
+        let total_size = size.checked_add(before + behind);
+        let stride = match total_size.and_then(|size| size.checked_next_multiple_of(align)) {
             Some(stride) if stride <= largest => stride,
             stride => return Err(GeometryError::TooLarge { stride: stride.unwrap_or(usize::MAX) }),
         };
@@ -242,17 +242,17 @@ impl Geometry {
 
     /// Limits a slab to `objects` objects, and reduces the slab's order to what these objects need.
     pub(crate) fn at_most(self, objects: usize) -> Self {
-        let most = objects.clamp(1, self.most as usize);
-        let bytes = self.lead() + most * self.stride() + self.guard();
+        let max_objects = objects.clamp(1, self.most as usize);
+        let bytes = self.lead() + max_objects * self.stride() + self.guard();
         let order = Order::for_bytes(bytes).unwrap_or(self.order);
-        Self { most: most as u32, order: order.min(self.order), ..self }
+        Self { most: max_objects as u32, order: order.min(self.order), ..self }
     }
 
     /// Adds a guard page at the end of each slab, and gives slabs at least four pages, so that guard pages take at
     /// most a quarter of the addresses. A slab of the largest order gets no guard page.
     pub(crate) fn with_guard(self) -> Self {
-        let least = Order::for_bytes(self.lead() + self.stride() + PAGE_SIZE);
-        let (Some(min_order), Some(usual)) = (least, Order::for_bytes(4 * PAGE_SIZE)) else { return self };
+        let min_order = Order::for_bytes(self.lead() + self.stride() + PAGE_SIZE);
+        let (Some(min_order), Some(usual)) = (min_order, Order::for_bytes(4 * PAGE_SIZE)) else { return self };
         let order = self.order.max(usual).max(min_order);
         Self { guard: PAGE_SIZE as u32, order, min_order, ..self }
     }
@@ -312,8 +312,8 @@ impl Geometry {
     /// Number of objects in a slab of `order`.
     pub const fn objects_at(&self, order: Order) -> usize {
         let n = order.bytes().saturating_sub(self.lead() + self.guard()) / self.stride();
-        let most = self.most as usize;
-        if n < most { n } else { most }
+        let max_objects = self.most as usize;
+        if n < max_objects { n } else { max_objects }
     }
     /// Number of unused bytes at the end of a slab of the usual order.
     pub const fn waste(&self) -> usize {
@@ -452,12 +452,12 @@ mod tests {
         /// A limited slab has no more objects than the limit, and no more pages than its objects need.
         #[test]
         fn slab_with_a_limited_object_count_has_no_superfluous_pages(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
-            let whole = Geometry::new(size, 0, &OrderRule::for_cpus(cpus)).unwrap();
-            let few = whole.at_most(most);
-            prop_assert_eq!(few.objects(), most.min(whole.objects()));
-            prop_assert!(few.order() <= whole.order() && few.order() >= few.min_order());
-            prop_assert!(few.order() == few.min_order() || few.objects() * few.stride() > few.order().bytes() / 2);
-            prop_assert!(!few.has_object(few.objects(), few.order()));
+            let unlimited = Geometry::new(size, 0, &OrderRule::for_cpus(cpus)).unwrap();
+            let limited = unlimited.at_most(most);
+            prop_assert_eq!(limited.objects(), most.min(unlimited.objects()));
+            prop_assert!(limited.order() <= unlimited.order() && limited.order() >= limited.min_order());
+            prop_assert!(limited.order() == limited.min_order() || limited.objects() * limited.stride() > limited.order().bytes() / 2);
+            prop_assert!(!limited.has_object(limited.objects(), limited.order()));
         }
 
         #[test]

@@ -123,11 +123,11 @@ impl Slot {
     fn take(&self, from: u32) -> bool {
         // Acquire: pairs with the Release of `give`. Relaxed: after a failed exchange, the thread
         // reads nothing else of the slot.
-        let taken = self.state.compare_exchange(from, BUSY, Acquire, Relaxed).is_ok();
-        if taken {
+        let is_taken = self.state.compare_exchange(from, BUSY, Acquire, Relaxed).is_ok();
+        if is_taken {
             self.hands.with_mut(|_| ());
         }
-        taken
+        is_taken
     }
     fn give(&self, to: u32) {
         self.hands.with_mut(|_| ());
@@ -225,17 +225,17 @@ impl Pool {
         if size == 0 || size > PAGE_SIZE || align > PAGE_SIZE {
             return None;
         }
-        let taken = (0..MAX_TRIED_SLOTS.min(self.slots.len())).find_map(|_| {
+        let taken_slot = (0..MAX_TRIED_SLOTS.min(self.slots.len())).find_map(|_| {
             // Relaxed: the counter only spreads the attempts over the slots.
             let next_slot = self.next_slot.fetch_add(1, Relaxed);
             let slot = next_slot % self.slots.len();
-            let was = [FREED, FREE].into_iter().find(|state| self.slots[slot].take(*state));
-            was.map(|was| (next_slot, slot, was))
+            let state_before = [FREED, FREE].into_iter().find(|state| self.slots[slot].take(*state));
+            state_before.map(|state_before| (next_slot, slot, state_before))
         });
-        let (next_slot, at, was) = taken?;
+        let (next_slot, at, state_before) = taken_slot?;
         let (slot, page) = (&self.slots[at], Self::page(at));
         if !self.region.commit(page.clone()) {
-            slot.give(was);
+            slot.give(state_before);
             return None;
         }
         let last = (PAGE_SIZE - size) & !(align - 1);
@@ -321,11 +321,11 @@ impl Pool {
         self.record_of_slot(slot, slot.state.load(Relaxed) == FREED)
     }
     fn record_of_slot(&self, slot: &Slot, freed: bool) -> SlotRecord {
-        let of = |trace: &Trace| (trace.thread.get(), trace.stack.get());
+        let read_trace = |trace: &Trace| (trace.thread.get(), trace.stack.get());
         SlotRecord {
             begin: self.base() + slot.at.get() as usize,
             size: slot.size.get() as usize,
-            traces: [Some(of(&slot.allocated)), freed.then(|| of(&slot.freed))],
+            traces: [Some(read_trace(&slot.allocated)), freed.then(|| read_trace(&slot.freed))],
         }
     }
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "no faults are told there"))]
@@ -342,17 +342,17 @@ impl Pool {
         }
         // A guard page is between two objects' pages, and the report names the nearer object.
         let page = (address - self.base()) / PAGE_SIZE / 2;
-        let below = page.checked_sub(1);
+        let lower_slot = page.checked_sub(1);
         let distance = |slot: &usize| {
             let object = &self.slots[*slot];
             let begin = self.base() + object.at.get() as usize;
             address.abs_diff(begin).min(address.abs_diff(begin + object.size.get() as usize))
         };
-        let beside = [below, Some(page)].into_iter().flatten().filter(|slot| *slot < self.slots.len());
-        let slot = beside.filter(|slot| state(*slot) != FREE).min_by_key(distance);
+        let adjacent_slots = [lower_slot, Some(page)].into_iter().flatten().filter(|slot| *slot < self.slots.len());
+        let slot = adjacent_slots.filter(|slot| state(*slot) != FREE).min_by_key(distance);
         let what = match slot {
             None => "access to memory that was never allocated",
-            Some(_) if slot == below => "overflow",
+            Some(_) if slot == lower_slot => "overflow",
             Some(_) => "underflow",
         };
         InvalidAccess { what, address, object: slot.map(|slot| self.slot_record(slot)) }
@@ -531,13 +531,13 @@ mod sampled {
             if requested == 0 {
                 return false;
             }
-            let few = samples.wrapping_sub(sampled.get()) * 2 < requested;
+            let has_too_few_samples = samples.wrapping_sub(sampled.get()) * 2 < requested;
             allocated.set(allocations);
             sampled.set(samples);
-            if few {
+            if has_too_few_samples {
                 self.left.set(0);
             }
-            few
+            has_too_few_samples
         }
         /// Random number in `0..n`.
         pub(crate) fn draw(&self, n: usize) -> usize {
@@ -546,11 +546,11 @@ mod sampled {
     }
 
     fn try_box<T>(value: T) -> Option<Box<T>> {
-        let mut one = Vec::new();
-        one.try_reserve_exact(1).ok()?;
-        one.push(value);
+        let mut storage = Vec::new();
+        storage.try_reserve_exact(1).ok()?;
+        storage.push(value);
         // SAFETY: the memory contains one `T`, and has the layout of a box.
-        Some(unsafe { Box::from_raw(Box::into_raw(one.into_boxed_slice()).cast()) })
+        Some(unsafe { Box::from_raw(Box::into_raw(storage.into_boxed_slice()).cast()) })
     }
 
     impl Drop for Guard {
@@ -645,16 +645,16 @@ mod tests {
     #[test]
     fn disabled_guard_takes_no_sample() {
         let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
-        let off = Guard::new(0, 4, Backend::Os, key);
-        assert!((0..9).all(|_| !off.is_due(1)));
-        let far = Guard::new(1 << 20, 4, Backend::Os, key);
-        assert!((0..9).all(|_| !far.is_due(1)), "the first sample must not be early");
+        let disabled = Guard::new(0, 4, Backend::Os, key);
+        assert!((0..9).all(|_| !disabled.is_due(1)));
+        let rarely_sampling = Guard::new(1 << 20, 4, Backend::Os, key);
+        assert!((0..9).all(|_| !rarely_sampling.is_due(1)), "the first sample must not be early");
         let guard = Guard::new(1, 4, Backend::Os, key);
-        let drawn = (0..200).map(|n| {
+        let distances = (0..200).map(|n| {
             guard.end_interval(n * 8);
             guard.draw(5)
         });
-        assert_eq!(drawn.collect::<std::collections::BTreeSet<_>>().len(), 5);
+        assert_eq!(distances.collect::<std::collections::BTreeSet<_>>().len(), 5);
     }
 
     #[test]
@@ -742,9 +742,9 @@ mod tests {
             assert!(pool.free(object.addr().get()).is_ok());
         }
         let slots = |object: &NonNull<u8>| pool.slot_at(object.addr().get()).unwrap();
-        let again: Vec<_> = (0..4).map(|_| slots(&pool.alloc(8, 8).unwrap())).collect();
+        let reused_slots: Vec<_> = (0..4).map(|_| slots(&pool.alloc(8, 8).unwrap())).collect();
         assert!(
-            again.iter().zip(&objects).all(|(again, first)| *again == slots(first)),
+            reused_slots.iter().zip(&objects).all(|(reused_slots, first)| *reused_slots == slots(first)),
             "the slots are used in order"
         );
         assert!(pool.alloc(0, 8).is_none() && pool.alloc(PAGE_SIZE + 1, 8).is_none());

@@ -82,19 +82,19 @@ impl Lists {
     fn add(&mut self, taken: usize) {
         let flags = if self.order() > Order::ZERO { Gfp::COMP } else { Gfp::empty() };
         let slab = self.memory.pages.alloc(self.order(), flags, None).unwrap();
-        let mut out = BTreeSet::new();
+        let mut taken_indices = BTreeSet::new();
         // SAFETY: the block is new, and only this test has it.
         unsafe {
             let new = self.memory.slab(slab);
             assert!(new.set_up(&Operation::new(), self.geometry.objects(), self.constructed));
-            new.alloc_bits(taken, taken > 0, None, |index| assert!(out.insert(index)));
+            new.alloc_bits(taken, taken > 0, None, |index| assert!(taken_indices.insert(index)));
             self.node.add(&Operation::new(), &self.memory, slab).unwrap();
         }
-        let most = if self.is_one_by_one() { 1 } else { self.geometry.objects() };
-        assert_eq!(out.len(), taken.min(most));
-        out.iter().for_each(|&index| self.stamp(ObjectIndex { slab, index }));
-        self.built.insert(slab.get(), out.clone());
-        self.shadow.insert(slab.get(), out);
+        let max_objects = if self.is_one_by_one() { 1 } else { self.geometry.objects() };
+        assert_eq!(taken_indices.len(), taken.min(max_objects));
+        taken_indices.iter().for_each(|&index| self.stamp(ObjectIndex { slab, index }));
+        self.built.insert(slab.get(), taken_indices.clone());
+        self.shadow.insert(slab.get(), taken_indices);
     }
     fn is_one_by_one(&self) -> bool {
         self.constructed == Constructed::OneByOne
@@ -164,9 +164,9 @@ impl Lists {
         }
         // Slabs of more than 16 pages discard their pages in parts.
         let part = (self.order().pages() as usize).div_ceil(16);
-        let whole =
+        let is_aligned_part =
             |page: &usize| (page / part * part..(page / part + 1) * part).all(|page| pages.contains(&page));
-        pages.iter().copied().filter(whole).collect()
+        pages.iter().copied().filter(is_aligned_part).collect()
     }
     fn discard_unused(&mut self, most: u64) {
         let mut all = 0;
@@ -227,8 +227,8 @@ impl Lists {
         let (mut unlisted, mut refused) = (UnlistedSlabs::default(), Vec::new());
         let mut expected = Vec::new();
         for place in places {
-            let out = self.shadow.get_mut(&place.slab.get()).unwrap();
-            if !out.remove(&place.index) {
+            let taken_indices = self.shadow.get_mut(&place.slab.get()).unwrap();
+            if !taken_indices.remove(&place.index) {
                 expected.push(*place);
             }
             if back != FreedState::Constructed {
@@ -254,8 +254,8 @@ impl Lists {
     }
     fn release(&mut self, mut unlisted: UnlistedSlabs) {
         while let Some(slab) = unlisted.pop(&self.memory) {
-            let out = self.shadow.remove(&slab.get()).expect("the slab must be unlisted once");
-            assert!(out.is_empty(), "a slab with allocated objects was freed");
+            let taken_indices = self.shadow.remove(&slab.get()).expect("the slab must be unlisted once");
+            assert!(taken_indices.is_empty(), "a slab with allocated objects was freed");
             self.built.remove(&slab.get());
             self.discarded.remove(&slab.get());
             // SAFETY: `add` allocated the slab with this order, and the slab is on no list.
@@ -288,8 +288,8 @@ impl Lists {
             let free = self.built[slab].difference(&self.shadow[slab]).copied().collect();
             assert_eq!(built, free);
         }
-        let out: usize = self.shadow.values().map(BTreeSet::len).sum();
-        assert_eq!((count.slabs(), count.inuse), (self.shadow.len() as u64, out as u64));
+        let objects_in_use: usize = self.shadow.values().map(BTreeSet::len).sum();
+        assert_eq!((count.slabs(), count.inuse), (self.shadow.len() as u64, objects_in_use as u64));
         assert_eq!(count.objects as usize, self.shadow.len() * self.geometry.objects());
         assert_eq!(count.discarded as usize, self.discarded.values().map(BTreeSet::len).sum::<usize>());
         for (ends, stamp) in self.out().into_iter().map(|place| self.ends(place)) {
@@ -345,10 +345,10 @@ proptest! {
                 ListStep::Take { max } => lists.take(max),
                 ListStep::Destruct => lists.destruct(),
                 ListStep::Give { picks, stay } => {
-                    let mut out = lists.out();
+                    let mut objects_in_use = lists.out();
                     let places: Vec<_> = picks
                         .into_iter()
-                        .map_while(|pick| (!out.is_empty()).then(|| out.swap_remove(pick % out.len())))
+                        .map_while(|pick| (!objects_in_use.is_empty()).then(|| objects_in_use.swap_remove(pick % objects_in_use.len())))
                         .collect();
                     lists.give(&places, if stay { FreedState::Constructed } else { FreedState::Refused });
                 }
@@ -373,7 +373,7 @@ proptest! {
                     let mut unlisted = UnlistedSlabs::default();
                     lists.node.discard_empty(&lists.memory, &mut unlisted);
                     lists.release(unlisted);
-                    prop_assert!(lists.shadow.values().all(|out| !out.is_empty()));
+                    prop_assert!(lists.shadow.values().all(|objects_in_use| !objects_in_use.is_empty()));
                 }
                 ListStep::DiscardUnused { most } => {
                     if !lists.is_one_by_one() {
@@ -396,8 +396,8 @@ fn node_frees_empty_slabs_beyond_min_partial() {
             lists.out().chunks(objects).for_each(|slab| lists.give(slab, FreedState::Constructed));
             lists.check();
             let count = lists.node.count();
-            let kept = (min_partial + 1).saturating_sub(objects).min(4) as u64;
-            assert_eq!((count.empty, count.slabs()), (kept, kept), "{min_partial} with {objects} objects");
+            let kept_slabs = (min_partial + 1).saturating_sub(objects).min(4) as u64;
+            assert_eq!((count.empty, count.slabs()), (kept_slabs, kept_slabs), "{min_partial} with {objects} objects");
         }
     }
 }
@@ -470,8 +470,8 @@ fn counts_of_the_nodes_sum_to_the_count_of_the_cache() {
         inuse: 5 * n,
         discarded: 6 * n,
     });
-    let both = NodeCount { full: 11, partial: 22, empty: 33, objects: 44, inuse: 55, discarded: 66 };
-    assert_eq!((one + ten, both.slabs()), (both, 66));
+    let total = NodeCount { full: 11, partial: 22, empty: 33, objects: 44, inuse: 55, discarded: 66 };
+    assert_eq!((one + ten, total.slabs()), (total, 66));
 }
 
 // ---- caches and memory on simulated CPUs ----

@@ -101,8 +101,8 @@ pub(crate) fn execute<M: Memory>(
             _,
         ) => replies.error(format_args!("ERR wrong arguments for '{}'", name.escape_ascii())),
         _ => {
-            let shown = &request[0][..request[0].len().min(64)];
-            replies.error(format_args!("ERR unknown command '{}'", shown.escape_ascii()))
+            let shown_name = &request[0][..request[0].len().min(64)];
+            replies.error(format_args!("ERR unknown command '{}'", shown_name.escape_ascii()))
         }
     }?;
     Ok(NextAction::GoOn)

@@ -53,7 +53,7 @@ impl<M: Memory> Connection<M> {
             if input.is_empty() {
                 return Ok(AnswerResult::All);
             }
-            let then = match self.parser.next(input.bytes()) {
+            let next_step = match self.parser.next(input.bytes()) {
                 Ok(None) => return Ok(AnswerResult::All),
                 Ok(Some(request)) => execute(store, request, &mut replies),
                 Err(Failure::Malformed(why)) => {
@@ -61,7 +61,7 @@ impl<M: Memory> Connection<M> {
                 }
                 Err(Failure::OutOfMemory) => Err(super::store::OutOfMemory),
             };
-            match then {
+            match next_step {
                 Ok(NextAction::GoOn) => {}
                 Ok(NextAction::Close) => return Ok(AnswerResult::Last),
                 Err(_) => return Err(io::ErrorKind::OutOfMemory.into()),

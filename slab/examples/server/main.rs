@@ -75,9 +75,9 @@ pub(crate) fn main() -> ExitCode {
     let result = match options.memory {
         Source::Uslab => {
             let limit = options.max_memory.map(|mib| mib as usize * (1 << 20));
-            let as_asked =
+            let with_options =
                 |config| Config { slab_debug: options.slab_debug.clone().unwrap_or_default(), ..config };
-            Caches::new(limit, options.max_clients, as_asked).and_then(|caches| run(caches, &options))
+            Caches::new(limit, options.max_clients, with_options).and_then(|caches| run(caches, &options))
         }
         Source::Box
             if options.max_memory.is_some()

@@ -167,13 +167,13 @@ impl<A: Allocator> Parser<A> {
 
     /// Returns the next line without its line end.
     fn next_line<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<&'b [u8]>, Malformed> {
-        let rest = &bytes[self.at..];
-        match rest.iter().take(MAX_LINE).position(|byte| *byte == b'\n') {
+        let remaining = &bytes[self.at..];
+        match remaining.iter().take(MAX_LINE).position(|byte| *byte == b'\n') {
             Some(end) => {
                 self.at += end + 1;
-                Ok(Some(rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end])))
+                Ok(Some(remaining[..end].strip_suffix(b"\r").unwrap_or(&remaining[..end])))
             }
-            None if rest.len() < MAX_LINE => Ok(None),
+            None if remaining.len() < MAX_LINE => Ok(None),
             None => Err(Malformed::LongLine),
         }
     }

@@ -62,13 +62,13 @@ impl OperatorDefinition {
     /// Returns the definition in C++'s library, even if `dlopen` loaded that library for a part of the program.
     fn next_definition(&self) -> NonNull<c_void> {
         let next = find_symbol(libc::RTLD_NEXT, self.name);
-        let of_library = |name: &&CStr| {
+        let is_library = |name: &&CStr| {
             // SAFETY: the name ends in a NUL, and the call loads no library.
             let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
             NonNull::new(library).and_then(|library| find_symbol(library.as_ptr(), self.name))
         };
         let libraries = || [c"libstdc++.so.6", c"libc++abi.so.1", c"libc++.so.1"];
-        next.or_else(|| libraries().iter().find_map(of_library)).unwrap_or_else(|| std::process::abort())
+        next.or_else(|| libraries().iter().find_map(is_library)).unwrap_or_else(|| std::process::abort())
     }
 }
 

@@ -127,10 +127,10 @@ fn run(dump: Dump) {
         // SAFETY: the semaphore was initialised before this thread started. If the clock cannot be read, the time
         // is in the past.
         let woken = unsafe {
-            let mut until = core::mem::zeroed::<libc::timespec>();
-            libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until);
-            until.tv_sec += 1;
-            libc::sem_timedwait(dump_semaphore(), &raw const until)
+            let mut deadline = core::mem::zeroed::<libc::timespec>();
+            libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut deadline);
+            deadline.tv_sec += 1;
+            libc::sem_timedwait(dump_semaphore(), &raw const deadline)
         };
         if woken == 0 {
             if let Err(error) = write(&numbered_path(dump.file, number)) {
@@ -194,8 +194,8 @@ fn module_start(code: *const ()) -> Option<*mut core::ffi::c_void> {
 fn writer_for(file: &Path) -> Result<DumpWriter> {
     let profile = || match Uslab.profile() {
         mut profile if profile.rate > 0 => {
-            let own = module_start(writer_for as *const ());
-            let is_own = |at| module_start(core::ptr::with_exposed_provenance(at)) == own;
+            let own_module = module_start(writer_for as *const ());
+            let is_own = |at| module_start(core::ptr::with_exposed_provenance(at)) == own_module;
             profile.samples.iter_mut().for_each(|sample| sample.stack = sample.stack.skip(is_own));
             Ok(profile)
         }

@@ -54,7 +54,7 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_voi
         "jmp 3b",
         real = sym REAL_DLOPEN,
         keep = const !libc::RTLD_DEEPBIND,
-        find = sym find,
+        find = sym find_dlopen,
     )
 }
 
@@ -66,8 +66,8 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_voi
 #[cfg(not(target_arch = "x86_64"))]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
-    let known = REAL_DLOPEN.load(Relaxed);
-    let real = if known.is_null() { find_dlopen() } else { known };
+    let found = REAL_DLOPEN.load(Relaxed);
+    let real = if found.is_null() { find_dlopen() } else { found };
     // SAFETY: the C library's function of that name has this type.
     let real: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void =
         unsafe { core::mem::transmute(real) };

@@ -213,10 +213,10 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
 
 fn recorder() -> Option<&'static Recorder> {
     // Acquire: pairs with the Release that publishes the recorder's page.
-    let known = RECORDER.load(Acquire);
+    let current = RECORDER.load(Acquire);
     // SAFETY: the pointer is null, or its target is never unmapped. All zeros is a valid recorder.
-    if let Some(known) = unsafe { known.as_ref() } {
-        return Some(known);
+    if let Some(current) = unsafe { current.as_ref() } {
+        return Some(current);
     }
     let page = map(size_of::<Recorder>(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).ok()?;
     let page = page.cast::<Recorder>();
@@ -244,17 +244,17 @@ impl Recorder {
             Some(found) => (found.name, found.length),
             None => absolute_path(requested_path).map_err(too_long)?,
         };
-        let mut taken = 0;
+        let mut number = 0;
         let descriptor = loop {
-            append_number(&mut name, length, process, taken).map_err(too_long)?;
+            append_number(&mut name, length, process, number).map_err(too_long)?;
             match open(&name, libc::O_CREAT | libc::O_EXCL) {
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => taken += 1,
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => number += 1,
                 opened => break opened?,
             }
         };
-        let most = limit.saturating_sub(HEADER * WORD) / (RECORD * WORD);
+        let max_records = limit.saturating_sub(HEADER * WORD) / (RECORD * WORD);
         let status = descriptor.status()?;
-        let file = self.map(&descriptor, (HEADER + most * RECORD) * WORD).inspect_err(|_| {
+        let file = self.map(&descriptor, (HEADER + max_records * RECORD) * WORD).inspect_err(|_| {
             // SAFETY: the name ends in a NUL.
             unsafe { libc::unlink(name.as_ptr().cast()) };
         })?;
@@ -267,7 +267,7 @@ impl Recorder {
             word_at(file, at).store(value.to_le(), Relaxed);
         }
         // Relaxed: the number is published with the file.
-        self.most.store(most as u64, Relaxed);
+        self.most.store(max_records as u64, Relaxed);
         // SAFETY: only this thread makes a file, and no thread grows it yet.
         unsafe { FILE_NAME.put(FormatFound { name, length, device: status.st_dev, inode: status.st_ino }) };
         Ok(file)
@@ -275,12 +275,12 @@ impl Recorder {
 
     /// Maps a new file, which only this process uses.
     fn map(&self, descriptor: &Descriptor, bytes: usize) -> Result<*mut AtomicU64> {
-        let own = core::ptr::from_ref(self).cast_mut();
+        let recorder = core::ptr::from_ref(self).cast_mut();
         descriptor.extend(0, HEADER * WORD)?;
         let file = map(bytes, libc::MAP_SHARED, descriptor.0)?;
         // SAFETY: only the recorder and the file use these pages.
         let advised = unsafe {
-            libc::madvise(own.cast(), size_of::<Self>(), libc::MADV_WIPEONFORK) == 0
+            libc::madvise(recorder.cast(), size_of::<Self>(), libc::MADV_WIPEONFORK) == 0
                 && libc::madvise(file, bytes, libc::MADV_DONTFORK) == 0
         };
         if advised { Ok(file.cast()) } else { Err(Error::last_os_error()) }
@@ -291,22 +291,22 @@ impl Recorder {
     #[cold]
     fn grow(&self, file: *mut AtomicU64, place: u64) -> bool {
         // Relaxed: the header has the number of lost records.
-        let most = self.most.load(Relaxed);
-        if place >= most {
+        let max_records = self.most.load(Relaxed);
+        if place >= max_records {
             return false;
         }
         let errno = Errno::last_raw();
         // Acquire: if another thread was first, pairs with the Release below.
-        let has = word_at(file, ROOM).load(Acquire);
-        if place < has {
+        let room_before = word_at(file, ROOM).load(Acquire);
+        if place < room_before {
             return true;
         }
-        let room = most.min(place + place.clamp(MIN_GROWTH, MAX_GROWTH));
-        let [from, to] = [has, room].map(|records| (HEADER + records as usize * RECORD) * WORD);
+        let room = max_records.min(place + place.clamp(MIN_GROWTH, MAX_GROWTH));
+        let [from, to] = [room_before, room].map(|records| (HEADER + records as usize * RECORD) * WORD);
         // SAFETY: `FILE_NAME` was written before the file was published, and is not written again in this process.
         let grown = unsafe { FILE_NAME.get() }.is_some_and(|found| {
-            let again = open(&found.name, 0);
-            again
+            let reopened = open(&found.name, 0);
+            reopened
                 .is_ok_and(|descriptor| descriptor.is_same_file(found) && descriptor.extend(from, to).is_ok())
         });
         if grown {
@@ -315,7 +315,7 @@ impl Recorder {
         } else {
             // Relaxed: the number is a hint. If the file could not grow, later calls do not try
             // again.
-            self.most.fetch_min(has, Relaxed);
+            self.most.fetch_min(room, Relaxed);
         }
         Errno::set_raw(errno);
         grown
@@ -329,15 +329,15 @@ impl Recorder {
 /// Returns an error if the name is too long.
 fn absolute_path(file: &[u8]) -> Result<(FileName, usize)> {
     let mut name = [0; _];
-    let mut rest = &mut name[..];
+    let mut remaining = &mut name[..];
     // SAFETY: the buffer has this many bytes.
-    if !file.starts_with(b"/") && !unsafe { libc::getcwd(rest.as_mut_ptr().cast(), rest.len()) }.is_null() {
-        let length = rest.iter().position(|byte| *byte == 0).unwrap_or(0);
-        rest = &mut rest[length..];
-        rest.write_all(b"/")?;
+    if !file.starts_with(b"/") && !unsafe { libc::getcwd(remaining.as_mut_ptr().cast(), remaining.len()) }.is_null() {
+        let length = remaining.iter().position(|byte| *byte == 0).unwrap_or(0);
+        remaining = &mut remaining[length..];
+        remaining.write_all(b"/")?;
     }
-    rest.write_all(file)?;
-    let length = size_of::<FileName>() - rest.len();
+    remaining.write_all(file)?;
+    let length = size_of::<FileName>() - remaining.len();
     Ok((name, length))
 }
 
@@ -347,14 +347,14 @@ fn absolute_path(file: &[u8]) -> Result<(FileName, usize)> {
 /// # Errors
 /// Returns an error if the name is too long.
 fn append_number(name: &mut FileName, length: usize, process: u32, number: u32) -> Result<()> {
-    let mut rest = &mut name[length..];
+    let mut remaining = &mut name[length..];
     match number {
         0 => {}
-        1 => write!(rest, ".{process}")?,
-        _ => write!(rest, ".{process}.{number}")?,
+        1 => write!(remaining, ".{process}")?,
+        _ => write!(remaining, ".{process}.{number}")?,
     }
     // A NUL follows the name.
-    rest.write_all(&[0])
+    remaining.write_all(&[0])
 }
 
 struct Descriptor(c_int);

@@ -129,10 +129,10 @@ const M_MMAP_THRESHOLD: c_int = -3;
 /// parameters that glibc refuses. `mallopt` changes nothing, because there are no bins, arenas or thresholds.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
-    let taken = match parameter {
+    let is_accepted = match parameter {
         M_MXFAST => (0..=80 * size_of::<usize>() as c_int / 4).contains(&value),
         M_MMAP_THRESHOLD => (0..=32 << 20).contains(&value),
         _ => true,
     };
-    c_int::from(taken)
+    c_int::from(is_accepted)
 }

@@ -205,8 +205,8 @@ impl Cache {
     fn guard_sample(&self, size: usize) -> Option<NonNull<u8>> {
         let guard = &self.core.guard;
         // While a profile runs, each allocation takes this path.
-        let one = || if self.core.profiler.runs() { 1 } else { self.max_allocs_per_miss() };
-        let due = self.config.guarded && guard.is_due(one());
+        let allocations = || if self.core.profiler.runs() { 1 } else { self.max_allocs_per_miss() };
+        let due = self.config.guarded && guard.is_due(allocations());
         if due { guard.alloc(size, self.geometry().align()) } else { None }
     }
     /// Allocates from the depot or a slab; the caller has already reported the object to the profile.
@@ -264,18 +264,18 @@ impl Cache {
             let mut places = room.iter_mut();
             let max = places.len().min(BULK_BATCH);
             let op = &self.operation(OperationKind::Alloc);
-            let taken = source.fill(op, node, max, |object| {
+            let taken_objects = source.fill(op, node, max, |object| {
                 if let Some(place) = places.next() {
                     *place = Some(object.0);
                 }
             });
-            self.counts.direct_allocs.add(taken as u64);
-            self.counts.direct_paths.add(op.path(), taken as u64);
-            for place in room.iter_mut().take(taken) {
+            self.counts.direct_allocs.add(taken_objects as u64);
+            self.counts.direct_paths.add(op.path(), taken_objects as u64);
+            for place in room.iter_mut().take(taken_objects) {
                 *place = place.map(|object| self.hand_out(Object(object), gfp));
             }
-            filling.got += taken;
-            if taken == 0 {
+            filling.got += taken_objects;
+            if taken_objects == 0 {
                 let object = self.alloc_elsewhere(op, &source, node)?;
                 filling.put(self.hand_out(object, gfp));
             }
@@ -293,10 +293,10 @@ impl Cache {
         node: u32,
     ) -> Result<Object, AllocError> {
         let nodes = self.core.memory.pages.nodes();
-        let tried = if source.gfp.contains(Gfp::THIS_NODE) { 1 } else { nodes };
-        let again =
-            |source: &SlabSupplier<'_>| (0..tried).find_map(|i| self.alloc_direct(op, source, (node + i) % nodes));
-        let result = self.reclaim(op, source, source.error(), again);
+        let tried_nodes = if source.gfp.contains(Gfp::THIS_NODE) { 1 } else { nodes };
+        let retry =
+            |source: &SlabSupplier<'_>| (0..tried_nodes).find_map(|i| self.alloc_direct(op, source, (node + i) % nodes));
+        let result = self.reclaim(op, source, source.error(), retry);
         if let Ok(object) = result
             && self.node_of(object) != node
         {
@@ -311,36 +311,36 @@ impl Cache {
         op: &Operation,
         source: &SlabSupplier<'_>,
         error: AllocError,
-        again: impl Fn(&SlabSupplier<'_>) -> Option<Object>,
+        retry: impl Fn(&SlabSupplier<'_>) -> Option<Object>,
     ) -> Result<Object, AllocError> {
-        let again = || again(source).ok_or_else(|| source.error());
+        let retry = || retry(source).ok_or_else(|| source.error());
         let mut result = Err(error);
         if self.core.memory.pages.nodes() > 1 {
-            result = again();
+            result = retry();
         }
         // Flush this cache's objects from other CPUs and from depots.
         if result.is_err() && self.config.per_cpu.holds() {
             self.shrink_magazines();
             self.flush_all(op);
-            result = again();
+            result = retry();
         }
         // Free unused memory of the account's other caches, and objects that their shrinkers can free.
         if let Some(account) = &self.config.account
             && matches!(result, Err(AllocError::AccountLimit { .. }))
         {
-            let again = || {
+            let retry = || {
                 self.core.shrink_account(op, account);
-                again()
+                retry()
             };
-            result = self.core.of_account(account).fold(again(), |result, cache| {
-                self.core.shrink_until(source.gfp, Some(&cache), again, result)
+            result = self.core.of_account(account).fold(retry(), |result, cache| {
+                self.core.shrink_until(source.gfp, Some(&cache), retry, result)
             });
         }
         // Free unused memory of other caches.
         if matches!(result, Err(AllocError::Memory(_))) && self.reclaim_others(op) > 0 {
-            result = again();
+            result = retry();
         }
-        self.run_shrinkers(op, source.gfp, result, again)
+        self.run_shrinkers(op, source.gfp, result, retry)
     }
 
     fn run_shrinkers<T>(
@@ -348,23 +348,23 @@ impl Cache {
         op: &Operation,
         gfp: Gfp,
         result: Result<T, AllocError>,
-        again: impl Fn() -> Result<T, AllocError>,
+        retry: impl Fn() -> Result<T, AllocError>,
     ) -> Result<T, AllocError> {
         let limited = match result {
             Err(AllocError::CacheLimit { .. } | AllocError::HeldLimit { .. }) => Some(self),
             Err(AllocError::Memory(_)) => None,
             done => return done,
         };
-        let again = || {
+        let retry = || {
             // The objects that the shrinkers freed are in magazines, from which they must be
             // flushed.
             match limited {
                 Some(cache) => cache.flush_all(op),
                 None => self.core.shrink(op),
             };
-            again()
+            retry()
         };
-        self.core.shrink_until(gfp, limited, again, result)
+        self.core.shrink_until(gfp, limited, retry, result)
     }
 
     fn reclaim_others(&self, op: &Operation) -> usize {
@@ -460,11 +460,11 @@ impl Cache {
             let (op, max) =
                 (&self.operation(OperationKind::Alloc), (end - reserving.objects.len()).min(BULK_BATCH));
             let before = reserving.objects.len();
-            let taken = source.fill(op, node, max, |object| reserving.objects.push(object.0));
+            let taken_objects = source.fill(op, node, max, |object| reserving.objects.push(object.0));
             reserving.objects[before..].iter().for_each(|object| self.profile(Object(*object)));
-            self.counts.direct_allocs.add(taken as u64);
-            self.counts.direct_paths.add(op.path(), taken as u64);
-            if taken == 0 {
+            self.counts.direct_allocs.add(taken_objects as u64);
+            self.counts.direct_paths.add(op.path(), taken_objects as u64);
+            if taken_objects == 0 {
                 let object = self.alloc_elsewhere(op, &source, node)?;
                 self.profile(object);
                 reserving.objects.push(object.0);

@@ -102,8 +102,8 @@ impl Core {
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, StartError> {
         let (cpus, backend, faults) = (config.pages.cpus, config.pages.backend, config.pages.faults.clone());
         let huge_pages = config.pages.huge_pages;
-        let beside = (SlabMemory::PAGE_BYTES, Huge::TABLE_BYTES);
-        let mut pages = PageAllocator::new(PageConfig { beside, ..config.pages })?;
+        let side_table_sizes = (SlabMemory::PAGE_BYTES, Huge::TABLE_BYTES);
+        let mut pages = PageAllocator::new(PageConfig { side_table_sizes, ..config.pages })?;
         let mut addresses = pages.take_addresses();
         let mappings =
             (config.harden.is_on() && !MODEL).then(|| number(&["/proc/sys/vm/max_map_count"])).flatten();
@@ -223,21 +223,21 @@ impl Core {
 
     /// Returns the tags, and the tag for one more checked cache; `None` if memory is short.
     pub(crate) fn new_tag(&self) -> Option<(Arc<Tags>, u8)> {
-        let mut made = None;
-        let none = self.tags.lock().0.is_none();
-        if none {
+        let mut new_tags = None;
+        let has_none = self.tags.lock().0.is_none();
+        if has_none {
             // Tags are made with no lock held.
             let pages = &self.memory.pages;
             let range = pages.address(uslab_buddy::Pfn::new(0));
             let (most, apart) = (pages.most_pages(), pages.required_spacing());
-            made = Some(Arc::new(Tags::new(range, most, apart, self.backend, &self.faults)?));
+            new_tags = Some(Arc::new(Tags::new(range, most, apart, self.backend, &self.faults)?));
         }
-        let mut kept = self.tags.lock();
-        let tags = match (&kept.0, made) {
+        let mut shared_tags = self.tags.lock();
+        let tags = match (&shared_tags.0, new_tags) {
             (Some(tags), _) => tags.clone(),
-            (None, made) => kept.0.insert(made?).clone(),
+            (None, new_tags) => shared_tags.0.insert(new_tags?).clone(),
         };
-        let tag = next_tag(&mut kept.1);
+        let tag = next_tag(&mut shared_tags.1);
         Some((tags, tag))
     }
 
@@ -249,13 +249,13 @@ impl Core {
         &self,
         rate: usize,
         seed: Option<u64>,
-        own: bool,
+        separate_memory: bool,
     ) -> Result<(), NotStarted> {
         // If some pages have no addresses, sized frees may mistake foreign addresses for pages.
-        let own = own && !self.memory.pages.has_unmapped_pages();
-        let own = own.then_some(|| SampleMemory::new(self.backend, &self.faults));
+        let separate_memory = separate_memory && !self.memory.pages.has_unmapped_pages();
+        let separate_memory = separate_memory.then_some(|| SampleMemory::new(self.backend, &self.faults));
         self.profiler
-            .start(rate, seed, own, |with_frees| self.memory.pages.tables().close_inlined(with_frees))
+            .start(rate, seed, separate_memory, |with_frees| self.memory.pages.tables().close_inlined(with_frees))
     }
     pub(crate) fn stop_profile(&self) -> bool {
         self.profiler.stop(|| self.memory.pages.tables().open_inlined())

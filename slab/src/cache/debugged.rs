@@ -143,15 +143,15 @@ impl Cache {
     /// `false` if the object is smaller than `size` or not watched.
     pub(crate) fn resize_watched(&self, object: NonNull<u8>, size: usize, zero: bool) -> bool {
         let Some((checked, debugged)) = self.debugged() else { return false };
-        let fits = (1..=self.geometry().object_size()).contains(&size);
-        let place = self.place(Object(object)).ok().filter(|_| fits && self.is_zoned());
-        let out = checked.tags.is_out(object, checked.tag);
+        let is_valid_size = (1..=self.geometry().object_size()).contains(&size);
+        let place = self.place(Object(object)).ok().filter(|_| is_valid_size && self.is_zoned());
+        let is_in_use = checked.tags.is_out(object, checked.tag);
         let Some((place, record)) =
             place.and_then(|place| Some((place, self.record(checked, debugged, place)?)))
         else {
             return false;
         };
-        if out {
+        if is_in_use {
             let old = record.size();
             // SAFETY: the caller is the object's user.
             unsafe {
@@ -160,7 +160,7 @@ impl Cache {
             }
             record.set_size(size);
         }
-        out
+        is_in_use
     }
     pub(crate) fn is_zoned(&self) -> bool {
         self.geometry().lead() > 0
@@ -309,13 +309,13 @@ impl Cache {
             let expected = many(&self.count()) as usize;
             let mut found = Vec::with_capacity(expected + expected / 8 + BULK_BATCH);
             let mut all = true;
-            let mut put = |one| match found.len() < found.capacity() {
+            let mut push_result = |one| match found.len() < found.capacity() {
                 true => found.push(one),
                 false => all = false,
             };
             for node in self.nodes() {
                 node.walk(memory, |slab, _, _, _| {
-                    each(slab, memory.frames().frame(slab).state().order(), &mut put);
+                    each(slab, memory.frames().frame(slab).state().order(), &mut push_result);
                 });
             }
             if all {

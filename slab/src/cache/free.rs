@@ -116,14 +116,14 @@ impl Cache {
     /// last; a second push of that object misses the inlined path. Caches with a free hook detect more double frees,
     /// and models watch each object.
     fn is_freed_again(&self, object: NonNull<u8>) -> bool {
-        let again = !MODEL
+        let is_poisoned_free = !MODEL
             && !self.has_free_hook
             && self.config.per_cpu.has_on_top(&EmptySupplier(self), Object(object));
-        if again {
+        if is_poisoned_free {
             let index = self.place(Object(object)).ok().map(|place| place.index);
             self.refuse(CorruptionKind::DoubleFree, object, index);
         }
-        again
+        is_poisoned_free
     }
 
     /// Reports a free to models, which watch the owner of each object. If a free hook must run
@@ -373,9 +373,9 @@ impl Cache {
         let memory = &self.core.memory;
         let slab = memory.frames().frame(memory.pages.pfn_of(address.as_ptr())?).head();
         let geometry = self.geometry();
-        let inside =
+        let offset =
             (memory.pages.offset_from(slab, address.as_ptr()) as usize).checked_sub(geometry.lead())?;
-        let index = inside / geometry.stride();
+        let index = offset / geometry.stride();
         let order = memory.frames().frame(slab).state().order();
         geometry.has_object(index, order).then_some(ObjectIndex { slab, index })
     }
@@ -413,11 +413,11 @@ impl Core {
         let Some(pfn) = self.memory.pages.pfn_of(memory.as_ptr()) else { return false };
         let frame = self.memory.frames().frame(pfn);
         let Some(cache) = self.cache_of(frame.owner()) else { return false };
-        let begins = cache.begins_object(self.memory.pages.offset_from(frame.head(), memory.as_ptr()));
-        if begins {
+        let is_start = cache.begins_object(self.memory.pages.offset_from(frame.head(), memory.as_ptr()));
+        if is_start {
             // SAFETY: by contract, the caller may free `memory`, which is an object of this cache.
             unsafe { Cache::free_without_handle(NonNull::from(cache), memory) };
         }
-        begins
+        is_start
     }
 }

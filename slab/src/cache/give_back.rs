@@ -187,7 +187,7 @@ mod tests {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let caches = [(); 2].map(|()| Arc::new(Mutex::new(Weak::<KmemCache>::new())));
         let begun = Arc::new([(); 2].map(|()| AtomicBool::new(false)));
-        let made = [0, 1].map(|n| {
+        let built_caches = [0, 1].map(|n| {
             let (other, begun) = (caches[1 - n].clone(), begun.clone());
             let builder = KmemCache::builder("destroys", 64).dtor(move |_| {
                 begun[n].store(true, Relaxed);
@@ -202,8 +202,8 @@ mod tests {
             drop(cache.alloc_block(Gfp::KERNEL).unwrap());
             cache
         });
-        std::thread::scope(|scope| made.iter().for_each(|cache| _ = scope.spawn(|| cache.shrink())));
-        made.iter().for_each(|cache| cache.destroy().unwrap());
+        std::thread::scope(|scope| built_caches.iter().for_each(|cache| _ = scope.spawn(|| cache.shrink())));
+        built_caches.iter().for_each(|cache| cache.destroy().unwrap());
         assert_eq!(subsystem.check().unwrap().slabs, 0);
     }
 }

@@ -222,8 +222,8 @@ impl KmemCacheBuilder {
         }))
     }
     fn hooks_mut(&mut self) -> &mut Hooks {
-        let nothing = || Hooks { construct: Hook::new(Box::new(|_| true)), destruct: None, reset: None };
-        self.hooks.get_or_insert_with(nothing)
+        let no_hooks = || Hooks { construct: Hook::new(Box::new(|_| true)), destruct: None, reset: None };
+        self.hooks.get_or_insert_with(no_hooks)
     }
     pub(crate) fn hooks(mut self, hooks: Hooks) -> Self {
         self.hooks = Some(hooks);
@@ -395,13 +395,13 @@ impl KmemCacheBuilder {
             return Err(CacheError::Account);
         }
         let mut harden = self.harden.unwrap_or(core.harden);
-        let mut asked = self.debug | core.slab_debug.of(&self.name);
+        let mut requested_debug = self.debug | core.slab_debug.of(&self.name);
         if self.no_access {
             // Objects without memory cannot be checked.
-            asked -= SlabDebug::RED_ZONE | SlabDebug::POISON;
+            requested_debug -= SlabDebug::RED_ZONE | SlabDebug::POISON;
         }
         let checks = harden.is_on() || self.check_frees.unwrap_or(core.check_frees);
-        let debug = (asked | if checks { SlabDebug::CHECKS } else { SlabDebug::empty() }).complete();
+        let debug = (requested_debug | if checks { SlabDebug::CHECKS } else { SlabDebug::empty() }).complete();
         let align = if MODEL { self.align.max(SPACING) } else { self.align };
         let max_order = core.rule.max_order.max(self.max_order.unwrap_or(0));
         let rule = OrderRule { max_order, ..core.rule };

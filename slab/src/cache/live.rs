@@ -182,9 +182,9 @@ mod tests {
             let subsystem = Subsystem::new(Config::default()).unwrap();
             let cache = KmemCache::builder("live", size).build_in(&subsystem).unwrap();
             assert!(cache.live().is_empty() && cache.live().iter().next().is_none());
-            let one = cache.alloc_block(Gfp::KERNEL).unwrap();
-            assert!(cache.live().iter().eq([one.address()]));
-            drop(one);
+            let single_block = cache.alloc_block(Gfp::KERNEL).unwrap();
+            assert!(cache.live().iter().eq([single_block.address()]));
+            drop(single_block);
             let mut blocks = cache.alloc_blocks(Gfp::KERNEL, objects).unwrap();
             for keep in [objects, objects / 2, 100, 3, 0] {
                 let mut n = 0;
@@ -194,18 +194,18 @@ mod tests {
                 });
                 let expected: BTreeSet<_> = blocks.iter().map(|block| block.address()).collect();
                 let live = cache.live();
-                let walked: Vec<_> = live.iter().collect();
+                let visited_objects: Vec<_> = live.iter().collect();
                 assert_eq!((live.len(), live.is_empty()), (expected.len(), expected.is_empty()));
-                assert_eq!(walked.len(), expected.len(), "{size} bytes: each object is visited once");
-                assert_eq!(walked.iter().copied().collect::<BTreeSet<_>>(), expected);
+                assert_eq!(visited_objects.len(), expected.len(), "{size} bytes: each object is visited once");
+                assert_eq!(visited_objects.iter().copied().collect::<BTreeSet<_>>(), expected);
                 // `fold` continues where `next` stopped.
                 let runs: Vec<_> = live.runs().collect();
                 assert!(runs.iter().all(|(_, count)| (1..=64).contains(count)));
                 for taken in [0, 1, 2, 5, runs.len()] {
                     let mut walk = live.runs();
-                    let mut both: Vec<_> = walk.by_ref().take(taken).collect();
-                    walk.for_each(|run| both.push(run));
-                    assert_eq!(both, runs, "{size} bytes, {taken} by one");
+                    let mut visited_runs: Vec<_> = walk.by_ref().take(taken).collect();
+                    walk.for_each(|run| visited_runs.push(run));
+                    assert_eq!(visited_runs, runs, "{size} bytes, {taken} by one");
                 }
             }
         }
@@ -217,8 +217,8 @@ mod tests {
         let cache = KmemCache::builder("live", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let blocks = cache.alloc_blocks(Gfp::KERNEL, 10).unwrap();
         let live = cache.live();
-        let more: Vec<_> = live.iter().map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-        assert_eq!((live.len(), more.len(), cache.live().len()), (10, 10, 20));
+        let new_blocks: Vec<_> = live.iter().map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+        assert_eq!((live.len(), new_blocks.len(), cache.live().len()), (10, 10, 20));
         drop(blocks);
         assert_eq!((live.len(), cache.live().len()), (10, 10), "the cache is unchanged");
     }

@@ -151,13 +151,13 @@ mod tests {
         let pool = Mempool::new(cache, 5).unwrap();
         let others: Vec<_> = std::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
         for _ in 0..3 {
-            let mut mine: Vec<_> = (0..5).map(|_| pool.alloc_block(Gfp::ZERO).unwrap()).collect();
+            let mut blocks: Vec<_> = (0..5).map(|_| pool.alloc_block(Gfp::ZERO).unwrap()).collect();
             assert_eq!((pool.reserve(), pool.alloc_block(Gfp::KERNEL).is_err()), ((0, 5), true));
-            assert!(mine.iter().all(|block| block.bytes().iter().all(|byte| *byte == 0)));
-            mine.iter_mut().for_each(|block| block.bytes_mut().fill(7));
-            drop(mine.pop());
+            assert!(blocks.iter().all(|block| block.bytes().iter().all(|byte| *byte == 0)));
+            blocks.iter_mut().for_each(|block| block.bytes_mut().fill(7));
+            drop(blocks.pop());
             assert_eq!(pool.reserve(), (1, 5));
-            drop(mine);
+            drop(blocks);
             assert_eq!(pool.reserve(), (5, 5));
         }
         drop(others);

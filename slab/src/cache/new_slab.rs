@@ -57,11 +57,11 @@ impl<'a> NewSlab<'a> {
     }
 
     fn with_pages(mut self, node: u32, gfp: Gfp) -> Result<Self, Refusal> {
-        let wanted = self.cache.geometry().order();
+        let usual_order = self.cache.geometry().order();
         let (slab, order) = self.cache.pages(self.op, node, gfp)?;
         self.slab = Some((slab, order));
-        if order < wanted {
-            self.cache.uncharge_account(wanted.bytes() - order.bytes());
+        if order < usual_order {
+            self.cache.uncharge_account(usual_order.bytes() - order.bytes());
         }
         Ok(self)
     }
@@ -80,9 +80,9 @@ impl<'a> NewSlab<'a> {
                 unsafe { hardened.prepare(cache.object(ObjectIndex { slab, index }).0) };
             }
         }
-        let known = set_up && cache.record_owner(slab, order) && cache.record_class(op, slab, order);
+        let is_recorded = set_up && cache.record_owner(slab, order) && cache.record_class(op, slab, order);
         // Caches with a known page class have no constructor and hide no slab, so no later stage fails for them.
-        if known && cache.restrict_access(slab, order) { Ok(self) } else { Err(AllocError::SideTable.into()) }
+        if is_recorded && cache.restrict_access(slab, order) { Ok(self) } else { Err(AllocError::SideTable.into()) }
     }
 
     /// Takes as many objects as the slice `taken` has places, writes their indices to the slice, and returns their
@@ -116,7 +116,7 @@ impl<'a> NewSlab<'a> {
     }
 
     /// Puts the slab on its node's list; the `taken` objects are in use.
-    fn publish(mut self, taken: &[u16]) -> Result<Pfn, Refusal> {
+    fn publish(mut self, indices: &[u16]) -> Result<Pfn, Refusal> {
         let (cache, op, memory) = (self.cache, self.op, &self.cache.core.memory);
         let Some((slab, order)) = self.slab.take() else { return Err(AllocError::SideTable.into()) };
         // From here on the drop undoes no stage.
@@ -133,10 +133,10 @@ impl<'a> NewSlab<'a> {
         let node = &cache.nodes[memory.pages.node_of(slab) as usize];
         // SAFETY: the slab was set up above, and no other thread knows it.
         if unsafe { node.add(op, memory, slab) }.is_err() {
-            let taken = taken.iter().map(|index| usize::from(*index));
+            let indices = indices.iter().map(|index| usize::from(*index));
             // SAFETY: no other thread knows the slab, because the node has not listed it.
             unsafe {
-                memory.slab(slab).free_bits(taken, true, |index| unreachable!("{index} was allocated"))
+                memory.slab(slab).free_bits(indices, true, |index| unreachable!("{index} was allocated"))
             };
             cache.release_one(op, slab);
             return Err(AllocError::Destroyed.into());

@@ -372,13 +372,13 @@ impl Node {
         {
             // SAFETY: the lock is held, and the slab is on a list of this node.
             unsafe {
-                let was = memory.slab(slab).fill();
+                let fill_before = memory.slab(slab).fill();
                 lists.unused.discarded -= u64::from(memory.slab(slab).use_discarded());
                 let put = |index| put(ObjectIndex { slab, index });
                 let now;
                 (now, is_new) =
                     memory.slab(slab).alloc_bits(max - taken, new && taken == 0, draws.as_mut(), put);
-                let objects = now.inuse - was.inuse;
+                let objects = now.inuse - fill_before.inuse;
                 taken += usize::from(objects);
                 lists.move_slab(memory, slab, before, now.into(), &mut draws);
                 tell!(op: lists => Step::ObjectsTaken { slab: slab.get(), objects });
@@ -447,10 +447,10 @@ impl Node {
                 let slab = memory.slab(pfn);
                 let before = State::from(slab.fill());
                 // Objects that were allocated together are freed together, so that their slab moves once.
-                let of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
+                let places_of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
                 let refused = |index| refused(ObjectIndex { slab: pfn, index });
                 let (given, fill) = slab.free_bits(
-                    of_slab.map(|place| place.index),
+                    places_of_slab.map(|place| place.index),
                     stays.objects == FreedState::Constructed,
                     refused,
                 );
@@ -561,13 +561,13 @@ impl Node {
             // is set up.
             unsafe {
                 let slab = lists.of(state).pop_front(memory.frames())?;
-                let was = memory.slab(slab).fill();
+                let fill_before = memory.slab(slab).fill();
                 let now = memory.slab(slab).take_constructed(&mut put);
-                let taken = u64::from(now.inuse - was.inuse);
+                let taken = u64::from(now.inuse - fill_before.inuse);
                 lists.inuse += taken;
                 lists.destructing.add(taken);
                 lists.of(now.into()).push_back(memory.frames(), slab);
-                if now != was {
+                if now != fill_before {
                     return Some(slab);
                 }
             }
@@ -583,11 +583,11 @@ impl Node {
         let mut lists = self.lists.lock();
         lists.take_empty(memory, unlisted);
         for band in (0..BANDS).rev() {
-            let mut rest = core::mem::take(&mut lists.partial[band]);
+            let mut unsorted_slabs = core::mem::take(&mut lists.partial[band]);
             let mut sorted: [FrameList; MAX_SORTED_FREE + 1] = [const { FrameList::new() }; MAX_SORTED_FREE + 1];
             // SAFETY: this thread holds the lock, which protects the links of listed frames.
             unsafe {
-                while let Some(slab) = rest.pop_front(memory.frames()) {
+                while let Some(slab) = unsorted_slabs.pop_front(memory.frames()) {
                     let fill = memory.slab(slab).fill();
                     let free = usize::from(fill.objects - fill.inuse);
                     // The last sorted list contains all other slabs, in their previous order.
@@ -609,9 +609,9 @@ impl Node {
     /// With `true`, no slab leaves the lists, and the cache cannot be destroyed, until a call with `false`. Calls of
     /// `keep` nest.
     pub(crate) fn keep(&self, keep: bool) {
-        let kept = &self.lists.lock().kept;
+        let keepers = &self.lists.lock().kept;
         // In the child of a fork, the number of callers that keep slabs may already be 0.
-        kept.set(if keep { kept.get() + 1 } else { kept.get().saturating_sub(1) });
+        keepers.set(if keep { keepers.get() + 1 } else { keepers.get().saturating_sub(1) });
     }
     /// Forgets, in the child of a fork, other threads that kept slabs or destructed objects.
     ///

@@ -144,10 +144,10 @@ impl Core {
         if !self.guard.end_interval(all) {
             return;
         }
-        let mut drawn = self.guard.draw(all.max(1) as usize) as u64;
+        let mut random_allocation = self.guard.draw(all.max(1) as usize) as u64;
         for (cache, allocs) in self.sampled_caches() {
-            match drawn.checked_sub(allocs) {
-                Some(left) => drawn = left,
+            match random_allocation.checked_sub(allocs) {
+                Some(left) => random_allocation = left,
                 None => return cache.drain(0..self.cpus.count()),
             }
         }
@@ -228,12 +228,12 @@ mod tests {
     fn guard_samples_malloc_and_kmalloc_allocations() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
-        let each = Config { magazines: Magazines::Off, guard_every: 1, ..Config::new(pages) };
-        let subsystem = Subsystem::new(each).unwrap();
+        let sample_every_alloc = Config { magazines: Magazines::Off, guard_every: 1, ..Config::new(pages) };
+        let subsystem = Subsystem::new(sample_every_alloc).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
-        let by_layout = |size| malloc.alloc(Layout::from_size_align(size, 8).unwrap(), Gfp::KERNEL);
-        let by_size = |size| subsystem.kmalloc().alloc(size, Gfp::KERNEL);
-        for alloc in [&by_layout as &dyn Fn(usize) -> _, &by_size] {
+        let malloc_alloc = |size| malloc.alloc(Layout::from_size_align(size, 8).unwrap(), Gfp::KERNEL);
+        let kmalloc_alloc = |size| subsystem.kmalloc().alloc(size, Gfp::KERNEL);
+        for alloc in [&malloc_alloc as &dyn Fn(usize) -> _, &kmalloc_alloc] {
             let seen = subsystem.core().guard.samples();
             for size in (1..64).map(|n| 16 * n) {
                 // SAFETY: the memory was just allocated, and is freed once.
@@ -266,8 +266,8 @@ mod tests {
             .collect();
         caches.iter().for_each(|cache| drop(cache.alloc_block(Gfp::KERNEL).unwrap()));
         drop(caches);
-        let left = subsystem.core().memory.pages.tables().decommit_idle();
-        assert!(left <= 4 << 20, "{left} bytes");
+        let remaining_pages = subsystem.core().memory.pages.tables().decommit_idle();
+        assert!(remaining_pages <= 4 << 20, "{remaining_pages} bytes");
     }
 
     #[test]
@@ -349,15 +349,15 @@ mod tests {
         let cache = KmemCache::builder("sampled", 64).build_in(&subsystem).unwrap();
         let samples = || subsystem.core().guard.samples();
         let held: Vec<_> = (0..20_000).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-        let of_magazines = samples();
+        let magazine_samples = samples();
         drop(held);
         // While the profile runs, each allocation misses.
         subsystem.start_profile(1 << 20).unwrap();
         (0..20_000).for_each(|_| drop(cache.alloc_block(Gfp::KERNEL).unwrap()));
         subsystem.stop_profile();
-        let of_profile = samples() - of_magazines;
-        for samples in [of_magazines, of_profile] {
-            assert!((10..400).contains(&samples), "{of_magazines}, {of_profile}");
+        let profile_samples = samples() - magazine_samples;
+        for samples in [magazine_samples, profile_samples] {
+            assert!((10..400).contains(&samples), "{magazine_samples}, {profile_samples}");
         }
     }
 

@@ -102,7 +102,7 @@ impl Cache {
                 let mut places = 0;
                 // SAFETY: `place` found each object in a slab of this cache. The object's bit is set, so the slab stays
                 // listed. By contract, the object is not free yet.
-                let above = unsafe {
+                let slabs_above_minimum = unsafe {
                     self.nodes[node as usize].free(
                         op,
                         memory,
@@ -116,8 +116,8 @@ impl Cache {
                     )
                 };
                 start += places;
-                if above > 0 {
-                    self.discard_unused_of(&self.nodes[node as usize], above);
+                if slabs_above_minimum > 0 {
+                    self.discard_unused_of(&self.nodes[node as usize], slabs_above_minimum);
                 }
                 slabs += self.release(op, unlisted);
                 for place in refused.into_iter().flatten() {
@@ -196,15 +196,15 @@ impl Cache {
         let (mut visits, mut slabs) = (node.len_of(state), 0);
         let mut indices = [0_u16; ONE_BY_ONE];
         loop {
-            let mut taken = 0;
-            let put = |index| {
-                indices[taken] = index as u16;
-                taken += 1;
+            let mut taken_count = 0;
+            let add_index = |index| {
+                indices[taken_count] = index as u16;
+                taken_count += 1;
             };
-            let Some(slab) = node.take_constructed(&self.core.memory, state, &mut visits, put) else {
+            let Some(slab) = node.take_constructed(&self.core.memory, state, &mut visits, add_index) else {
                 return slabs;
             };
-            for batch in indices[..taken].chunks(BATCH) {
+            for batch in indices[..taken_count].chunks(BATCH) {
                 let mut places = [ObjectIndex { slab, index: 0 }; BATCH];
                 for (place, index) in places.iter_mut().zip(batch) {
                     place.index = usize::from(*index);

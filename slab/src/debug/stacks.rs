@@ -94,8 +94,8 @@ impl Depot {
         // Relaxed: this counter alone decides which thread gets the reserved words.
         let mut used = self.used.load(Relaxed);
         let at = loop {
-            let left = PIECE_WORDS - used % PIECE_WORDS;
-            let at = if words <= left { used } else { used + left };
+            let remaining_words = PIECE_WORDS - used % PIECE_WORDS;
+            let at = if words <= remaining_words { used } else { used + remaining_words };
             if (at + words) as usize > PIECE_WORDS as usize * PIECES {
                 return None;
             }
@@ -199,13 +199,13 @@ impl CallStack {
         #[cfg(feature = "stacks")]
         {
             // Frames of functions called from here are at lower addresses.
-            let here = core::ptr::from_ref(_here).addr();
+            let own_frame = core::ptr::from_ref(_here).addr();
             run_once(|| {
                 // SAFETY: `backtrace`'s lock protects only the symbol lookup, and this code only unwinds frames.
                 unsafe {
                     backtrace::trace_unsynchronized(|frame| {
                         // The outermost return address of a thread is null.
-                        if frame.sp().addr() > here && !frame.ip().is_null() {
+                        if frame.sp().addr() > own_frame && !frame.ip().is_null() {
                             frames[len] = frame.ip().addr();
                             len += 1;
                         }
@@ -461,9 +461,9 @@ mod tests {
         ] {
             assert_eq!(allocator_frames(frames.iter().copied()), cut, "{frames:?}");
         }
-        let inside = |f: *const ()| f.addr() + 1;
-        let ours = inside(CallStack::save as *const ());
-        let frames: &'static [usize] = Vec::leak(vec![ours, ours, inside(libc::getpid as *const ())]);
+        let return_address = |f: *const ()| f.addr() + 1;
+        let allocator_frame = return_address(CallStack::save as *const ());
+        let frames: &'static [usize] = Vec::leak(vec![allocator_frame, allocator_frame, return_address(libc::getpid as *const ())]);
         assert_eq!(outer(frames), &frames[2..]);
         assert_eq!(outer(&frames[..2]), &frames[..2], "a stack without allocator frames is kept completely");
         assert_eq!(CallStack::of_frames(frames).outer().frames(), &frames[2..]);
@@ -480,17 +480,17 @@ mod tests {
     #[cfg(feature = "stacks")]
     #[test]
     fn call_stack_of_only_allocator_frames_is_shown_completely() {
-        let told = |frames: &[usize]| {
-            let mut told = vec![];
+        let shown_frames = |frames: &[usize]| {
+            let mut shown_frames = vec![];
             CallStack::of_frames(frames)
-                .each_function(|function| told.push((function.at, function.name.is_some())));
+                .each_function(|function| shown_frames.push((function.at, function.name.is_some())));
             // If functions are inlined, several functions share one address.
-            told.dedup();
-            told
+            shown_frames.dedup();
+            shown_frames
         };
-        let ours = [CallStack::save as *const (), CallStack::outer as *const ()].map(|f| f.addr() + 1);
-        assert_eq!(told(&ours), ours.map(|at| (at, true)));
-        assert_eq!(told(&[16, 32]), [(16, false), (32, false)]);
+        let allocator_frames = [CallStack::save as *const (), CallStack::outer as *const ()].map(|f| f.addr() + 1);
+        assert_eq!(shown_frames(&allocator_frames), allocator_frames.map(|at| (at, true)));
+        assert_eq!(shown_frames(&[16, 32]), [(16, false), (32, false)]);
     }
 
     #[cfg(feature = "stacks")]
@@ -510,15 +510,15 @@ mod tests {
     #[cfg(feature = "stacks")]
     #[test]
     fn truncation_of_deep_call_stacks_ignores_allocator_frames() {
-        let inside = |f: *const ()| f.addr() + 1;
-        let told = |own: usize, others: usize| {
-            let mut frames = vec![inside(CallStack::save as *const ()); own];
-            frames.extend((0..others).map(|nth| inside(libc::getpid as *const ()) + nth));
+        let return_address = |f: *const ()| f.addr() + 1;
+        let shown_frames = |own: usize, others: usize| {
+            let mut frames = vec![return_address(CallStack::save as *const ()); own];
+            frames.extend((0..others).map(|nth| return_address(libc::getpid as *const ()) + nth));
             CallStack::of_frames(&frames).outer()
         };
-        assert_eq!(told(2, MAX_FRAMES - 2), told(9, MAX_FRAMES - 9));
-        assert_eq!(told(2, MAX_FRAMES - 2).frames().len(), MAX_PRINTED_FRAMES);
-        assert_eq!(told(2, MAX_PRINTED_FRAMES - 1).frames().len(), MAX_PRINTED_FRAMES - 1, "a shallow stack is recorded completely");
+        assert_eq!(shown_frames(2, MAX_FRAMES - 2), shown_frames(9, MAX_FRAMES - 9));
+        assert_eq!(shown_frames(2, MAX_FRAMES - 2).frames().len(), MAX_PRINTED_FRAMES);
+        assert_eq!(shown_frames(2, MAX_PRINTED_FRAMES - 1).frames().len(), MAX_PRINTED_FRAMES - 1, "a shallow stack is recorded completely");
     }
 
     #[cfg(feature = "stacks")]
@@ -531,8 +531,8 @@ mod tests {
         assert!(first.is_some_and(|name| !name.contains("backtrace")));
         // Checks the saved stack, before symbols decide which frames are shown.
         assert_eq!(FunctionOwner::at(CallStack::save().frames()[0]), FunctionOwner::Others);
-        let nowhere = Function { at: 16, name: None, file: None };
-        assert!(nowhere.to_string().contains("0x10"), "{nowhere}");
+        let unknown_function = Function { at: 16, name: None, file: None };
+        assert!(unknown_function.to_string().contains("0x10"), "{unknown_function}");
     }
 
     #[test]

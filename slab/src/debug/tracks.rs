@@ -255,8 +255,8 @@ mod tests {
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 1 << 30)).unwrap();
         // SAFETY: the subsystem has no slabs.
         unsafe { tracks.cut(&pages) };
-        let left = tracks.table.reserved();
-        assert!((3 << 20..4 << 20).contains(&left), "{left} bytes are left, of which 2 MiB belong to these pages");
+        let remaining_bytes = tracks.table.reserved();
+        assert!((3 << 20..4 << 20).contains(&remaining_bytes), "{remaining_bytes} bytes are left, of which 2 MiB belong to these pages");
     }
 
     #[test]
@@ -275,13 +275,13 @@ mod tests {
         let slabs: BTreeSet<_> = objects.iter().map(head).collect();
         let tags = subsystem.core().tags.lock().0.clone().unwrap();
         // SAFETY: these pages are slabs, or were slabs.
-        let with =
+        let slabs_with_records =
             || slabs.iter().filter(|slab| unsafe { !tags.tracks.word(**slab).load(Acquire).is_null() });
-        assert_eq!(with().count(), slabs.len());
+        assert_eq!(slabs_with_records().count(), slabs.len());
         // SAFETY: the objects were allocated above, and are freed once.
         objects.into_iter().for_each(|object| unsafe { cache.free(object) });
         subsystem.shrink();
-        assert_eq!(with().count(), 0);
+        assert_eq!(slabs_with_records().count(), 0);
     }
 
     #[test]

@@ -83,12 +83,12 @@ pub(crate) mod handler {
             }
             // The previous handler is stored before the new handler can run.
             PREVIOUS_ACTION.put(before.assume_init());
-            let mut own: sigaction = before.assume_init();
+            let mut own_action: sigaction = before.assume_init();
             // The previous handler runs on the stack that it requested.
-            let has_none = [SIG_DFL, SIG_IGN].contains(&own.sa_sigaction);
-            own.sa_flags |= SA_SIGINFO | if has_none { SA_ONSTACK } else { 0 };
-            own.sa_sigaction = on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
-            libc::sigaction(SIGSEGV, &raw const own, core::ptr::null_mut());
+            let has_none = [SIG_DFL, SIG_IGN].contains(&own_action.sa_sigaction);
+            own_action.sa_flags |= SA_SIGINFO | if has_none { SA_ONSTACK } else { 0 };
+            own_action.sa_sigaction = on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
+            libc::sigaction(SIGSEGV, &raw const own_action, core::ptr::null_mut());
         }
     }
 

@@ -320,9 +320,9 @@ impl<T: Send + Sync + 'static, C: Fn() -> T + Send + Sync + 'static> ObjectCache
         type H<W, const G: u32> = Handle<W, G>;
         let (slots, last) = (H::<W, GENERATION_BITS>::SLOTS, H::<W, GENERATION_BITS>::LAST_GENERATION);
         let numbers = Arc::new(NumberTable::new(slots, last, generations));
-        let made = numbers.clone();
+        let shared_numbers = numbers.clone();
         let numbered = move |construct: C| {
-            move || NumberedObject { value: construct(), number: None, numbers: made.clone() }
+            move || NumberedObject { value: construct(), number: None, numbers: shared_numbers.clone() }
         };
         Ok(HandleCache {
             objects: self.map_constructor(numbered).build_on(core)?,

@@ -17,13 +17,13 @@ fn cache<W: Word, const G: u32>(
     subsystem: &Subsystem,
     generations: impl Into<Generations>,
 ) -> (HandleCache<u64, W, G>, Arc<Counter>) {
-    let made = Arc::new(Counter::new(0));
-    let counted = made.clone();
+    let constructed = Arc::new(Counter::new(0));
+    let constructed_by_cache = constructed.clone();
     let builder = ObjectCache::builder("named").ctor(move || {
-        counted.add(1);
+        constructed_by_cache.add(1);
         0_u64
     });
-    (builder.build_handles_in(subsystem, generations).unwrap(), made)
+    (builder.build_handles_in(subsystem, generations).unwrap(), constructed)
 }
 
 /// Magazines return the same object again, so a pointer would find the new object, but the handle
@@ -175,9 +175,9 @@ fn handle_object_is_freed_if_the_prepare_closure_panics() {
 #[test]
 fn dropped_handle_cache_frees_each_object_once() {
     let count = Arc::new(());
-    let made = count.clone();
+    let constructed = count.clone();
     let subsystem = subsystem(Magazines::BySize);
-    let builder = ObjectCache::builder("counted").ctor(move || made.clone());
+    let builder = ObjectCache::builder("counted").ctor(move || constructed.clone());
     let cache: HandleCache<Arc<()>> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
     let handles = [(); 200].map(|()| cache.alloc().unwrap());
     handles[..100].iter().for_each(|handle| assert!(cache.free(*handle)));
@@ -240,9 +240,9 @@ fn object_with_a_holder_is_not_reused() {
             });
         }
     });
-    let left =
+    let remaining_handles =
         board.iter().filter_map(|place| *place.lock()).filter(|(handle, _)| cache.free(*handle)).count();
-    assert_eq!(allocated.get(), freed.get() + left as u64, "each handle is freed once");
+    assert_eq!(allocated.get(), freed.get() + remaining_handles as u64, "each handle is freed once");
     assert!(found.get() > 0 && freed.get() > 0);
     assert_eq!(cache.info().used, 0);
 }
@@ -254,7 +254,7 @@ fn reaping_a_handle_cache_returns_the_number_of_flushed_objects() {
     let handles: Vec<_> = (0..5).map(|_| cache.alloc().unwrap()).collect();
     assert!(handles.into_iter().all(|handle| cache.free(handle)));
     let held = cache.info().in_magazines;
-    let gone: u64 = (0..4).map(|_| cache.reap()).sum();
-    assert!(held >= 5 && gone == held - cache.info().in_magazines, "{gone} of {held}");
+    let flushed_objects: u64 = (0..4).map(|_| cache.reap()).sum();
+    assert!(held >= 5 && flushed_objects == held - cache.info().in_magazines, "{flushed_objects} of {held}");
     assert_eq!(cache.info().in_magazines, 0);
 }

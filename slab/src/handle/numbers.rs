@@ -221,13 +221,13 @@ impl NumberTable {
 
     /// Takes an unused number, and returns it with the generation of its first life.
     pub(super) fn take(&self) -> Result<(u32, u32), HandleError<AllocError>> {
-        let full = |free: &Free| HandleError::Full { slots: self.limit, retired: free.retired };
+        let full_error = |free: &Free| HandleError::Full { slots: self.limit, retired: free.retired };
         loop {
             let mut free = self.free.lock();
             let number = free.head.checked_sub(1).unwrap_or(free.used);
             let generation = self.generations.first(self.last);
             if number >= self.limit || generation.is_none() {
-                return Err(full(&free));
+                return Err(full_error(&free));
             }
             let number = number as u32;
             let Some(entry) = self.entry(number) else {
@@ -339,13 +339,13 @@ mod tests {
         for expected in 0..200 {
             assert_eq!(numbers.take(), Ok((expected, 1)));
         }
-        let full = Err(HandleError::Full { slots: 200, retired: 0 });
-        assert_eq!(numbers.take(), full);
+        let full_error = Err(HandleError::Full { slots: 200, retired: 0 });
+        assert_eq!(numbers.take(), full_error);
         for number in [5, 199, 64] {
             numbers.give(number);
         }
         assert_eq!([(); 3].map(|()| numbers.take().unwrap().0), [64, 199, 5]);
-        assert_eq!(numbers.take(), full);
+        assert_eq!(numbers.take(), full_error);
         assert!(numbers.entry(u32::MAX).is_none());
     }
 
@@ -360,8 +360,8 @@ mod tests {
         numbers.give(0);
         assert_eq!((numbers.take(), numbers.retired()), (Ok((1, 1)), 1));
         // The first generation already exceeds the last one.
-        let none = NumberTable::new(64, 255, Generations { first: 256, ..Generations::default() });
-        assert_eq!(none.take(), Err(HandleError::Full { slots: 64, retired: 0 }));
+        let exhausted_table = NumberTable::new(64, 255, Generations { first: 256, ..Generations::default() });
+        assert_eq!(exhausted_table.take(), Err(HandleError::Full { slots: 64, retired: 0 }));
     }
 
     #[test]

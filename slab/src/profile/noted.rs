@@ -98,14 +98,14 @@ impl Records {
     /// Makes records with room for all sites and samples. The system commits only the list heads, because other
     /// unused parts are not touched.
     pub(super) fn with_room(rate: u64) -> Option<Self> {
-        let mut noted = Self { rate, ..Self::empty() };
-        noted.sites.try_reserve_exact(MAX_SITES).ok()?;
-        noted.live.try_reserve_exact(LIVE).ok()?;
-        for (lists, len) in [(&mut noted.site_lists, MAX_SITES), (&mut noted.live_lists, LIVE)] {
+        let mut records = Self { rate, ..Self::empty() };
+        records.sites.try_reserve_exact(MAX_SITES).ok()?;
+        records.live.try_reserve_exact(LIVE).ok()?;
+        for (lists, len) in [(&mut records.site_lists, MAX_SITES), (&mut records.live_lists, LIVE)] {
             lists.try_reserve_exact(len).ok()?;
             lists.resize(len, 0);
         }
-        Some(noted)
+        Some(records)
     }
 
     /// Index of a site; `None` if a new site has no room.

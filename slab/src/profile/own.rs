@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn separate_sample_memory_has_a_place_for_each_live_sample() {
-        let own = SampleMemory::new(Backend::Os, &Faults::default()).unwrap();
-        assert!(own.places.capacity() >= LIVE);
+        let sample_memory = SampleMemory::new(Backend::Os, &Faults::default()).unwrap();
+        assert!(sample_memory.places.capacity() >= LIVE);
     }
 }

@@ -25,12 +25,12 @@ fn write_varint(mut number: u64, into: &mut Vec<u8>) {
 }
 /// Encodes a protobuf message of numbers, each of which follows its field number.
 fn encode_message(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
-    let mut made = vec![];
+    let mut message = vec![];
     for (field, number) in numbers {
-        write_varint(field << 3, &mut made);
-        write_varint(number, &mut made);
+        write_varint(field << 3, &mut message);
+        write_varint(number, &mut message);
     }
-    made
+    message
 }
 fn bytes(field: u64, bytes: &[u8], into: &mut Vec<u8>) {
     write_varint(field << 3 | 2, into);
@@ -62,8 +62,8 @@ impl<W: Write> PprofWriter<W> {
     }
     fn write_value_type(&mut self, field: u64, name: &str) -> Result<()> {
         let unit = if name.ends_with("objects") { "count" } else { "bytes" };
-        let made = encode_message([(1, self.string_index(name)?), (2, self.string_index(unit)?)]);
-        self.bytes(field, &made)
+        let message = encode_message([(1, self.string_index(name)?), (2, self.string_index(unit)?)]);
+        self.bytes(field, &message)
     }
 }
 
@@ -92,25 +92,25 @@ impl Profile {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pprof(&self, into: impl Write) -> Result<()> {
-        let mut out =
+        let mut writer =
             PprofWriter { into: GzEncoder::new(into, Compression::new(6)), strings: BTreeMap::new() };
         // The numbers are fields of pprof's `profile.proto`. The format requires an empty first string.
-        out.string_index("")?;
-        VALUE_NAMES.into_iter().try_for_each(|value| out.write_value_type(1, value))?;
-        out.write_value_type(11, "space")?;
+        writer.string_index("")?;
+        VALUE_NAMES.into_iter().try_for_each(|value| writer.write_value_type(1, value))?;
+        writer.write_value_type(11, "space")?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let numbers = encode_message([
-            (7, out.string_index(DROPPED_FUNCTIONS)?),
+            (7, writer.string_index(DROPPED_FUNCTIONS)?),
             (9, now.as_nanos() as u64),
             (12, self.rate as u64),
-            (14, out.string_index("inuse_space")?),
+            (14, writer.string_index("inuse_space")?),
         ]);
-        out.into.write_all(&numbers)?;
+        writer.into.write_all(&numbers)?;
         let mappings = mappings();
         for (id, of) in (1..).zip(&mappings) {
-            let (file, build_id) = (out.string_index(&of.file)?, out.string_index(&of.build_id)?);
+            let (file, build_id) = (writer.string_index(&of.file)?, writer.string_index(&of.build_id)?);
             let numbers = [id, of.start as u64, of.end as u64, of.offset as u64, file, build_id];
-            out.bytes(3, &encode_message((1..).zip(numbers)))?;
+            writer.bytes(3, &encode_message((1..).zip(numbers)))?;
         }
         // This code does not use `collect`, which would first make a list of all frames.
         let mut frames = BTreeSet::<usize>::new();
@@ -119,17 +119,17 @@ impl Profile {
             // The address must be inside the call instruction, so it is one less than the return address,
             // which is the location's id.
             let mapping = position(&mappings, at - 1).map_or(0, |nth| nth as u64 + 1);
-            out.bytes(4, &encode_message([(1, at as u64), (2, mapping), (3, at as u64 - 1)]))?;
+            writer.bytes(4, &encode_message([(1, at as u64), (2, mapping), (3, at as u64 - 1)]))?;
         }
         for sample in &self.samples {
             let frames = sample.stack.frames().iter().map(|at| (1, *at as u64));
             let [all, live] = [sample.allocated, sample.live];
             let values = [all.objects, all.bytes, live.objects, live.bytes].map(|value| (2, value));
-            let mut made = encode_message(frames.chain(values));
-            bytes(3, &encode_message([(1, out.string_index("cache")?), (2, out.string_index(&sample.cache)?)]), &mut made);
-            out.bytes(2, &made)?;
+            let mut location = encode_message(frames.chain(values));
+            bytes(3, &encode_message([(1, writer.string_index("cache")?), (2, writer.string_index(&sample.cache)?)]), &mut location);
+            writer.bytes(2, &location)?;
         }
-        out.into.finish()?.flush()
+        writer.into.finish()?.flush()
     }
 }
 
@@ -207,13 +207,13 @@ mod tests {
         let types = all(field::SAMPLE_TYPE).map(|of| (text(numbers(of.2, 1)[0]), text(numbers(of.2, 2)[0])));
         let units = ["count", "bytes", "count", "bytes"];
         assert!(types.eq(VALUE_NAMES.into_iter().zip(units)));
-        let one = |field| all(field).next().unwrap().1;
-        assert_eq!((one(field::PERIOD), text(one(field::DEFAULT_SAMPLE_TYPE))), (1, "inuse_space"));
-        assert_eq!(text(one(field::DROP_FRAMES)), DROPPED_FUNCTIONS);
+        let field_number = |field| all(field).next().unwrap().1;
+        assert_eq!((field_number(field::PERIOD), text(field_number(field::DEFAULT_SAMPLE_TYPE))), (1, "inuse_space"));
+        assert_eq!(text(field_number(field::DROP_FRAMES)), DROPPED_FUNCTIONS);
         let sums = |i: usize| all(field::SAMPLE).map(|of| numbers(of.2, 2)[i]).sum::<u64>();
         assert_eq!([0, 1, 2, 3].map(sums), [8, 4800, 7, 4200]);
-        let most = all(field::SAMPLE).next().unwrap().2;
-        let label = fields(most).into_iter().find(|of| of.0 == 3).unwrap().2;
+        let largest_sample = all(field::SAMPLE).next().unwrap().2;
+        let label = fields(largest_sample).into_iter().find(|of| of.0 == 3).unwrap().2;
         assert_eq!([1, 2].map(|field| text(numbers(label, field)[0])), ["cache", "inode"]);
         let mappings: Vec<_> =
             all(field::MAPPING).map(|of| [1, 2, 3, 5].map(|i| numbers(of.2, i)[0])).collect();

@@ -95,10 +95,10 @@ impl MemoryGroup {
     /// Fails if the group cannot be determined or has no `memory.high`; the error names the missing file.
     pub fn own() -> io::Result<Self> {
         let groups = std::fs::read_to_string("/proc/self/cgroup")?;
-        let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or_else(|| {
+        let own_group = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or_else(|| {
             io::Error::new(io::ErrorKind::NotFound, "/proc/self/cgroup names no cgroup v2 (no line `0::`)")
         })?;
-        Self::at(Path::new("/sys/fs/cgroup").join(own))
+        Self::at(Path::new("/sys/fs/cgroup").join(own_group))
     }
     /// Returns the memory group that has this directory.
     ///
@@ -113,12 +113,12 @@ impl MemoryGroup {
     /// Reads a number of bytes; `None` if the text is `max`, which means no limit.
     fn read(&self, name: &str) -> io::Result<Option<u64>> {
         let path = self.directory.join(name);
-        let named = |error: String, kind| io::Error::new(kind, format!("{}: {error}", path.display()));
-        let text = std::fs::read_to_string(&path).map_err(|error| named(error.to_string(), error.kind()))?;
+        let with_path = |error: String, kind| io::Error::new(kind, format!("{}: {error}", path.display()));
+        let text = std::fs::read_to_string(&path).map_err(|error| with_path(error.to_string(), error.kind()))?;
         match text.trim() {
             "max" => Ok(None),
             bytes => bytes.parse().map(Some).map_err(|_| {
-                named(format!("expected bytes or `max`, not {bytes:?}"), io::ErrorKind::InvalidData)
+                with_path(format!("expected bytes or `max`, not {bytes:?}"), io::ErrorKind::InvalidData)
             }),
         }
     }
@@ -166,8 +166,8 @@ fn of_groups(groups: &str, root: &str) -> Option<u64> {
         Some(own) => ("/memory", own, "memory.limit_in_bytes", "memory.soft_limit_in_bytes"),
         None => ("", group(str::is_empty)?, "memory.max", "memory.high"),
     };
-    let above = |group: &&'_ str| group.rfind('/').map(|end| &own[..end]);
-    let limits = core::iter::successors(Some(own), above).flat_map(|group| {
+    let parent_group = |group: &&'_ str| group.rfind('/').map(|end| &own[..end]);
+    let limits = core::iter::successors(Some(own), parent_group).flat_map(|group| {
         let files = [Some(hard), (first.is_none() || group == own).then_some(soft)];
         files.map(|file| number(&[root, mount, group, "/", file?]))
     });
@@ -228,14 +228,14 @@ mod tests {
                 ("a/memory.high", "max\n"),
             ],
         );
-        let least = |group: &str| root.smallest_limit(&format!("0::{group}\n"));
-        assert_eq!(["/a/b", "/a", "/", "/c"].map(least), [Some(2000), Some(2000), None, None]);
+        let smallest_limit = |group: &str| root.smallest_limit(&format!("0::{group}\n"));
+        assert_eq!(["/a/b", "/a", "/", "/c"].map(smallest_limit), [Some(2000), Some(2000), None, None]);
         root.put("a/b/memory.max", "1000\n");
-        assert_eq!(["/a/b", "/a/b/c/d", "/a"].map(least), [Some(1000), Some(1000), Some(2000)]);
+        assert_eq!(["/a/b", "/a/b/c/d", "/a"].map(smallest_limit), [Some(1000), Some(1000), Some(2000)]);
         // In a container, the group of the container is the root, whatever name the group has
         // inside.
         root.put("memory.max", "500\n");
-        assert_eq!(["/", "/../../elsewhere", "/a/b"].map(least), [Some(500); 3]);
+        assert_eq!(["/", "/../../elsewhere", "/a/b"].map(smallest_limit), [Some(500); 3]);
     }
 
     #[test]
@@ -251,14 +251,14 @@ mod tests {
                 ("cpu/a/b/memory.limit_in_bytes", "1\n"),
             ],
         );
-        let least =
+        let smallest_limit =
             |group: &str| root.smallest_limit(&format!("9:name=systemd:/\n5:cpu,memory:{group}\n0::/\n"));
-        assert_eq!(["/a/b", "/a"].map(least), [Some(4000), Some(5000)]);
-        assert_eq!(least("/docker/0123"), Some(9_223_372_036_854_771_712));
+        assert_eq!(["/a/b", "/a"].map(smallest_limit), [Some(4000), Some(5000)]);
+        assert_eq!(smallest_limit("/docker/0123"), Some(9_223_372_036_854_771_712));
         assert_eq!(root.smallest_limit("4:cpu:/a/b\n"), None);
         // If a version-1 controller controls memory, version 2 does not.
         root.put("memory.max", "3000\n");
-        assert_eq!([least("/a/b"), root.smallest_limit("0::/a/b\n")], [Some(4000), Some(3000)]);
+        assert_eq!([smallest_limit("/a/b"), root.smallest_limit("0::/a/b\n")], [Some(4000), Some(3000)]);
     }
 
     #[test]
@@ -283,18 +283,18 @@ mod tests {
     fn cgroup_is_under_memory_pressure_near_its_memory_high() {
         let directory = std::env::temp_dir().join(format!("uslab-group-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        let put = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
+        let write_file = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
         let missing = MemoryGroup::at(&directory).unwrap_err().to_string();
         assert!(missing.contains("memory.high"), "{missing}");
-        put("memory.high", "1600\n");
-        put("memory.current", "1499\n");
+        write_file("memory.high", "1600\n");
+        write_file("memory.current", "1499\n");
         let group = MemoryGroup::at(&directory).unwrap();
         assert!(!group.is_short());
-        put("memory.current", "1500\n");
+        write_file("memory.current", "1500\n");
         assert!(group.is_short());
-        put("memory.high", "max\n");
+        write_file("memory.high", "max\n");
         assert!(!group.is_short(), "the file must not exist");
-        put("memory.high", "lots\n");
+        write_file("memory.high", "lots\n");
         let wrong = MemoryGroup::at(&directory).unwrap_err().to_string();
         assert!(wrong.contains("memory.high: expected bytes or `max`, not \"lots\""), "{wrong}");
         std::fs::remove_dir_all(&directory).unwrap();

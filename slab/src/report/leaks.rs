@@ -232,7 +232,7 @@ fn writable_ranges() -> Option<Vec<Range<usize>>> {
 impl Core {
     pub(crate) fn leaks(&self) -> Holders {
         let caches: Vec<_> = self.caches.iter().collect();
-        let of_cache = |(cache, numbered_cache): (usize, &std::sync::Arc<Cache>)| {
+        let objects_of = |(cache, numbered_cache): (usize, &std::sync::Arc<Cache>)| {
             numbered_cache.in_use(TrackEvent::Alloc, |InUse { object, asked, usable, track }| {
                 let stack = track.map_or(CallStack::NONE, |track| track.stack);
                 Object {
@@ -245,9 +245,9 @@ impl Core {
                 }
             })
         };
-        let mut objects: Vec<_> = caches.iter().enumerate().flat_map(of_cache).collect();
+        let mut objects: Vec<_> = caches.iter().enumerate().flat_map(objects_of).collect();
         let checked = |cache: &&std::sync::Arc<Cache>| cache.config().check_frees;
-        let of_checked = |owner| caches.iter().filter(checked).any(|cache| cache.owner() == owner);
+        let is_checked_owner = |owner| caches.iter().filter(checked).any(|cache| cache.owner() == owner);
         objects.sort_unstable_by_key(|object| object.inverted_address);
         let mut walk = LeakSearch { objects, open: Vec::new() };
         let pages = &self.memory.pages;
@@ -270,7 +270,7 @@ impl Core {
                 let frame = self.memory.frames().frame(Pfn::new(((address - first) / PAGE_SIZE) as u32));
                 let is_block = frame.state().kind() == Kind::Allocated;
                 let bytes = if is_block { frame.state().order().bytes() } else { PAGE_SIZE };
-                if is_block && !of_checked(frame.owner()) {
+                if is_block && !is_checked_owner(frame.owner()) {
                     map.each_written_range(address..address + bytes, |part| walk.search_range(part));
                 }
                 address += bytes;

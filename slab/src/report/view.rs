@@ -121,16 +121,16 @@ impl Cache {
             node.walk(memory, |page, state, fill, _| listed_slabs.push((page, state, fill.objects)));
         }
         let slabs = listed_slabs.into_iter().map(|(page, state, objects)| {
-            let mut out = Vec::with_capacity(usize::from(objects).div_ceil(64));
+            let mut allocated_words = Vec::with_capacity(usize::from(objects).div_ceil(64));
             // SAFETY: the slab was found on a list, so it is set up. By contract, no other thread uses the
             // slab.
-            unsafe { memory.slab(page).allocated(|word| out.push(word)) };
+            unsafe { memory.slab(page).allocated(|word| allocated_words.push(word)) };
             let list = match state {
                 State::Empty => SlabList::Empty,
                 State::Partial(_) => SlabList::Partial,
                 State::Full => SlabList::Full,
             };
-            SlabView { page, list, objects, out }
+            SlabView { page, list, objects, allocated_words }
         });
         let absent_place = ObjectPlace { slab: Pfn::new(u32::MAX), index: 0 };
         let name = |object| self.place_of(object).unwrap_or(absent_place);
@@ -190,7 +190,7 @@ mod tests {
         let mut places: Vec<_> = magazine_contents.flat_map(|magazine| magazine.rounds.clone()).collect();
         assert_eq!(places.len() as u64, info.in_magazines + info.in_depot);
         places.extend(blocks.iter().map(|block| cache.place_of(block.address()).unwrap()));
-        let out = view.slabs.iter().flat_map(|slab| {
+        let allocated_objects = view.slabs.iter().flat_map(|slab| {
             let words = slab.out.iter().enumerate();
             let bits = words.flat_map(|(i, word)| {
                 (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| i * 64 + bit)
@@ -198,10 +198,10 @@ mod tests {
             bits.map(|index| ObjectPlace { slab: slab.page, index: index as u16 })
         });
         let key = |place: &ObjectPlace| (place.slab, place.index);
-        let mut out: Vec<_> = out.collect();
-        out.sort_unstable_by_key(key);
+        let mut allocated_objects: Vec<_> = allocated_objects.collect();
+        allocated_objects.sort_unstable_by_key(key);
         places.sort_unstable_by_key(key);
-        assert_eq!(places, out);
+        assert_eq!(places, allocated_objects);
         let interior = blocks[0].address().map_addr(|start| start.saturating_add(8));
         assert_eq!(cache.place_of(interior), None, "no object begins there");
     }

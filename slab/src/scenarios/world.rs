@@ -130,8 +130,8 @@ pub(crate) fn walk_during_reaps(reapers: u32) {
     let (_kept, gone) = (hive.insert(7).unwrap(), hive.insert(8).unwrap());
     assert_eq!(hive.remove(gone), 8);
     during_reaps(core, reapers, cfg!(shuttle), || {
-        let walked: Vec<u64> = hive.iter().copied().collect();
-        assert_eq!(walked, [7], "the walk visits the values of the hive");
+        let visited_values: Vec<u64> = hive.iter().copied().collect();
+        assert_eq!(visited_values, [7], "the walk visits the values of the hive");
         drop(hive);
     });
 }
@@ -169,9 +169,9 @@ pub(crate) fn reuse_during_late_frees(objects: u32) {
     let build = |made| ObjectCache::<u64>::builder("model").ctor(move || made).build_on(&core).unwrap();
     let old = build(7);
     let free = |object: OwnedBox<u64>| move || drop(object);
-    let late = (0..objects).map(|_| free(old.alloc_owned().unwrap())).collect();
+    let late_objects = (0..objects).map(|_| free(old.alloc_owned().unwrap())).collect();
     drop(old);
-    run_beside(late, || {
+    run_beside(late_objects, || {
         let new = build(8);
         drop(new.alloc().unwrap());
         let objects = [(); 2].map(|()| new.alloc().unwrap());
@@ -198,9 +198,9 @@ pub(crate) fn live_during_allocations(others: u32, nodes: u32) {
     let threads: Vec<_> = (0..others).map(alloc).collect();
     let live = world.cache().live().len();
     let object = |at| NonNull::new(core::ptr::with_exposed_provenance_mut(at)).unwrap();
-    let theirs: Vec<_> = threads.into_iter().map(|t| object(t.join().unwrap())).collect();
+    let new_objects: Vec<_> = threads.into_iter().map(|t| object(t.join().unwrap())).collect();
     assert!((8..=8 + others as usize).contains(&live), "{live} live objects, expected eight and some of the new objects");
-    objects.into_iter().chain(theirs).for_each(|object| world.free(object));
+    objects.into_iter().chain(new_objects).for_each(|object| world.free(object));
     World::end(world);
 }
 
@@ -264,10 +264,10 @@ pub(crate) fn remaining_entries_are_seen_during_removals(goes: &[usize], walkers
             thread::spawn(move || walk(&other))
         })
         .collect();
-    let mine = walk(&registry);
+    let visited_entries = walk(&registry);
     going.into_iter().for_each(|t| t.join().unwrap());
     let stay: Vec<_> = (0..3).filter(|entry| !goes.contains(entry)).collect();
-    for mut walked in walking.into_iter().map(|t| t.join().unwrap()).chain([mine]) {
+    for mut walked in walking.into_iter().map(|t| t.join().unwrap()).chain([visited_entries]) {
         walked.retain(|entry| !goes.contains(entry));
         assert_eq!(walked, stay, "each remaining entry is visited once");
     }
@@ -289,9 +289,9 @@ pub(crate) fn some_leave_the_registry(others: usize) {
     registry.remove(std::sync::Arc::as_ptr(&entries[others]));
     threads.into_iter().for_each(|t| t.join().unwrap());
     let stay: Vec<_> = (1 + others..here).collect();
-    let counted = format!("{:?}", &*registry.list().lock());
+    let list_text = format!("{:?}", &*registry.list().lock());
     let right = format!("List {{ entries: {}, .. }}", stay.len());
-    assert_eq!(counted, right, "the count of remaining entries is right");
+    assert_eq!(list_text, right, "the count of remaining entries is right");
     assert_eq!(registry.iter().map(|entry| *entry).collect::<Vec<_>>(), stay);
 }
 
@@ -309,10 +309,10 @@ pub(crate) fn some_free_a_mapping(others: usize) {
     let bytes = core.huge.bytes(piece());
     assert!(matches!(bytes, Ok(_) | Err(CorruptionKind::Foreign)), "the mapping is partly freed: {bytes:?}");
     assert!(core.huge.agrees(), "the table of mappings is sorted");
-    let mine = core.huge.free(piece()).is_ok();
-    let theirs = threads.into_iter().map(|t| t.join().unwrap());
+    let is_freed = core.huge.free(piece()).is_ok();
+    let other_results = threads.into_iter().map(|t| t.join().unwrap());
     assert_eq!(
-        theirs.chain([mine]).filter(|freed| *freed).count(),
+        other_results.chain([is_freed]).filter(|freed| *freed).count(),
         1,
         "exactly one of the threads frees the mapping"
     );

@@ -214,15 +214,15 @@ impl World {
         let (before, asked_before, system_before) = look();
         let done = operation();
         let (after, requested, system) = look();
-        let counted = |path: &Path| after.paths.of(*path) - before.paths.of(*path);
-        let path = Path::ALL.into_iter().find(|path| counted(path) > 0);
+        let operations_on = |path: &Path| after.paths.of(*path) - before.paths.of(*path);
+        let path = Path::ALL.into_iter().find(|path| operations_on(path) > 0);
         assert_eq!(
-            Path::ALL.iter().map(counted).sum::<u64>(),
+            Path::ALL.iter().map(operations_on).sum::<u64>(),
             u64::from(path.is_some()),
             "the operation has one level"
         );
         let Some(path) = path else { return done };
-        let least = if system != system_before {
+        let slowest_level = if system != system_before {
             Path::Commit
         } else if requested != asked_before {
             Path::Pages
@@ -233,18 +233,18 @@ impl World {
         } else {
             Path::Cpu
         };
-        assert!(path >= least, "counted as {path:?}, but served by {least:?}: {before:?} {after:?}");
-        assert!(path != Path::Pages || least == path, "no page was requested: {before:?} {after:?}");
+        assert!(path >= slowest_level, "counted as {path:?}, but served by {slowest_level:?}: {before:?} {after:?}");
+        assert!(path != Path::Pages || slowest_level == path, "no page was requested: {before:?} {after:?}");
         done
     }
 
     fn step(&mut self, step: &Step) {
-        let on = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
-        let of = |cache: u8| usize::from(cache) % CACHES;
+        let set_cpu = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
+        let cache_index = |cache: u8| usize::from(cache) % CACHES;
         match *step {
             Step::Alloc { cpu, cache, zeroed } => {
-                on(cpu);
-                let (cache, gfp) = (of(cache), if zeroed { Gfp::ZERO } else { Gfp::KERNEL });
+                set_cpu(cpu);
+                let (cache, gfp) = (cache_index(cache), if zeroed { Gfp::ZERO } else { Gfp::KERNEL });
                 match self.observed_counts(cache, || catch_injected(|| self.caches[cache].alloc(gfp))) {
                     Some(Ok(object)) => self.check_new_object(cache, object, zeroed),
                     Some(Err(error)) => self.check_failure(cache, error, 1),
@@ -252,19 +252,19 @@ impl World {
                 }
             }
             Step::Free { cpu, pick } => {
-                on(cpu);
+                set_cpu(cpu);
                 self.free(pick.into());
             }
             Step::Bulk { cpu, cache, n } => {
-                on(cpu);
-                let (cache, n) = (of(cache), usize::from(n % 32));
-                let mut out = vec![None; n];
-                match catch_injected(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut out)) {
-                    Some(Ok(())) => out.into_iter().for_each(|object| {
+                set_cpu(cpu);
+                let (cache, n) = (cache_index(cache), usize::from(n % 32));
+                let mut objects = vec![None; n];
+                match catch_injected(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut objects)) {
+                    Some(Ok(())) => objects.into_iter().for_each(|object| {
                         self.check_new_object(cache, object.expect("a bulk allocation is complete or fails"), false)
                     }),
                     refused => {
-                        assert!(out.iter().all(Option::is_none), "a bulk allocation is complete or fails");
+                        assert!(objects.iter().all(Option::is_none), "a bulk allocation is complete or fails");
                         if let Some(Err(error)) = refused {
                             self.check_failure(cache, error, n);
                         }
@@ -272,18 +272,18 @@ impl World {
                 }
             }
             Step::FreeMany { cpu, n } => {
-                on(cpu);
+                set_cpu(cpu);
                 (0..usize::from(n % 32)).for_each(|i| self.free(i * 7));
             }
             Step::Node { cpu, cache, node, strict } => {
-                on(cpu);
-                let (cache, node) = (of(cache), u32::from(node) % self.setup.nodes);
+                set_cpu(cpu);
+                let (cache, node) = (cache_index(cache), u32::from(node) % self.setup.nodes);
                 let gfp = if strict { Gfp::THIS_NODE } else { Gfp::KERNEL };
                 match catch_injected(|| self.caches[cache].alloc_node(gfp, node)) {
                     Some(Ok(object)) => {
                         let pages = &self.core.memory.pages;
-                        let on = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
-                        assert!(!strict || on == node);
+                        let set_cpu = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
+                        assert!(!strict || set_cpu == node);
                         self.check_new_object(cache, object, false);
                     }
                     Some(Err(error)) => self.check_failure(cache, error, 2),
@@ -291,17 +291,17 @@ impl World {
                 }
             }
             Step::Prefill { cpu, cache, n, takes, gives } => {
-                on(cpu);
-                self.prefill(of(cache), (n % 32).into(), (takes % 32).into(), (gives % 32).into());
+                set_cpu(cpu);
+                self.prefill(cache_index(cache), (n % 32).into(), (takes % 32).into(), (gives % 32).into());
             }
             Step::Shrink { cache } => {
-                let cache = &self.caches[of(cache)];
+                let cache = &self.caches[cache_index(cache)];
                 let (before, gone) = (cache.info().slabs, cache.shrink());
                 let info = cache.info();
                 assert_eq!(before - info.slabs, gone as u64, "all freed slabs are reported");
                 assert_eq!((info.empty, info.in_magazines, info.in_depot), (0, 0, 0));
             }
-            Step::Destroy { cache } => self.destroy(of(cache)),
+            Step::Destroy { cache } => self.destroy(cache_index(cache)),
             Step::Reap => _ = self.caches.each_ref().map(KmemCache::reap),
             Step::Drain { cpu } => {
                 let cpu = u32::from(cpu) % CPUS;
@@ -314,25 +314,25 @@ impl World {
 
     /// Checks that the promised objects are available, whatever requests are refused in between.
     fn prefill(&mut self, cache: usize, n: usize, takes: usize, gives: usize) {
-        let given: Vec<_> = (0..gives).map_while(|pick| self.pick(pick, Some(cache))).collect();
-        let mut given = given.into_iter().map(|(object, _)| object);
-        let taken = catch_injected(|| {
-            let mut mine = self.caches[cache].prefill(Gfp::KERNEL, n)?;
-            assert!(mine.len() >= n);
-            let taken: Vec<_> = (0..takes).map_while(|_| mine.alloc()).collect();
-            assert!(taken.len() >= n.min(takes), "{} of {n}", taken.len());
+        let foreign_objects: Vec<_> = (0..gives).map_while(|pick| self.pick(pick, Some(cache))).collect();
+        let mut foreign_objects = foreign_objects.into_iter().map(|(object, _)| object);
+        let stock_objects = catch_injected(|| {
+            let mut stock = self.caches[cache].prefill(Gfp::KERNEL, n)?;
+            assert!(stock.len() >= n);
+            let stock_objects: Vec<_> = (0..takes).map_while(|_| stock.alloc()).collect();
+            assert!(stock_objects.len() >= n.min(takes), "{} of {n}", stock_objects.len());
             // SAFETY: the object was in use, belongs to this cache, and was picked, so it no longer has a user.
-            given.by_ref().for_each(|object| unsafe { mine.free(object) });
-            Ok(taken)
+            foreign_objects.by_ref().for_each(|object| unsafe { stock.free(object) });
+            Ok(stock_objects)
         });
-        match taken {
-            Some(Ok(taken)) => taken.into_iter().for_each(|object| self.check_new_object(cache, object, false)),
+        match stock_objects {
+            Some(Ok(stock_objects)) => stock_objects.into_iter().for_each(|object| self.check_new_object(cache, object, false)),
             // The limit may be reached, because the objects to be freed are still in use.
             Some(Err(AllocError::CacheLimit { .. })) | None => {}
             Some(Err(error)) => self.check_failure(cache, error, n),
         }
         // SAFETY: the object was in use, belongs to this cache, and was picked, so it no longer has a user.
-        given.for_each(|object| unsafe { self.caches[cache].free(object) });
+        foreign_objects.for_each(|object| unsafe { self.caches[cache].free(object) });
     }
 
     fn destroy(&mut self, cache: usize) {

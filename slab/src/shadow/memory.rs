@@ -73,9 +73,9 @@ pub(crate) enum Step {
 
 /// Draws any size and alignment, mostly small sizes, and some sizes that exceed all blocks.
 fn layout(u: &mut Unstructured<'_>) -> Result<Layout> {
-    let most = [64, 1 << 10, 10 << 10, 100 << 10, 5 << 20, 16 << 20][u.choose_index(6)?];
+    let max_size = [64, 1 << 10, 10 << 10, 100 << 10, 5 << 20, 16 << 20][u.choose_index(6)?];
     let align = 1 << [0, 3, 4, 6, 12, 16, 22, 23][u.choose_index(8)?];
-    Ok(Layout::from_size_align(u.int_in_range(0..=most)?, align).unwrap_or(Layout::new::<()>()))
+    Ok(Layout::from_size_align(u.int_in_range(0..=max_size)?, align).unwrap_or(Layout::new::<()>()))
 }
 fn gfp(u: &mut Unstructured<'_>) -> Result<Gfp> {
     let flags = Gfp::ZERO | Gfp::RECLAIMABLE | Gfp::NOWAIT | Gfp::NORETRY | Gfp::HIGH | Gfp::MEMALLOC;
@@ -265,13 +265,13 @@ impl World {
         };
         let api = if held.api == AllocApi::Malloc { AllocApi::Malloc } else { AllocApi::Kmalloc };
         // SAFETY: the memory was allocated with this layout and picked, so after a success it no longer has a user.
-        let to = catch_injected(|| unsafe {
+        let resized = catch_injected(|| unsafe {
             match api {
                 AllocApi::Malloc => self.malloc.realloc_sized(from, held.layout, size, Gfp::ZERO),
                 _ => self.subsystem.kmalloc().realloc(from, size, Gfp::KERNEL),
             }
         });
-        let Some(Ok(to)) = to else {
+        let Some(Ok(resized)) = resized else {
             // The memory is unchanged, which the next step that picks it checks.
             if from == ZERO_SIZE {
                 self.empty.push(held)
@@ -282,44 +282,44 @@ impl World {
         };
         self.serial = self.serial.wrapping_add(1);
         let new = HeldMemory::new(api, layout, self.serial);
-        if to == ZERO_SIZE {
+        if resized == ZERO_SIZE {
             assert_eq!(size, 0);
             return self.empty.push(new);
         }
-        let kept = held.size.min(new.size);
-        let [first, last] = Self::ends(to, kept);
+        let kept_bytes = held.size.min(new.size);
+        let [first, last] = Self::ends(resized, kept_bytes);
         // If all of the old memory was copied, its last byte must also be unchanged.
-        let written = first.iter().chain(last.iter().filter(|_| kept == held.size));
-        assert!(written.into_iter().all(|byte| *byte == held.written), "{to:?} is not a copy of {from:?}");
-        // SAFETY: the test case owns `new.size` bytes at `to`.
-        let [first, last] = Self::ends(unsafe { to.add(kept) }, new.size - kept);
+        let written = first.iter().chain(last.iter().filter(|_| kept_bytes == held.size));
+        assert!(written.into_iter().all(|byte| *byte == held.written), "{resized:?} is not a copy of {from:?}");
+        // SAFETY: the test case owns `new.size` bytes at `resized`.
+        let [first, last] = Self::ends(unsafe { resized.add(kept_bytes) }, new.size - kept_bytes);
         let zero = first.iter().chain(&*last).all(|byte| *byte == 0);
-        assert!(zero || api != AllocApi::Malloc, "{to:?} is not zero after byte {kept}");
-        Self::ends(to, new.size).into_iter().for_each(|end| end.fill(new.written));
-        self.live.insert(to, new);
+        assert!(zero || api != AllocApi::Malloc, "{resized:?} is not zero after byte {kept_bytes}");
+        Self::ends(resized, new.size).into_iter().for_each(|end| end.fill(new.written));
+        self.live.insert(resized, new);
     }
 
     fn step(&mut self, step: &Step) {
-        let on = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
+        let set_cpu = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
         match *step {
             Step::Alloc { cpu, api, layout, gfp } => {
-                on(cpu);
+                set_cpu(cpu);
                 self.alloc(api, layout, gfp);
             }
             Step::Free { cpu, pick, sized } => {
-                on(cpu);
+                set_cpu(cpu);
                 if let Some((at, held)) = self.pick(pick) {
                     self.free(at, held, sized);
                 }
             }
             Step::Move { cpu, pick, api, layout } => {
-                on(cpu);
+                set_cpu(cpu);
                 if let Some((from, held)) = self.pick(pick) {
                     self.relocate(from, held, api, layout);
                 }
             }
             Step::Resize { cpu, pick, layout } => {
-                on(cpu);
+                set_cpu(cpu);
                 if let Some((at, held)) = self.pick(pick) {
                     self.resize(at, held, layout.size());
                 }

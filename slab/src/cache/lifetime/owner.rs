@@ -109,9 +109,9 @@ fn end_if_unused(cache: &Arc<Cache>) {
             cache.close_magazines();
         }
         if cache.end().is_ok() {
-            let kept = core::mem::replace(&mut cache.refs().0.lock().end, LastRelease::Over);
+            let last_release = core::mem::replace(&mut cache.refs().0.lock().end, LastRelease::Over);
             cache.core().caches.remove(Arc::as_ptr(cache));
-            return drop(kept);
+            return drop(last_release);
         }
         // If a cache has no handles, no more allocations can happen.
         cache.discard_empty(&cache.operation(OperationKind::Reclaim));

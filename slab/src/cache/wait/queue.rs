@@ -55,8 +55,8 @@ pub(crate) struct Waiter {
 
 impl Waiter {
     pub(crate) fn new(ticket: u64, waker: Option<Waker>, is_thread: bool) -> Self {
-        let since = (!cfg!(target_family = "wasm")).then(Instant::now);
-        Self { ticket, since, is_thread, waker, object: None }
+        let start_time = (!cfg!(target_family = "wasm")).then(Instant::now);
+        Self { ticket, start_time, is_thread, waker, object: None }
     }
     pub(crate) fn waited(&self) -> u64 {
         self.since.map_or(0, |since| since.elapsed().as_nanos() as u64)
@@ -73,10 +73,10 @@ impl Queue {
     /// Takes the waker of the first sleeping thread whose ticket is in `tickets`, and removes the tickets up to that
     /// thread's ticket.
     pub(crate) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
-        let from =
+        let first =
             self.entries.partition_point(|waiter| waiter.ticket < tickets.start).max(self.served_waiters);
-        let mut rest = self.entries.iter_mut().skip(from).take_while(|waiter| waiter.ticket < tickets.end);
-        let next = rest.find(|waiter| waiter.is_thread && waiter.waker.is_some())?;
+        let mut waiters = self.entries.iter_mut().skip(first).take_while(|waiter| waiter.ticket < tickets.end);
+        let next = waiters.find(|waiter| waiter.is_thread && waiter.waker.is_some())?;
         tickets.start = next.ticket + 1;
         next.waker.take()
     }

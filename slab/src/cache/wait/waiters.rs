@@ -158,8 +158,8 @@ impl Cache {
                 false => self.config.per_cpu.reopen(),
             }
         }
-        let given = queue.served_waiters;
-        queue.entries.get_mut(given).filter(|_| queue.grow)?.waker.take()
+        let served_waiters = queue.served_waiters;
+        queue.entries.get_mut(served_waiters).filter(|_| queue.grow)?.waker.take()
     }
     fn update_queue(&self, change: impl FnOnce(&mut Queue)) {
         let mut queue = self.queue();
@@ -176,20 +176,20 @@ impl Cache {
     /// Marks the first waiter as waiting for the account; returns `false` if it was already marked.
     fn wait_for_account(&self) -> bool {
         let Some(account) = &self.config.account else { return false };
-        let mut begins = false;
+        let mut is_first = false;
         self.update_queue(|queue| {
-            begins = queue.is_waiting() && !queue.at_account;
-            if begins {
+            is_first = queue.is_waiting() && !queue.at_account;
+            if is_first {
                 queue.at_account = true;
                 account.begin_wait();
             }
         });
-        if begins {
+        if is_first {
             // From now on this cache's waiting threads also watch the account's other caches.
             self.wake_own_threads();
             self.core.close_account(&self.operation(OperationKind::Reclaim), account);
         }
-        begins
+        is_first
     }
 
     /// Appends a waiter to the queue; the first step is to write the waiter's ticket to `place`.
@@ -218,9 +218,9 @@ impl Cache {
             queue.grow |= is_first;
             queue.closings += u64::from(is_first);
             // The returned waker belongs to this waiter, which is running and need not be woken.
-            let own = self.settle(&mut queue);
+            let own_waker = self.settle(&mut queue);
             drop(queue);
-            run_waker(|| drop(own));
+            run_waker(|| drop(own_waker));
             return Ok(());
         }
     }
@@ -276,8 +276,8 @@ impl Cache {
         let mut object = None;
         let (here, nodes) = (self.this_node(), self.nodes.len() as u32);
         let take = |node: u32| {
-            let put = |place| object = Some(self.object(place));
-            self.nodes[node as usize].alloc(op, &self.core.memory, 1, false, put).0 > 0
+            let set_object = |place| object = Some(self.object(place));
+            self.nodes[node as usize].alloc(op, &self.core.memory, 1, false, set_object).0 > 0
         };
         (0..nodes).map(|i| (here + i) % nodes).any(take).then_some(())?;
         self.counts.direct_allocs.add(1);
@@ -305,11 +305,11 @@ impl Cache {
         if !self.has_waiters() || !gfp.may_reclaim() {
             return;
         }
-        let ask = |cache: &Self| _ = self.core.shrinkers.run(REPEAT_DIVISOR, gfp, cache.number);
-        let at_account = self.queue().at_account;
-        match self.config.account.as_ref().filter(|_| at_account) {
-            Some(account) => self.core.of_account(account).for_each(|cache| ask(&cache)),
-            None => ask(self),
+        let run_shrinkers = |cache: &Self| _ = self.core.shrinkers.run(REPEAT_DIVISOR, gfp, cache.number);
+        let is_at_account = self.queue().at_account;
+        match self.config.account.as_ref().filter(|_| is_at_account) {
+            Some(account) => self.core.of_account(account).for_each(|cache| run_shrinkers(&cache)),
+            None => run_shrinkers(self),
         }
     }
     /// Returns `true` if objects of this cache wait for readers. A thread that defers a free after this call wakes
@@ -322,10 +322,10 @@ impl Cache {
     /// Returns `true` if memory may become free without waking waiters: shrinkers may free memory, or readers may exit.
     #[cfg(not(loom))]
     fn must_poll(&self) -> bool {
-        let mut of_account = self.config.account.iter().flat_map(|account| self.core.of_account(account));
+        let mut account_caches = self.config.account.iter().flat_map(|account| self.core.of_account(account));
         // The clock of a model checker does not advance, so there the reaper runs the shrinkers.
-        let asks = !cfg!(shuttle) && self.core.shrinkers.has_limits();
-        asks || self.has_objects_in_grace() || of_account.any(|cache| cache.has_objects_in_grace())
+        let has_shrinkers = !cfg!(shuttle) && self.core.shrinkers.has_limits();
+        has_shrinkers || self.has_objects_in_grace() || account_caches.any(|cache| cache.has_objects_in_grace())
     }
     /// Wakes the threads that wait for this cache, or for its account.
     pub(crate) fn wake_threads(&self) {
@@ -346,11 +346,11 @@ impl Cache {
     fn sleep(&self, parker: &Parker, deadline: Option<Instant>, _gfp: Gfp) -> bool {
         #[cfg(not(loom))]
         while self.must_poll() {
-            let soon = Instant::now() + SHRINKER_INTERVAL;
-            if deadline.is_some_and(|deadline| deadline <= soon) {
+            let next_shrinker_run = Instant::now() + SHRINKER_INTERVAL;
+            if deadline.is_some_and(|deadline| deadline <= next_shrinker_run) {
                 break;
             }
-            if parker.park(Some(soon)) {
+            if parker.park(Some(next_shrinker_run)) {
                 return true;
             }
             self.rerun_shrinkers(_gfp);
@@ -388,10 +388,10 @@ impl Cache {
         let source = SlabSupplier::for_waiter(self, gfp);
         let (op, here, nodes) =
             (&self.operation(OperationKind::Alloc), self.this_node(), self.nodes.len() as u32);
-        let again =
+        let retry =
             |source: &SlabSupplier<'_>| (0..nodes).find_map(|i| self.alloc_direct(op, source, (here + i) % nodes));
-        let result = match again(&source).ok_or_else(|| source.error()) {
-            Err(error @ AllocError::Memory(_)) => self.reclaim(op, &source, error, again),
+        let result = match retry(&source).ok_or_else(|| source.error()) {
+            Err(error @ AllocError::Memory(_)) => self.reclaim(op, &source, error, retry),
             result => result,
         };
         // The new slab may have more free objects, which other waiters get.
@@ -432,7 +432,7 @@ impl Cache {
                 continue;
             };
             // A waker is cloned outside the lock, because cloning runs user code.
-            let mut mine = Some(waker.clone());
+            let mut own_waker = Some(waker.clone());
             let mut queue = self.queue();
             let Some(at) = queue.find(ticket) else {
                 *place = None;
@@ -444,17 +444,17 @@ impl Cache {
                 drop(queue);
                 *place = None;
                 left.iter().for_each(|left| self.has_waited(left));
-                run_waker(|| drop((mine, left)));
+                run_waker(|| drop((own_waker, left)));
                 return Poll::Ready(Ok(self.hand_out(object, gfp)));
             }
             if at > queue.served_waiters || !core::mem::take(&mut queue.grow) {
-                core::mem::swap(&mut queue.entries[at].waker, &mut mine);
+                core::mem::swap(&mut queue.entries[at].waker, &mut own_waker);
                 drop(queue);
-                run_waker(|| drop(mine));
+                run_waker(|| drop(own_waker));
                 return Poll::Pending;
             }
             drop(queue);
-            run_waker(|| drop(mine));
+            run_waker(|| drop(own_waker));
             let result = self.alloc_at_limit(gfp);
             if matches!(result, Err(AllocError::AccountLimit { .. })) && self.wait_for_account() {
                 self.let_grow();

@@ -252,20 +252,20 @@ impl Drop for Background {
 fn run(weak: &Weak<dyn Reap>) {
     let _own = OwnThread::begin();
     if let Some(core) = weak.upgrade() {
-        let own = Box::into_raw(Box::new(current()));
+        let background = Box::into_raw(Box::new(current()));
         // Release: pairs with the Acquires in `unpark` and `drop`.
-        core.background().thread.store(own, Release);
+        core.background().thread.store(background, Release);
     }
     let (mut quiet, mut seen) = (0, 0);
     while let Some(core) = weak.upgrade() {
-        let own = core.background();
+        let background = core.background();
         // The panic hook has already reported a panic.
         contain_panic(|| core.end_interval());
-        own.intervals.add(1);
+        background.intervals.add(1);
         let now = core.changes();
         quiet = if now == seen && !core.is_needed(now) { quiet + 1 } else { 0 };
         seen = now;
-        let interval = Duration::from_millis(own.interval.get().into());
+        let interval = Duration::from_millis(background.interval.get().into());
         if quiet < MAX_QUIET_INTERVALS {
             drop(core);
             wait(interval);
@@ -273,9 +273,9 @@ fn run(weak: &Weak<dyn Reap>) {
             quiet = 0;
             // Relaxed: the locks of the zones and of mappings order the store. A free is either counted below, or takes
             // its lock afterwards and then sees that the thread is asleep.
-            own.state.store(Asleep as u32, Relaxed);
+            background.state.store(Asleep as u32, Relaxed);
             if core.changes() != seen {
-                own.state.store(Running as u32, Relaxed);
+                background.state.store(Running as u32, Relaxed);
             }
             drop(core);
             // The thread now sleeps until another thread frees pages, waits at a limit, or drops
@@ -312,8 +312,8 @@ fn change_thread_count(change: impl Fn(u32) -> u32) {
     // Relaxed, here and at the read: the counter publishes no other data.
     let mut now = LIBRARY_THREADS.load(Relaxed);
     loop {
-        let own = if now >> 32 == process >> 32 { now as u32 } else { 0 };
-        match LIBRARY_THREADS.compare_exchange(now, process | u64::from(change(own)), Relaxed, Relaxed) {
+        let library_threads = if now >> 32 == process >> 32 { now as u32 } else { 0 };
+        match LIBRARY_THREADS.compare_exchange(now, process | u64::from(change(library_threads)), Relaxed, Relaxed) {
             Ok(_) => return,
             Err(other) => now = other,
         }

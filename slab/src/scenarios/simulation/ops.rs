@@ -186,8 +186,8 @@ fn alloc_node(s: &SimThread<'_>, t: &ScriptedOp) {
     match slot.cache.alloc_node(Gfp::THIS_NODE, node) {
         Ok(at) => {
             let pages = s.world.subsystem.pages();
-            let of = pages.pfn_of(at.as_ptr()).map(|pfn| pages.node_of(pfn));
-            assert_eq!(of, Some(node), "the object is on the requested node");
+            let object_node = pages.pfn_of(at.as_ptr()).map(|pfn| pages.node_of(pfn));
+            assert_eq!(object_node, Some(node), "the object is on the requested node");
             s.got(t.a, &slot, at);
         }
         Err(error) => s.refused(&slot, error),
@@ -374,8 +374,8 @@ fn pool_alloc(s: &SimThread<'_>, _: &ScriptedOp) {
     s.books(|books| {
         books.pool_out += 1;
         books.pool_most[s.me] = 0;
-        let out = books.pool_out;
-        books.pool_most.iter_mut().for_each(|most| *most = out.max(*most));
+        let pool_objects = books.pool_out;
+        books.pool_most.iter_mut().for_each(|most| *most = pool_objects.max(*most));
     });
     match pool.alloc(Gfp::KERNEL) {
         Ok(at) => s.has_any(at, 64, Origin::Pool),
@@ -413,7 +413,7 @@ fn handle_get(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(handles) = s.world.world_parts.borrow().handles.clone() else { return };
     let Some((at, before)) = pick_handle(s, t.a) else { return };
     let held = handles.get(before.handle);
-    let after = s.books(|books| books.handles[at]);
+    let handle_after = s.books(|books| books.handles[at]);
     match held {
         Some(held) => {
             assert!(!before.freed, "a stale handle finds an object");
@@ -422,7 +422,7 @@ fn handle_get(s: &SimThread<'_>, t: &ScriptedOp) {
                 relax();
             });
         }
-        None => assert!(after.freed || after.freeing > 0, "a handle in use is stale"),
+        None => assert!(handle_after.freed || handle_after.freeing > 0, "a handle in use is stale"),
     }
 }
 fn handle_free(s: &SimThread<'_>, t: &ScriptedOp) {
@@ -459,11 +459,11 @@ fn hive_remove(s: &SimThread<'_>, t: &ScriptedOp) {
 }
 fn hive_walk(s: &SimThread<'_>, _: &ScriptedOp) {
     let Some((mut hive, keys)) = s.with_state(|mine| mine.hive.take()) else { return };
-    let mut walked: Vec<u64> = hive.iter().map(|value| value[0]).collect();
-    let mut known: Vec<u64> = keys.iter().map(|(_, value)| *value).collect();
-    walked.sort_unstable();
-    known.sort_unstable();
-    assert_eq!(walked, known, "the walk visits the values of the hive");
+    let mut visited_values: Vec<u64> = hive.iter().map(|value| value[0]).collect();
+    let mut known_values: Vec<u64> = keys.iter().map(|(_, value)| *value).collect();
+    visited_values.sort_unstable();
+    known_values.sort_unstable();
+    assert_eq!(visited_values, known_values, "the walk visits the values of the hive");
     s.with_state(|mine| mine.hive = Some((hive, keys)));
 }
 
@@ -512,9 +512,9 @@ fn reap(s: &SimThread<'_>, t: &ScriptedOp) {
     s.slot(t.a).into_iter().for_each(|slot| _ = slot.cache.reap());
 }
 fn drain(s: &SimThread<'_>, t: &ScriptedOp) {
-    let from = t.b as u32 % s.cpus();
-    let to = if t.b & 8 > 0 { from + 1 } else { s.cpus() };
-    s.slot(t.a).into_iter().for_each(|slot| slot.cache.drain(from..to));
+    let first_cpu = t.b as u32 % s.cpus();
+    let end_cpu = if t.b & 8 > 0 { first_cpu + 1 } else { s.cpus() };
+    s.slot(t.a).into_iter().for_each(|slot| slot.cache.drain(first_cpu..end_cpu));
 }
 /// An object that was in use throughout the call must be in the snapshot of live objects.
 fn live(s: &SimThread<'_>, t: &ScriptedOp) {
@@ -538,8 +538,8 @@ fn destroy(s: &SimThread<'_>, t: &ScriptedOp) {
             .filter_map(|at| s.world.slot(at))
             .filter(|other| other.number != slot.number);
         let shared = slot.setup.merge > 0 && others.any(|other| other.setup.merge > 0);
-        let left = s.world.shadow.count(|owned| (owned == of).into());
-        assert!(shared || left == 0, "destroyed with {left} objects in use");
+        let remaining_objects = s.world.shadow.count(|owned| (owned == of).into());
+        assert!(shared || remaining_objects == 0, "destroyed with {remaining_objects} objects in use");
         // Any error is accepted, because a concurrent allocation may still count towards the limit.
         assert!(slot.cache.alloc(Gfp::KERNEL).is_err(), "a destroyed cache allocates");
     }

@@ -13,11 +13,11 @@ impl World {
                 let side = SimThread { world: self, me };
                 let waits = std::mem::take(&mut self.thread_states[me].borrow_mut().waits);
                 for mut wait in waits {
-                    let was_told = wait.bell.0.get() > 0;
+                    let was_woken = wait.bell.0.get() > 0;
                     match self.poll(&mut wait) {
                         Poll::Pending => self.thread_states[me].borrow_mut().waits.push(wait),
                         Poll::Ready(result) => {
-                            assert!(was_told, "a waiter with an object was not woken");
+                            assert!(was_woken, "a waiter with an object was not woken");
                             goes_on = true;
                             side.ends_wait(wait, result);
                         }
@@ -64,10 +64,10 @@ impl World {
         for slot in self.slots() {
             let (info, setup) = (slot.cache.info(), &slot.setup);
             let (cpus, nodes) = (u64::from(cpus.count()), u64::from(cpus.nodes()));
-            let most = cpus * nodes * setup.capacity * (2 + setup.stock);
-            assert!(info.in_magazines <= most, "{} objects in magazines, at most {most}", info.in_magazines);
-            let most = nodes * setup.capacity * setup.depot;
-            assert!(info.in_depot <= most, "{} objects in depots, at most {most}", info.in_depot);
+            let max_objects = cpus * nodes * setup.capacity * (2 + setup.stock);
+            assert!(info.in_magazines <= max_objects, "{} objects in magazines, at most {max_objects}", info.in_magazines);
+            let max_objects = nodes * setup.capacity * setup.depot;
+            assert!(info.in_depot <= max_objects, "{} objects in depots, at most {max_objects}", info.in_depot);
             assert_eq!(info.paths.operations(), info.allocs + info.frees, "each operation has one level");
             self.observed_counts(&slot);
         }
@@ -94,19 +94,19 @@ impl World {
             info.in_magazines + info.in_depot,
             "the view shows the objects in magazines"
         );
-        let on = |list| view.slabs.iter().filter(|slab| slab.list == list).count() as u64;
-        let lists = [SlabList::Full, SlabList::Partial, SlabList::Empty].map(on);
+        let listed_slabs = |list| view.slabs.iter().filter(|slab| slab.list == list).count() as u64;
+        let lists = [SlabList::Full, SlabList::Partial, SlabList::Empty].map(listed_slabs);
         assert_eq!(lists, [info.full, info.partial, info.empty], "the view shows the slabs on their lists");
-        let out: u64 =
+        let shown_objects: u64 =
             view.slabs.iter().flat_map(|slab| &slab.out).map(|word| u64::from(word.count_ones())).sum();
-        assert_eq!(out, info.used + held.len() as u64, "the view shows the allocated objects");
+        assert_eq!(shown_objects, info.used + held.len() as u64, "the view shows the allocated objects");
         let books = self.shadow.books.borrow();
-        let own = books
+        let owned_objects = books
             .owned
             .values()
             .filter(|object| matches!(object.of, Origin::Cache(_, number) if number == slot.number));
         let mut places = BTreeSet::new();
-        for place in own.map(|object| slot.cache.place_of(object.at)).chain(held.into_iter().map(Some)) {
+        for place in owned_objects.map(|object| slot.cache.place_of(object.at)).chain(held.into_iter().map(Some)) {
             let place = place.unwrap_or_else(|| panic!("each owner must have a valid object"));
             let slab = view.slabs.iter().find(|slab| slab.page == place.slab);
             let slab = slab.unwrap_or_else(|| panic!("{place:?}: the view has no such slab"));
@@ -213,11 +213,11 @@ impl World {
         let blocks = (1 + setup.pages) >> order.get();
         let pages = u64::from(self.subsystem.cpus().nodes()) * blocks;
         let slabs = if slot.setup.limit > 0 { pages.min(slot.setup.limit) } else { pages };
-        let least = slabs as usize * geometry.objects_at(order);
-        let fits = u64::from(order.get()) <= setup.order;
+        let min_objects = slabs as usize * geometry.objects_at(order);
+        let has_large_slabs = u64::from(order.get()) <= setup.order;
         assert!(
-            !fits || all.len() >= least,
-            "a cache alone allocates {} objects, but at least {least} are available",
+            !has_large_slabs || all.len() >= min_objects,
+            "a cache alone allocates {} objects, but at least {min_objects} are available",
             all.len()
         );
         for (cpu, object) in (0..).zip(all) {

@@ -255,8 +255,8 @@ impl FastPaths {
         // SAFETY: each page has one of `CLASSES` classes. By contract, the caller owns the page's memory.
         unsafe {
             let class = self.page_classes.add(offset / PAGE_SIZE).as_ref().get().class();
-            let begins = self.strides.get_unchecked(class).begins_object(offset);
-            begins.then(|| class.wrapping_sub(1))
+            let is_start = self.strides.get_unchecked(class).begins_object(offset);
+            is_start.then(|| class.wrapping_sub(1))
         }
     }
     /// Fast path for frees of objects that have the same class as the object at `memory`.
