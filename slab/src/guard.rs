@@ -76,14 +76,14 @@ struct Trace {
 impl Trace {
     fn take(&self) {
         if !MODEL {
-            self.thread.set(thread());
+            self.thread.set(thread_id());
             self.stack.set(CallStack::save().number().into());
         }
     }
 }
 
 /// The kernel's id of the current thread.
-fn thread() -> u64 {
+fn thread_id() -> u64 {
     #[cfg(target_os = "linux")]
     // SAFETY: the system call has no arguments.
     return unsafe { libc::syscall(libc::SYS_gettid) } as u64;
@@ -774,10 +774,10 @@ mod tests {
     #[test]
     fn guard_report_names_the_allocating_and_freeing_threads() {
         let pool = pool(1);
-        let allocate = || (pool.alloc(8, 8).unwrap().addr().get(), thread());
-        let (at, other) = std::thread::scope(|scope| scope.spawn(allocate).join().unwrap());
+        let allocate = || (pool.alloc(8, 8).unwrap().addr().get(), thread_id());
+        let (at, other) = std::thread_id::scope(|scope| scope.spawn(allocate).join().unwrap());
         assert!(pool.free(at).is_ok());
-        let (report_text, here) = (pool.fault(at).to_string(), thread());
+        let (report_text, here) = (pool.fault(at).to_string(), thread_id());
         assert!(
             other != here && report_text.contains(&format!("\nallocated by thread {other}:\n")),
             "{report_text}"

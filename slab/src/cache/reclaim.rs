@@ -4,7 +4,7 @@ use super::Cache;
 use super::core::Core;
 use super::lifetime::owner::CacheRef;
 use super::per_cpu::OBJECTS;
-use crate::reclaim::pressure::{SHARE, least_limit};
+use crate::reclaim::pressure::{SHARE, lowest_limit};
 use crate::reclaim::reaper::{Background, Reap};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
@@ -33,7 +33,7 @@ impl Core {
             return;
         }
         let committed = self.memory.pages.committed_bytes() + self.huge.mapped_bytes();
-        let room = least_limit().map(|least| least.saturating_sub(committed as u64));
+        let room = lowest_limit().map(|least| least.saturating_sub(committed as u64));
         self.memory.pages.keep_at_most(room.map_or(u64::MAX, |room| room / SHARE));
     }
 

@@ -79,7 +79,7 @@ impl Entry {
     }
     /// Returns `true` if life `generation` has not ended. Cost: one load.
     #[inline(always)]
-    pub(super) fn is_in(&self, generation: u32) -> bool {
+    pub(super) fn is_in_use(&self, generation: u32) -> bool {
         let word = self.now();
         Self::generation(word) == generation && word & IN_USE != 0
     }
@@ -146,7 +146,7 @@ impl Entry {
     }
 
     /// Returns `true` if the object is in use or held. No other thread may use the entry.
-    fn is_out(&self) -> bool {
+    fn is_used_or_held(&self) -> bool {
         self.word.load(Relaxed) & (IN_USE | HOLDERS) != 0
     }
 }
@@ -271,11 +271,11 @@ impl NumberTable {
 
     /// Iterates the objects that are in use or held. No other thread may use the numbers during the
     /// iteration.
-    pub(super) fn out(&self) -> impl Iterator<Item = *mut u8> {
+    pub(super) fn objects_in_use(&self) -> impl Iterator<Item = *mut u8> {
         let used = self.free.lock().used;
         (0..used)
             .filter_map(|number| self.entry(number as u32))
-            .filter(|entry| entry.is_out())
+            .filter(|entry| entry.is_used_or_held())
             .map(Entry::object)
     }
     /// Returns a generation that no number has used, as
@@ -285,7 +285,7 @@ impl NumberTable {
         let entries = (0..used).filter_map(|number| self.entry(number as u32));
         // When a free number is used again, it gets the next generation.
         let used = entries.map(|entry| match Entry::generation(entry.now()) {
-            next if next > 0 && !entry.is_in(next) => {
+            next if next > 0 && !entry.is_in_use(next) => {
                 self.generations.next_generation(next, self.last).unwrap_or(next)
             }
             now => now,
@@ -368,13 +368,13 @@ mod tests {
     fn release_by_the_last_holder_returns_the_object() {
         let entry = Entry::new();
         entry.begin(null_mut(), 3);
-        assert!(entry.is_in(3) && !entry.is_in(2) && !entry.hold(2) && entry.end(4).is_none());
+        assert!(entry.is_in_use(3) && !entry.is_in_use(2) && !entry.hold(2) && entry.end(4).is_none());
         assert!(entry.hold(3) && entry.hold(3));
         assert_eq!((entry.let_go(), entry.end(3), entry.end(3)), (None, Some(None), None));
         // After the life has ended, no thread can hold the object anew, and the remaining holder is
         // the last.
-        assert!(!entry.is_in(3) && !entry.hold(3) && entry.is_out());
-        assert_eq!((entry.let_go(), entry.is_out()), (Some(LastReference), false));
+        assert!(!entry.is_in_use(3) && !entry.hold(3) && entry.is_used_or_held());
+        assert_eq!((entry.let_go(), entry.is_used_or_held()), (Some(LastReference), false));
         entry.begin(null_mut(), 4);
         assert_eq!(entry.end(4), Some(Some(LastReference)));
     }

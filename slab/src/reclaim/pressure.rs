@@ -141,7 +141,7 @@ pub(crate) const SHARE: u64 = 8;
 /// allocate.
 ///
 /// Cost: two system calls, three for the list of groups, and three for each file with a limit.
-pub(crate) fn least_limit() -> Option<u64> {
+pub(crate) fn lowest_limit() -> Option<u64> {
     let mut text = [0; 8192];
     let groups =
         read(&["/proc/self/cgroup"], &mut text).and_then(|groups| of_groups(groups, "/sys/fs/cgroup"));

@@ -1,6 +1,6 @@
 //! loom's models of caches: two threads on one to four pages of two objects each.
 
-use super::world::{SMALL, World, all_gone, during_reaps, on_nodes, publish};
+use super::world::{SMALL, World, assert_all_freed, during_reaps, on_nodes, publish};
 use crate::cache::core::Core;
 use crate::debug::check::{SPACING, Script, on_cpu};
 use crate::published::Published;
@@ -153,7 +153,7 @@ pub(super) fn destroy_during_a_merge() {
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { first.free(object) };
     drop((first, second));
-    all_gone(core);
+    assert_all_freed(core);
 }
 
 /// M1: objects pass through magazines and depot. Each object has one owner at a time, and each free happens before the
@@ -307,5 +307,5 @@ pub(super) fn two_use_a_reserve(reserved: usize) {
     t.join().unwrap();
     assert_eq!(pool.reserve(), (reserved, reserved), "the reserve of a pool at rest");
     drop(pool);
-    all_gone(core);
+    assert_all_freed(core);
 }

@@ -1,6 +1,6 @@
 //! Scenarios of waiting at a limit, for loom and shuttle; the cache has one slab, whose two objects are in use.
 
-use super::world::{SMALL, World, alloc_constructed, constructed};
+use super::world::{SMALL, World, alloc_constructed, constructing_builder};
 use crate::cache::core::Core;
 use crate::cache::{Account, Acquiring};
 use crate::debug::check::{SPACING, on_cpu};
@@ -45,7 +45,7 @@ fn wait(world: &World) -> Result<NonNull<u8>, AllocError> {
 }
 
 /// Polls a future once, frees the object if it got one, and drops the future.
-fn joins_and_leaves(world: &World) {
+fn join_and_leave(world: &World) {
     let mut acquire = world.cache().acquire(Gfp::KERNEL);
     if let Some(object) = poll(&mut acquire) {
         world.free(object.unwrap());
@@ -100,7 +100,7 @@ pub(super) fn waiters_are_woken(waiters: usize) {
 /// L2: a thread waits for an object that another thread destructs. The waiter gets that object and constructs it. If a
 /// wake-up is lost, the scenario deadlocks.
 pub(super) fn a_destructed_object_wakes_a_waiter() {
-    let world = ManuallyDrop::new(World::of(2, SMALL, [constructed().limit(Limit::Slabs(1))]));
+    let world = ManuallyDrop::new(World::of(2, SMALL, [constructing_builder().limit(Limit::Slabs(1))]));
     let [a, b] = [(); 2].map(|()| alloc_constructed(&world));
     let t = run_beside(&world, [a], |world, [a]| {
         world.free(a);
@@ -154,7 +154,7 @@ pub(super) fn the_first_is_served_first(others: usize) {
 /// allocation must get no object, not even on a CPU that has an object.
 pub(super) fn a_joining_waiter_is_not_overtaken(others: usize) {
     let (world, [a, b]) = at_the_limit();
-    let others = in_other_threads(&world, others, joins_and_leaves);
+    let others = in_other_threads(&world, others, join_and_leave);
     world.free(a);
     let mut second = world.cache().acquire(Gfp::KERNEL);
     let mut second_result = poll(&mut second);
@@ -176,7 +176,7 @@ pub(super) fn a_cancelled_waiter_passes_its_place(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
     assert_eq!([poll(&mut first), poll(&mut second)], [None, None], "both threads wait");
-    let others = in_other_threads(&world, others, joins_and_leaves);
+    let others = in_other_threads(&world, others, join_and_leave);
     let t = run_beside(&world, [a], free_all);
     drop(first);
     t.join().unwrap();

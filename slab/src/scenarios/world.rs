@@ -148,7 +148,7 @@ pub(crate) fn during_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: 
         }
     };
     run_beside((0..reapers).map(reap).collect(), what);
-    all_gone(core);
+    assert_all_freed(core);
 }
 
 /// C3: a cache is dropped while a separate thread frees each of its objects. The last free ends the cache.
@@ -158,7 +158,7 @@ pub(crate) fn drop_during_frees(objects: u32) {
     let cache = ObjectCache::<u64>::builder("model").ctor(|| 7).build_on(&core).unwrap();
     let free = |object: OwnedBox<u64>| move || drop(object);
     run_beside((0..objects).map(|_| free(cache.alloc_owned().unwrap())).collect(), || drop(cache));
-    all_gone(core);
+    assert_all_freed(core);
 }
 
 /// C4: separate threads free the last objects of a cache without an owner, while another cache is made. The new cache
@@ -179,7 +179,7 @@ pub(crate) fn reuse_during_late_frees(objects: u32) {
         drop(objects);
         drop(new);
     });
-    all_gone(core);
+    assert_all_freed(core);
 }
 
 /// S4: the snapshot of objects in use is taken while `others` threads each add one slab and one object, on `nodes`
@@ -206,7 +206,7 @@ pub(crate) fn live_during_allocations(others: u32, nodes: u32) {
 
 /// Starts a builder of a cache whose objects record that they are constructed. The first byte of an object is 7 from
 /// its construction to its destruction.
-pub(super) fn constructed() -> KmemCacheBuilder {
+pub(super) fn constructing_builder() -> KmemCacheBuilder {
     KmemCache::builder("model", SPACING)
         .ctor(|object| {
             assert_eq!(object[0], 0, "an object is constructed twice");
@@ -227,7 +227,7 @@ pub(super) fn alloc_constructed(world: &World) -> NonNull<u8> {
 /// S5: a free constructed object is allocated while `others` threads shrink the cache. During the scenario, another
 /// object of the same slab is in use.
 pub(crate) fn construct_during_shrinks(others: u32) {
-    let world = World::of(2, Magazines::Off, [constructed()]);
+    let world = World::of(2, Magazines::Off, [constructing_builder()]);
     let (kept, idle) = (alloc_constructed(&world), alloc_constructed(&world));
     world.free(idle);
     let shrink = |_| {
@@ -335,7 +335,7 @@ pub(super) fn run_beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl
 }
 
 /// Checks that all caches are destroyed, and all their memory is freed.
-pub(super) fn all_gone(core: std::sync::Arc<Core>) {
+pub(super) fn assert_all_freed(core: std::sync::Arc<Core>) {
     assert_eq!(core.caches.iter().count(), 0, "a cache without an owner is freed");
     assert_eq!(std::sync::Arc::strong_count(&core), 1, "a reference to a freed cache was released");
     core.memory.pages.decommit();

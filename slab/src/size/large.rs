@@ -86,7 +86,7 @@ impl Core {
             Some(Err(bytes)) => _ = self.uncharge_huge(bytes),
             None => {}
         }
-        let memory = self.press(gfp, self.huge.bytes_for(layout), || self.map_charged(layout, || ()));
+        let memory = self.retry_after_reclaim(gfp, self.huge.bytes_for(layout), || self.map_charged(layout, || ()));
         let memory = memory.or_else(|| {
             // If addresses are short, the page allocator can give up unused ones.
             let requested = layout.size().saturating_add(layout.align());
@@ -125,7 +125,7 @@ impl Core {
     /// Retries `attempt` after freeing unused memory, and then after running the shrinkers. Only requests that may
     /// reclaim drain other CPUs' objects and run shrinkers. If the limit can never admit `bytes`, the request fails
     /// immediately.
-    fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
+    fn retry_after_reclaim<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
         self.memory.pages.limit().is_none_or(|limit| bytes <= limit).then_some(())?;
         let first = attempt().or_else(|| {
             self.huge.apply_limit();
@@ -176,7 +176,7 @@ impl Core {
             (self.huge.bytes(memory).ok()?, new_layout.size().max(1).checked_next_multiple_of(PAGE_SIZE)?);
         let added_bytes = new.saturating_sub(old);
         let charge = || self.memory.pages.charge(added_bytes / PAGE_SIZE).then_some(());
-        self.press(gfp, new, charge)?;
+        self.retry_after_reclaim(gfp, new, charge)?;
         // The free is noted before the resize, because another allocation may use the address
         // afterwards.
         self.note_free(memory);

@@ -252,9 +252,9 @@ impl Drop for Background {
 fn run(weak: &Weak<dyn Reap>) {
     let _own = OwnThread::begin();
     if let Some(core) = weak.upgrade() {
-        let background = Box::into_raw(Box::new(current()));
+        let thread = Box::into_raw(Box::new(current()));
         // Release: pairs with the Acquires in `unpark` and `drop`.
-        core.background().thread.store(background, Release);
+        core.background().thread.store(thread, Release);
     }
     let (mut quiet, mut seen) = (0, 0);
     while let Some(core) = weak.upgrade() {

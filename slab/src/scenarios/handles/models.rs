@@ -33,7 +33,7 @@ pub(in crate::scenarios) fn two_frees_of_one_handle() {
         other.cache.free(handle)
     });
     let is_freed = world.cache.free(handle);
-    assert!(mine != t.join().unwrap(), "one of the two frees succeeds");
+    assert!(is_freed != t.join().unwrap(), "one of the two frees succeeds");
     Objects::end(world, 0);
 }
 

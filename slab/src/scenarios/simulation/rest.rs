@@ -19,7 +19,7 @@ impl World {
                         Poll::Ready(result) => {
                             assert!(was_woken, "a waiter with an object was not woken");
                             goes_on = true;
-                            side.ends_wait(wait, result);
+                            side.end_wait(wait, result);
                         }
                     }
                 }
@@ -34,7 +34,7 @@ impl World {
         let census = self.core().check().unwrap_or_else(|violation| panic!("census: {violation}"));
         self.subsystem.pages().tables().assert_at_rest();
         self.shadow.verify();
-        self.within_limits();
+        self.check_limits();
         let deferred: u64 = self.core().caches.iter().map(|cache| cache.deferred().load(Relaxed)).sum();
         let reserve = self.world_parts.borrow().pool.clone().map_or(0, |pool| pool.reserve().0 as u64);
         let hives: usize = self
@@ -69,7 +69,7 @@ impl World {
             let max_objects = nodes * setup.capacity * setup.depot;
             assert!(info.in_depot <= max_objects, "{} objects in depots, at most {max_objects}", info.in_depot);
             assert_eq!(info.paths.operations(), info.allocs + info.frees, "each operation has one level");
-            self.observed_counts(&slot);
+            self.check_view(&slot);
         }
         // SAFETY: all threads are idle.
         let view = unsafe { self.subsystem.pages().per_cpu_view() };
@@ -81,7 +81,7 @@ impl World {
 
     /// Checks that a view of a cache shows each object that is not free in its slab exactly once, either with its
     /// owner or in a magazine.
-    fn observed_counts(&self, slot: &Slot) {
+    fn check_view(&self, slot: &Slot) {
         // SAFETY: all threads are idle.
         let view = unsafe { slot.cache.view() };
         let info = slot.cache.info();
@@ -117,7 +117,7 @@ impl World {
     }
 
     /// Waits until no memory waits for a reader; no reader exists.
-    pub(super) fn grace(&self) {
+    pub(super) fn wait_for_grace(&self) {
         for _ in 0..100 {
             self.core().flush_deferred();
             rcu::advance();
@@ -135,7 +135,7 @@ impl World {
         for side in self.thread_states.iter() {
             let ThreadState { held, reader, hive, waits } = std::mem::take(&mut *side.borrow_mut());
             drop(reader);
-            waits.into_iter().for_each(|wait| self.gives_up(wait));
+            waits.into_iter().for_each(|wait| self.give_up_wait(wait));
             if let Some((mut hive, keys)) = hive {
                 keys.into_iter().for_each(|(key, value)| assert_eq!(hive.remove(key)[0], value));
             }
@@ -157,14 +157,14 @@ impl World {
             assert!(has == least, "the reserve of a pool at rest is {has} of {least}");
         }
         drop(pool);
-        self.grace();
+        self.wait_for_grace();
         self.census(true);
         for (number, slot) in (0..self.script.caches.len()).filter_map(|slot| Some((slot, self.slot(slot)?)))
         {
             if !slot.destroyed.get() && slot.setup.stable == 0 {
                 self.core().shrink(&uslab_magazine::Operation::new());
-                self.grace();
-                (0..2).for_each(|cpu| self.all_of(number, &slot, cpu));
+                self.wait_for_grace();
+                (0..2).for_each(|cpu| self.allocate_all(number, &slot, cpu));
             }
             if slot.setup.checked > 0 && !slot.destroyed.get() {
                 self.double_free(&slot.cache);
@@ -177,9 +177,9 @@ impl World {
             (parts.kmalloc.take(), parts.shrinker.take())
         };
         drop((slots, kmalloc, shrinker));
-        self.grace();
+        self.wait_for_grace();
         self.subsystem.shrink();
-        self.grace();
+        self.wait_for_grace();
         self.subsystem.pages().decommit();
         let census = self.core().check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!(
@@ -200,13 +200,13 @@ impl World {
 
     /// Checks that one cache alone can get all objects that its limit and the pages allow, wherever its free objects
     /// are.
-    fn all_of(&self, number: usize, slot: &Slot, from: u32) {
+    fn allocate_all(&self, number: usize, slot: &Slot, from: u32) {
         let cpus = self.subsystem.cpus().count();
         let (geometry, setup) = (slot.cache.geometry(), &self.script.setup);
         on_cpu(from % cpus);
         let mut all = vec![];
         while let Ok(at) = slot.cache.alloc(Gfp::KERNEL) {
-            all.push(self.adopted(number, slot, at));
+            all.push(self.adopt_object(number, slot, at));
         }
         // If no larger block is free, slabs may be as small as one object.
         let order = geometry.min_order();
