@@ -164,7 +164,7 @@ const _: () = assert!((PAGE_SIZE << MAX_ORDER) <= 1 << 22);
 
 impl Geometry {
     /// Indices of the objects that overlap the given byte range of a slab with `objects` objects.
-    pub(crate) fn objects_touching(&self, bytes: core::ops::Range<usize>, objects: u16) -> core::ops::Range<usize> {
+    pub(crate) fn indices_in(&self, bytes: core::ops::Range<usize>, objects: u16) -> core::ops::Range<usize> {
         let index = |bytes: usize| bytes.saturating_sub(self.lead as usize) / self.stride as usize;
         let objects = usize::from(objects);
         index(bytes.start).min(objects)..(index(bytes.end - 1) + 1).min(objects)
@@ -252,7 +252,9 @@ impl Geometry {
     /// most a quarter of the addresses. A slab of the largest order gets no guard page.
     pub(crate) fn with_guard(self) -> Self {
         let min_order = Order::for_bytes(self.lead() + self.stride() + PAGE_SIZE);
-        let (Some(min_order), Some(usual)) = (min_order, Order::for_bytes(4 * PAGE_SIZE)) else { return self };
+        let (Some(min_order), Some(usual)) = (min_order, Order::for_bytes(4 * PAGE_SIZE)) else {
+            return self;
+        };
         let order = self.order.max(usual).max(min_order);
         Self { guard: PAGE_SIZE as u32, order, min_order, ..self }
     }

@@ -342,17 +342,17 @@ impl Pool {
         }
         // A guard page is between two objects' pages, and the report names the nearer object.
         let page = (address - self.base()) / PAGE_SIZE / 2;
-        let lower_slot = page.checked_sub(1);
+        let lower = page.checked_sub(1);
         let distance = |slot: &usize| {
             let object = &self.slots[*slot];
             let begin = self.base() + object.at.get() as usize;
             address.abs_diff(begin).min(address.abs_diff(begin + object.size.get() as usize))
         };
-        let adjacent_slots = [lower_slot, Some(page)].into_iter().flatten().filter(|slot| *slot < self.slots.len());
-        let slot = adjacent_slots.filter(|slot| state(*slot) != FREE).min_by_key(distance);
+        let adjacent = [lower, Some(page)].into_iter().flatten().filter(|slot| *slot < self.slots.len());
+        let slot = adjacent.filter(|slot| state(*slot) != FREE).min_by_key(distance);
         let what = match slot {
             None => "access to memory that was never allocated",
-            Some(_) if slot == lower_slot => "overflow",
+            Some(_) if slot == lower => "overflow",
             Some(_) => "underflow",
         };
         InvalidAccess { what, address, object: slot.map(|slot| self.slot_record(slot)) }
@@ -410,9 +410,9 @@ mod sampled {
     use uslab_magazine::sync::Ordering::Relaxed;
     use uslab_magazine::sync::{AtomicU32, Counter};
 
-    const POOL_NOT_STARTED: u32 = 0;
-    const POOL_STARTED: u32 = 1;
-    const NO_POOL: u32 = 2;
+    const NOT_STARTED: u32 = 0;
+    const STARTED: u32 = 1;
+    const FORBIDDEN: u32 = 2;
 
     /// Decides which allocations are sampled, and owns the pool, which the first sample makes.
     #[derive(Debug)]
@@ -442,7 +442,7 @@ mod sampled {
                 last_counts: [const { Counter::new(0) }; 2],
                 key,
                 backend,
-                pool_state: AtomicU32::new(POOL_NOT_STARTED),
+                pool_state: AtomicU32::new(NOT_STARTED),
                 pool: Published::new(),
             };
             guard.set(every, slots);
@@ -481,7 +481,7 @@ mod sampled {
                 // Making the pool allocates memory. While one thread makes the pool, no thread's allocations are
                 // sampled. If the system has refused a pool, the guard does not try again. Relaxed: the state only
                 // selects the thread that makes the pool.
-                None if self.pool_state.compare_exchange(POOL_NOT_STARTED, POOL_STARTED, Relaxed, Relaxed).is_err() => {
+                None if self.pool_state.compare_exchange(NOT_STARTED, STARTED, Relaxed, Relaxed).is_err() => {
                     return None;
                 }
                 None => {
@@ -489,7 +489,7 @@ mod sampled {
                     let pool = try_box(Pool::new(slots, self.backend, self.key)?)?;
                     // The pool's addresses may be in a range that was unmapped earlier. Relaxed: `pool_state` was set before the
                     // system could map the range for the pool.
-                    if self.pool_state.load(Relaxed) == NO_POOL {
+                    if self.pool_state.load(Relaxed) == FORBIDDEN {
                         return None;
                     }
                     self.pool.publish(pool)
@@ -502,7 +502,7 @@ mod sampled {
         }
         /// Prevents a pool from being made; an existing pool stays in use.
         pub(crate) fn prevent_pool(&self) {
-            self.pool_state.store(NO_POOL, Relaxed);
+            self.pool_state.store(FORBIDDEN, Relaxed);
         }
         pub(crate) fn pool(&self) -> Option<&Pool> {
             self.pool.get()

@@ -148,7 +148,7 @@ impl Mappings {
     }
     /// Returns true until the system has refused a guard page. After the refusal, mappings are made without guard
     /// pages, so that the system does not refuse other mappings of the process.
-    pub(crate) fn are_available(&self) -> bool {
+    pub(crate) fn can_map(&self) -> bool {
         // Relaxed: the flag is a hint.
         !self.refused.load(Relaxed)
     }

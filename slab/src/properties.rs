@@ -396,8 +396,8 @@ fn node_frees_empty_slabs_beyond_min_partial() {
             lists.objects_in_use().chunks(objects).for_each(|slab| lists.give(slab, FreedState::Constructed));
             lists.check();
             let count = lists.node.count();
-            let kept_slabs = (min_partial + 1).saturating_sub(objects).min(4) as u64;
-            assert_eq!((count.empty, count.slabs()), (kept_slabs, kept_slabs), "{min_partial} with {objects} objects");
+            let kept = (min_partial + 1).saturating_sub(objects).min(4) as u64;
+            assert_eq!((count.empty, count.slabs()), (kept, kept), "{min_partial} with {objects} objects");
         }
     }
 }
@@ -491,14 +491,14 @@ fn setups() -> impl Strategy<Value = caches::Setup> {
         Magazines::Sized { capacity: 1, stock: 0, depot_limit: 0 },
         Magazines::Sized { capacity: 3, stock: 1, depot_limit: 2 },
     ]);
-    (1..=2_u32, prop::sample::select(vec![8_usize, 200, 2048, 4096]), magazines, 1..6_u32, debug_flags()).prop_map(
+    (1..=2_u32, prop::sample::select(vec![8_usize, 200, 2048, 4096]), magazines, 1..6_u32, flags()).prop_map(
         |(nodes, size, magazines, limit, debug)| caches::Setup { nodes, size, magazines, limit, debug },
     )
 }
 
 /// Draws debug flags; in half of the cases, no flag is set. Traces are excluded, because they print lines
 /// to standard error.
-fn debug_flags() -> impl Strategy<Value = SlabDebug> {
+fn flags() -> impl Strategy<Value = SlabDebug> {
     let flags = any::<u8>().prop_map(|bits| SlabDebug::from_bits_truncate(bits) - SlabDebug::TRACE);
     prop_oneof![Just(SlabDebug::empty()), flags]
 }
@@ -578,7 +578,7 @@ proptest! {
 
     /// Compares memory of all sizes, mostly above the size classes, with a map of the allocated memory.
     #[test]
-    fn random_memory_operations_agree_with_the_reference_model(debug in debug_flags(), steps in prop::collection::vec(memory_step(), 1..40)) {
+    fn random_memory_operations_agree_with_the_reference_model(debug in flags(), steps in prop::collection::vec(memory_step(), 1..40)) {
         memory::run(uslab_buddy::Backend::Os, debug, &steps);
     }
 }

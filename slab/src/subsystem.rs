@@ -388,9 +388,13 @@ mod global {
         if GLOBAL.get().is_some() {
             return Err(StartError::Started);
         }
-        let new_subsystem = Cell::new(core::ptr::null());
-        let global = start(|| make().inspect(|own| new_subsystem.set(core::ptr::from_ref(&*own.core))))?;
-        if core::ptr::eq(&raw const *global.core, new_subsystem.get()) { Ok(global) } else { Err(StartError::Started) }
+        let created = Cell::new(core::ptr::null());
+        let global = start(|| make().inspect(|own| created.set(core::ptr::from_ref(&*own.core))))?;
+        if core::ptr::eq(&raw const *global.core, created.get()) {
+            Ok(global)
+        } else {
+            Err(StartError::Started)
+        }
     }
 
     #[cold]

@@ -56,8 +56,10 @@ pub(crate) fn execute<M: Memory>(
         (b"GET", 2) => store.get(&request[1], |value| replies.string(value)),
         (b"SET", 3) => reply_done(store.set(&request[1], &request[2]), replies),
         (b"SET", 4..) => replies.error("ERR syntax error: this server's SET takes no options"),
-        (b"DEL", 2..) => replies.push_integer(count_keys(request, |key| store.remove(key))),
-        (b"EXISTS", 2..) => replies.push_integer(count_keys(request, |key| store.get(key, |value| value.is_some()))),
+        (b"DEL", 2..) => replies.push_int(count_keys(request, |key| store.remove(key))),
+        (b"EXISTS", 2..) => {
+            replies.push_int(count_keys(request, |key| store.get(key, |value| value.is_some())))
+        }
         (b"INCR", 2) => increase(store, &request[1], replies),
         (b"MGET", 2..) => {
             replies.push_array(request.len() - 1)?;
@@ -72,7 +74,7 @@ pub(crate) fn execute<M: Memory>(
             let mut pairs = (1..request.len()).step_by(2);
             reply_done(pairs.try_for_each(|at| store.set(&request[at], &request[at + 1])), replies)
         }
-        (b"DBSIZE", 1) => replies.push_integer(store.len() as i64),
+        (b"DBSIZE", 1) => replies.push_int(store.len() as i64),
         (b"FLUSHALL", 1) => {
             store.clear();
             replies.push_status("OK")
@@ -122,7 +124,7 @@ fn increase<M: Memory>(store: &Store<M>, key: &[u8], replies: &mut Replies<'_, M
         Ok(number.to_string())
     });
     match increased {
-        Ok(()) => replies.push_integer(number),
+        Ok(()) => replies.push_int(number),
         Err(IncrementError::NoNumber) => replies.error(NOT_A_NUMBER),
         Err(IncrementError::OutOfMemory) => replies.error(OUT_OF_MEMORY),
     }

@@ -84,7 +84,7 @@ pub(crate) fn main() -> ExitCode {
                 || options.max_clients.is_some()
                 || options.slab_debug.is_some() =>
         {
-            let why = "--max-memory, --max-clients and --slab-debug: expected --memory caches, not --memory box";
+            let why = "--max-memory, --max-clients and --slab-debug: expected --memory caches, not box";
             Options::command().error(ErrorKind::ArgumentConflict, why).exit()
         }
         Source::Box => run(Heap, &options),

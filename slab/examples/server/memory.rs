@@ -24,7 +24,9 @@ pub(crate) trait Memory: Copy + Send + Sync + 'static {
     fn alloc_buffer(self) -> Result<Self::Object<Buffer<Self::Bytes>>, AllocError>;
     /// Allocates a connection that has received nothing yet. If the limit of connections is reached, `alloc_connection`
     /// waits.
-    fn alloc_connection(self) -> impl Future<Output = Result<Self::Object<Connection<Self>>, AllocError>> + Send;
+    fn alloc_connection(
+        self,
+    ) -> impl Future<Output = Result<Self::Object<Connection<Self>>, AllocError>> + Send;
 
     /// Lines for the `INFO` command: a name, a colon, and numbers.
     fn info(self) -> String;

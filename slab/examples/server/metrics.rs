@@ -40,7 +40,7 @@ impl Collector for Runtime {
         };
         gauge("tokio_workers", "Threads that run tasks", self.0.num_workers())?;
         gauge("tokio_alive_tasks", "Tasks that have not finished", self.0.num_alive_tasks())?;
-        gauge("tokio_global_queue_tasks", "Tasks in the runtime's global queue", self.0.global_queue_depth())?;
+        gauge("tokio_global_queue_tasks", "Tasks in the global queue", self.0.global_queue_depth())?;
         let busy: f64 =
             (0..self.0.num_workers()).map(|i| self.0.worker_total_busy_duration(i).as_secs_f64()).sum();
         let (name, help) = ("tokio_busy_seconds", "Total time that all workers spent on tasks");

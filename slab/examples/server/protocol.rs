@@ -240,7 +240,7 @@ impl<A: Allocator> Replies<'_, A> {
         self.push(line.as_bytes())?;
         self.push(b"\r\n")
     }
-    pub(crate) fn push_integer(&mut self, number: i64) -> ReplyResult {
+    pub(crate) fn push_int(&mut self, number: i64) -> ReplyResult {
         self.number(':', number)
     }
     /// Writes a byte string, or nil.

@@ -42,9 +42,7 @@
 //! If a program finds the symbol `uslab_version`, it runs with one of the two libraries.
 
 #[cfg(any(uslab_heap, not(target_os = "linux")))]
-compile_error!(
-    "libuslab needs Linux and mapped pages: a malloc cannot get its memory from malloc"
-);
+compile_error!("libuslab needs Linux and mapped pages: a malloc cannot get its memory from malloc");
 
 pub mod cache;
 mod callbacks;

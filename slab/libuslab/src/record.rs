@@ -68,7 +68,7 @@ static RECORDER_WITHOUT_FILE: Recorder = Recorder { file: AtomicPtr::new(NO_FILE
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 
 /// The process that was recorded last: this process, or a process from which it was forked.
-static LAST_PROCESS: AtomicU32 = AtomicU32::new(0);
+static LAST_PID: AtomicU32 = AtomicU32::new(0);
 
 /// The name of the file, by which the file is opened when it grows.
 static FILE_NAME: Kept<FormatFound> = Kept::new();
@@ -236,7 +236,7 @@ impl Recorder {
     fn create_file(&self, requested_path: &[u8], limit: usize) -> Result<*mut AtomicU64> {
         let process = std::process::id();
         // Relaxed: a child finds its parent's value.
-        let parent = Some(LAST_PROCESS.swap(process, Relaxed)).filter(|parent| ![0, process].contains(parent));
+        let parent = Some(LAST_PID.swap(process, Relaxed)).filter(|parent| ![0, process].contains(parent));
         let too_long = |_| Error::from_raw_os_error(libc::ENAMETOOLONG);
         // SAFETY: only this thread makes a file and writes `FILE_NAME`. The file of a child is in the same directory
         // as its parent's file.
@@ -331,7 +331,9 @@ fn absolute_path(file: &[u8]) -> Result<(FileName, usize)> {
     let mut name = [0; _];
     let mut remaining = &mut name[..];
     // SAFETY: the buffer has this many bytes.
-    if !file.starts_with(b"/") && !unsafe { libc::getcwd(remaining.as_mut_ptr().cast(), remaining.len()) }.is_null() {
+    if !file.starts_with(b"/")
+        && !unsafe { libc::getcwd(remaining.as_mut_ptr().cast(), remaining.len()) }.is_null()
+    {
         let length = remaining.iter().position(|byte| *byte == 0).unwrap_or(0);
         remaining = &mut remaining[length..];
         remaining.write_all(b"/")?;

@@ -221,7 +221,7 @@ impl Cache {
     fn take_slow(&self, gfp: Gfp) -> Result<Object, AllocError> {
         let (source, op) = (self.source(gfp), &self.operation(OperationKind::Alloc));
         let object =
-            self.config.per_cpu.take_or_refill(op, &source, || self.alloc_direct(op, &source, self.this_node()));
+            self.config.per_cpu.take_or_refill(op, &source, || self.take_one(op, &source, self.this_node()));
         object.map_or_else(|| self.alloc_elsewhere(op, &source, self.this_node()), Ok)
     }
 
@@ -240,7 +240,7 @@ impl Cache {
             return self.alloc(gfp);
         }
         let (source, op) = (self.source(gfp), &self.operation(OperationKind::Alloc));
-        match self.alloc_direct(op, &source, node) {
+        match self.take_one(op, &source, node) {
             Some(object) => Ok(self.hand_out(object, gfp)),
             None => self.alloc_elsewhere(op, &source, node).map(|object| self.hand_out(object, gfp)),
         }
@@ -293,9 +293,10 @@ impl Cache {
         node: u32,
     ) -> Result<Object, AllocError> {
         let nodes = self.core.memory.pages.nodes();
-        let tried_nodes = if source.gfp.contains(Gfp::THIS_NODE) { 1 } else { nodes };
-        let retry =
-            |source: &SlabSupplier<'_>| (0..tried_nodes).find_map(|i| self.alloc_direct(op, source, (node + i) % nodes));
+        let tries = if source.gfp.contains(Gfp::THIS_NODE) { 1 } else { nodes };
+        let retry = |source: &SlabSupplier<'_>| {
+            (0..tries).find_map(|i| self.take_one(op, source, (node + i) % nodes))
+        };
         let result = self.reclaim(op, source, source.error(), retry);
         if let Ok(object) = result
             && self.node_of(object) != node
@@ -372,7 +373,7 @@ impl Cache {
     }
 
     /// Takes an object of `node`, bypassing the magazines.
-    pub(super) fn alloc_direct(&self, op: &Operation, source: &SlabSupplier<'_>, node: u32) -> Option<Object> {
+    pub(super) fn take_one(&self, op: &Operation, source: &SlabSupplier<'_>, node: u32) -> Option<Object> {
         let mut object = None;
         source.fill(op, node, 1, |o| object = Some(o));
         if object.is_some() {

@@ -102,8 +102,8 @@ impl Core {
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, StartError> {
         let (cpus, backend, faults) = (config.pages.cpus, config.pages.backend, config.pages.faults.clone());
         let huge_pages = config.pages.huge_pages;
-        let side_table_sizes = (SlabMemory::PAGE_BYTES, Huge::TABLE_BYTES);
-        let mut pages = PageAllocator::new(PageConfig { side_table_sizes, ..config.pages })?;
+        let beside = (SlabMemory::PAGE_BYTES, Huge::TABLE_BYTES);
+        let mut pages = PageAllocator::new(PageConfig { beside, ..config.pages })?;
         let mut addresses = pages.take_addresses();
         let mappings =
             (config.harden.is_on() && !MODEL).then(|| number(&["/proc/sys/vm/max_map_count"])).flatten();
@@ -254,8 +254,9 @@ impl Core {
         // If some pages have no addresses, sized frees may mistake foreign addresses for pages.
         let separate_memory = separate_memory && !self.memory.pages.has_unmapped_pages();
         let separate_memory = separate_memory.then_some(|| SampleMemory::new(self.backend, &self.faults));
-        self.profiler
-            .start(rate, seed, separate_memory, |with_frees| self.memory.pages.tables().close_inlined(with_frees))
+        self.profiler.start(rate, seed, separate_memory, |with_frees| {
+            self.memory.pages.tables().close_inlined(with_frees)
+        })
     }
     pub(crate) fn stop_profile(&self) -> bool {
         self.profiler.stop(|| self.memory.pages.tables().open_inlined())
@@ -303,7 +304,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn report_corruption(&self, corruption: &Corruption<'_>) {
+    pub(crate) fn report(&self, corruption: &Corruption<'_>) {
         assert_unlocked();
         contain_panic(|| (self.corruption)(corruption));
     }

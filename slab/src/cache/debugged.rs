@@ -83,8 +83,8 @@ impl Cache {
         let size = self.geometry().object_size();
         // SAFETY: the object belongs to the cache, and has no user yet.
         unsafe {
-            debugged.watch.inspect(object.0, State::Free, |damage| self.report_damage(place, damage));
-            debugged.watch.fill(object.0, State::ObjectInUse(size));
+            debugged.watch.inspect(object.0, State::Free, |damage| self.on_damage(place, damage));
+            debugged.watch.fill(object.0, State::InUse(size));
         }
         if let Some(record) = record {
             record.set_size(size);
@@ -97,10 +97,10 @@ impl Cache {
     pub(super) fn debug_free(&self, checked: &Checked, debugged: &Debugged, object: Object) {
         let Ok(place) = self.place(object) else { return };
         let record = self.record(checked, debugged, place);
-        let state = State::ObjectInUse(self.used_bytes(record));
+        let state = State::InUse(self.used_bytes(record));
         // SAFETY: the object belongs to the cache and was freed by its user, and this thread took its tag.
         unsafe {
-            debugged.watch.inspect(object.0, state, |damage| self.report_damage(place, damage));
+            debugged.watch.inspect(object.0, state, |damage| self.on_damage(place, damage));
             debugged.watch.fill(object.0, State::Free);
         }
         if let Some(record) = record {
@@ -155,7 +155,7 @@ impl Cache {
             let old = record.size();
             // SAFETY: the caller is the object's user.
             unsafe {
-                debugged.watch.inspect(object, State::ObjectInUse(old), |damage| self.report_damage(place, damage));
+                debugged.watch.inspect(object, State::InUse(old), |damage| self.on_damage(place, damage));
                 debugged.watch.resize(object, old, size, zero);
             }
             record.set_size(size);
@@ -231,7 +231,7 @@ impl Cache {
         }
         let base = self.core.memory.pages.address(slab);
         let objects = self.watched_range(debugged, self.geometry().objects_at(order));
-        let see = |damage| self.report_damage(ObjectIndex { slab, index: 0 }, damage);
+        let see = |damage| self.on_damage(ObjectIndex { slab, index: 0 }, damage);
         // SAFETY: the slab belongs to the cache and has the given order, and no thread writes to bytes outside of
         // objects.
         unsafe { inspect_padding(base, objects, self.watched_bytes(order), see) }
@@ -239,7 +239,7 @@ impl Cache {
 
     /// Reports damage to an object, or to the padding of its slab.
     #[cold]
-    fn report_damage(&self, place: ObjectIndex, damage: Damage) {
+    fn on_damage(&self, place: ObjectIndex, damage: Damage) {
         let kind = match damage.part {
             Part::LeftRedZone | Part::RightRedZone => CorruptionKind::RedZone,
             Part::Poison => CorruptionKind::Poison,
@@ -249,14 +249,14 @@ impl Cache {
         let slab = self.core.memory.pages.address(place.slab);
         let address = if padding { slab } else { self.object(place).0 }.addr().get();
         self.counts.corruptions.add(1);
-        let seen = self.describe_object(place, Some(damage));
+        let seen = self.describe(place, Some(damage));
         let report = &seen.as_ref().map(with_bytes);
         let (index, report) = ((!padding).then_some(place.index), report.as_ref());
-        self.core.report_corruption(&Corruption { kind, address, cache: self.name(), owner: None, index, report });
+        self.core.report(&Corruption { kind, address, cache: self.name(), owner: None, index, report });
     }
     /// Describes an object, with its bytes if more than its address is known. The slab must exist during the whole
     /// call.
-    fn describe_object(&self, place: ObjectIndex, damage: Option<Damage>) -> Option<(Bytes, ObjectReport<'static>)> {
+    fn describe(&self, place: ObjectIndex, damage: Option<Damage>) -> Option<(Bytes, ObjectReport<'static>)> {
         let (checked, debugged) = self.debugged()?;
         let (memory, Object(object)) = (&self.core.memory, self.object(place));
         let order = memory.frames().frame(place.slab).state().order();
@@ -292,12 +292,12 @@ impl Cache {
         // A slab loses its owner before `uncover_slab` takes the node's lock.
         let _lists = self.nodes[pages.node_of(pfn) as usize].lists().lock();
         let is_ours = self.core.memory.frames().frame(pfn).owner() == self.owner();
-        self.describe_object(is_ours.then(|| self.place_around(address))??, None)
+        self.describe(is_ours.then(|| self.place_around(address))??, None)
     }
 
     /// Calls `each` for each listed slab, under the lock of the slab's node, so that the slab continues to exist.
     /// `many` estimates the number of results.
-    fn collect_from_slabs<T>(
+    fn collect_slabs<T>(
         &self,
         many: fn(&NodeCount) -> u64,
         each: impl Fn(Pfn, Order, &mut dyn FnMut(T)),
@@ -328,21 +328,21 @@ impl Cache {
         let mut found = Validation::default();
         let Some((checked, debugged)) = self.debugged() else { return found };
         let _kept = SlabsKept::new(self);
-        for (slab, order) in self.collect_from_slabs(NodeCount::slabs, |slab, order, put| put((slab, order))) {
+        for (slab, order) in self.collect_slabs(NodeCount::slabs, |slab, order, put| put((slab, order))) {
             found.damages += self.inspect_padding(debugged, slab, order);
             for index in 0..self.geometry().objects_at(order) {
                 let place = ObjectIndex { slab, index };
                 let Object(object) = self.object(place);
                 let record = self.record(checked, debugged, place);
                 let state = match checked.tags.is_out(object, checked.tag) {
-                    true => State::ObjectInUse(self.used_bytes(record)),
+                    true => State::InUse(self.used_bytes(record)),
                     false => State::Free,
                 };
                 found.objects += 1;
                 // SAFETY: the object is in a slab that stays listed. By contract, no other thread uses the
                 // cache.
                 found.damages +=
-                    unsafe { debugged.watch.inspect(object, state, |damage| self.report_damage(place, damage)) };
+                    unsafe { debugged.watch.inspect(object, state, |damage| self.on_damage(place, damage)) };
             }
         }
         found.repairs = found.damages;
@@ -353,7 +353,7 @@ impl Cache {
     pub(crate) fn in_use<T>(&self, event: TrackEvent, of: impl Fn(ObjectInUse) -> T) -> Vec<T> {
         let Some(checked) = &self.checked else { return Vec::new() };
         let debugged = checked.debugged.as_ref();
-        self.collect_from_slabs(
+        self.collect_slabs(
             |count| count.inuse,
             |slab, order, put| {
                 for index in 0..self.geometry().objects_at(order) {
@@ -466,7 +466,7 @@ mod tests {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("looked-at", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
-        let found = cache.cache().collect_from_slabs(many, |_, _, put| (0..SLABS).for_each(put));
+        let found = cache.cache().collect_slabs(many, |_, _, put| (0..SLABS).for_each(put));
         assert!(found.into_iter().eq(0..SLABS));
         assert_eq!(REQUESTED_BYTES.get(), 2);
     }

@@ -394,7 +394,7 @@ impl Core {
     ) {
         let seen = self.cache_at(address).and_then(|of| of.search_neighbours(address));
         let report = seen.as_ref().map(with_bytes);
-        self.report_corruption(&Corruption {
+        self.report(&Corruption {
             kind,
             address: address.addr().get(),
             cache,

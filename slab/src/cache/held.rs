@@ -65,15 +65,15 @@ impl Cache {
         let wanted_bytes = live.saturating_mul(self.weight());
         let mut charged = self.counts.held.load(Relaxed);
         loop {
-            let missing_bytes = wanted_bytes.saturating_sub(charged);
-            if missing_bytes > 0 {
+            let missing = wanted_bytes.saturating_sub(charged);
+            if missing > 0 {
                 let pages = self.counts.pages.get() * uslab_buddy::PAGE_SIZE as u64;
                 if let Some(bytes) =
                     self.config.held_limit.filter(|bytes| pages.saturating_add(wanted_bytes) > *bytes as u64)
                 {
                     return Err(AllocError::HeldLimit { bytes });
                 }
-                self.config.account.as_ref().map_or(Ok(()), |account| account.charge(missing_bytes as usize))?;
+                self.config.account.as_ref().map_or(Ok(()), |account| account.charge(missing as usize))?;
             }
             match self.counts.held.compare_exchange_weak(charged, wanted_bytes, Relaxed, Relaxed) {
                 Ok(_) => {
@@ -83,8 +83,8 @@ impl Cache {
                     return Ok(());
                 }
                 Err(now) => {
-                    if missing_bytes > 0 {
-                        self.uncharge_account(missing_bytes as usize);
+                    if missing > 0 {
+                        self.uncharge_account(missing as usize);
                     }
                     charged = now;
                 }

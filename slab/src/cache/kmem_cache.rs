@@ -395,13 +395,14 @@ impl KmemCacheBuilder {
             return Err(CacheError::Account);
         }
         let mut harden = self.harden.unwrap_or(core.harden);
-        let mut requested_debug = self.debug | core.slab_debug.of(&self.name);
+        let mut flags = self.debug | core.slab_debug.of(&self.name);
         if self.no_access {
             // Objects without memory cannot be checked.
-            requested_debug -= SlabDebug::RED_ZONE | SlabDebug::POISON;
+            flags -= SlabDebug::RED_ZONE | SlabDebug::POISON;
         }
         let checks = harden.is_on() || self.check_frees.unwrap_or(core.check_frees);
-        let debug = (requested_debug | if checks { SlabDebug::CHECKS } else { SlabDebug::empty() }).complete();
+        let debug =
+            (flags | if checks { SlabDebug::CHECKS } else { SlabDebug::empty() }).with_implied_flags();
         let align = if MODEL { self.align.max(SPACING) } else { self.align };
         let max_order = core.rule.max_order.max(self.max_order.unwrap_or(0));
         let rule = OrderRule { max_order, ..core.rule };

@@ -194,10 +194,10 @@ mod tests {
                 });
                 let expected: BTreeSet<_> = blocks.iter().map(|block| block.address()).collect();
                 let live = cache.live();
-                let visited_objects: Vec<_> = live.iter().collect();
+                let visited: Vec<_> = live.iter().collect();
                 assert_eq!((live.len(), live.is_empty()), (expected.len(), expected.is_empty()));
-                assert_eq!(visited_objects.len(), expected.len(), "{size} bytes: each object is visited once");
-                assert_eq!(visited_objects.iter().copied().collect::<BTreeSet<_>>(), expected);
+                assert_eq!(visited.len(), expected.len(), "{size} bytes: each object is visited once");
+                assert_eq!(visited.iter().copied().collect::<BTreeSet<_>>(), expected);
                 // `fold` continues where `next` stopped.
                 let runs: Vec<_> = live.runs().collect();
                 assert!(runs.iter().all(|(_, count)| (1..=64).contains(count)));

@@ -82,7 +82,7 @@ impl<'a> NewSlab<'a> {
         }
         let is_recorded = set_up && cache.record_owner(slab, order) && cache.record_class(op, slab, order);
         // Caches with a known page class have no constructor and hide no slab, so no later stage fails for them.
-        if is_recorded && cache.restrict_access(slab, order) { Ok(self) } else { Err(AllocError::SideTable.into()) }
+        if is_recorded && cache.hide_slab(slab, order) { Ok(self) } else { Err(AllocError::SideTable.into()) }
     }
 
     /// Takes as many objects as the slice `taken` has places, writes their indices to the slice, and returns their
@@ -153,7 +153,7 @@ impl Drop for NewSlab<'_> {
             cache.uncover_slab(slab, order);
         }
         // Pages that stay inaccessible are useless to other users, and stay charged.
-        if cache.restore_access(slab, order) {
+        if cache.show_slab(slab, order) {
             // SAFETY: `pages` allocated the slab with this order, and no object is constructed any more.
             unsafe { cache.core.memory.free_pages(self.op, slab, order) };
             cache.uncharge(order);

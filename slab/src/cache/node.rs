@@ -57,7 +57,7 @@ pub(crate) const BANDS: usize = 4;
 
 /// A shrink sorts slabs that have at most this number of free objects, fewest first; the other slabs follow (the
 /// kernel's number).
-const MAX_SORTED_FREE: usize = 32;
+const MAX_SORTED: usize = 32;
 
 /// Fullness of a slab, which determines its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -584,14 +584,14 @@ impl Node {
         lists.take_empty(memory, unlisted);
         for band in (0..BANDS).rev() {
             let mut unsorted_slabs = core::mem::take(&mut lists.partial[band]);
-            let mut sorted: [FrameList; MAX_SORTED_FREE + 1] = [const { FrameList::new() }; MAX_SORTED_FREE + 1];
+            let mut sorted: [FrameList; MAX_SORTED + 1] = [const { FrameList::new() }; MAX_SORTED + 1];
             // SAFETY: this thread holds the lock, which protects the links of listed frames.
             unsafe {
                 while let Some(slab) = unsorted_slabs.pop_front(memory.frames()) {
                     let fill = memory.slab(slab).fill();
                     let free = usize::from(fill.objects - fill.inuse);
                     // The last sorted list contains all other slabs, in their previous order.
-                    sorted[free.min(MAX_SORTED_FREE + 1) - 1].push_back(memory.frames(), slab);
+                    sorted[free.min(MAX_SORTED + 1) - 1].push_back(memory.frames(), slab);
                 }
                 for list in &mut sorted {
                     while let Some(slab) = list.pop_front(memory.frames()) {

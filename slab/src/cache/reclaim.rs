@@ -3,7 +3,7 @@
 use super::Cache;
 use super::core::Core;
 use super::lifetime::owner::CacheRef;
-use super::per_cpu::OBJECTS;
+use super::per_cpu::OBJECT_SWEEPS;
 use crate::reclaim::pressure::{SHARE, lowest_limit};
 use crate::reclaim::reaper::{Background, Reap};
 use crate::reclaim::shrinker::{Registration, Shrinker};
@@ -24,7 +24,7 @@ impl Core {
     fn sweep(&self, cpus: Range<u32>, which: DrainScope) {
         // A call on one cache flushes the deferred frees of all caches.
         self.caches.iter().take(1).for_each(|cache| cache.flush_deferred());
-        self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECTS);
+        self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECT_SWEEPS);
     }
 
     /// Adapts the kept free memory to the current limits, if [`Config::heed_limits`](crate::Config::heed_limits) is on.

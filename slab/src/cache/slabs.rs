@@ -410,9 +410,9 @@ impl Cache {
 
     /// Makes a slab inaccessible if the cache's users need only the addresses of objects; returns `false` if the
     /// system refuses. Every other slab gets a guard page, if the system permits it.
-    pub(super) fn restrict_access(&self, slab: Pfn, order: Order) -> bool {
+    pub(super) fn hide_slab(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
-        let guarded = self.has_guard(slab) && self.core.mappings.are_available();
+        let guarded = self.has_guard(slab) && self.core.mappings.can_map();
         // SAFETY: no object is in the last page.
         if guarded && !unsafe { pages.guard(slab, order, true) } {
             self.core.mappings.refuse();
@@ -421,7 +421,7 @@ impl Cache {
         !self.config.no_access || unsafe { pages.protect(slab, order, false) }
     }
     /// Makes the hidden parts of a slab accessible again; returns `false` if the system refuses.
-    pub(super) fn restore_access(&self, slab: Pfn, order: Order) -> bool {
+    pub(super) fn show_slab(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
         // SAFETY: no object of the slab is in use.
         unsafe {
@@ -482,7 +482,7 @@ impl Cache {
         if self.checked.is_some() {
             self.uncover_slab(slab, order);
         }
-        if !self.restore_access(slab, order) {
+        if !self.show_slab(slab, order) {
             // The pages stay inaccessible, so they cannot be freed.
             return None;
         }

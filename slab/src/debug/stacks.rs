@@ -24,14 +24,14 @@ use uslab_magazine::sync::unseen::{AtomicPtr, AtomicU32};
 const MAX_FRAMES: usize = 40;
 /// Maximum number of printed frames, not counting the allocator's innermost frames, which vary.
 #[cfg(feature = "stacks")]
-const MAX_PRINTED_FRAMES: usize = 24;
+const MAX_PRINTED: usize = 24;
 /// Number of hash buckets, each of which is a list of records.
 const BUCKETS: usize = 1 << 14;
 /// Number of words in a piece of the table's memory.
 const PIECE_WORDS: u32 = 1 << 17;
 const PIECES: usize = 64;
 /// Number of words of a record before its frames: the hash; then the next record and the number of frames.
-const HEAD_WORDS: u32 = 2;
+const HEADER: u32 = 2;
 
 /// Number of a saved call stack. Equal stacks have the same number.
 ///
@@ -55,7 +55,7 @@ pub(crate) struct Depot {
 pub(super) static DEPOT: Depot = Depot {
     lists: [const { AtomicU32::new(0) }; BUCKETS],
     pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
-    used: AtomicU32::new(HEAD_WORDS),
+    used: AtomicU32::new(HEADER),
 };
 
 std::thread_local! {
@@ -82,7 +82,7 @@ fn run_once<R>(f: impl FnOnce() -> R) -> Option<R> {
 
 impl Depot {
     /// For debuggers: offset of the pieces' addresses, words of a piece, and words before a record's frames.
-    pub(super) const LAYOUT: [usize; 3] = [offset_of!(Self, pieces), PIECE_WORDS as usize, HEAD_WORDS as usize];
+    pub(super) const LAYOUT: [usize; 3] = [offset_of!(Self, pieces), PIECE_WORDS as usize, HEADER as usize];
 
     /// Address of record `at`, a number that [`take`](Self::take) returned.
     fn record(&self, at: u32) -> *mut u64 {
@@ -129,7 +129,7 @@ impl Depot {
         // SAFETY: a record that is on a list or in a `CallStack` is complete, and never changes.
         unsafe {
             let frames = (record.add(1).read() >> 32) as usize;
-            core::slice::from_raw_parts(record.add(HEAD_WORDS as usize).cast(), frames)
+            core::slice::from_raw_parts(record.add(HEADER as usize).cast(), frames)
         }
     }
     /// Searches a list from `at` to `end` for the record of `frames`.
@@ -156,7 +156,7 @@ impl Depot {
         if let Some(known) = self.find(first, 0, hash, frames) {
             return Some(known);
         }
-        let at = self.take(HEAD_WORDS + frames.len() as u32)?;
+        let at = self.take(HEADER + frames.len() as u32)?;
         let record = self.record(at);
         loop {
             // SAFETY: until the record is on its list, only this thread has the words.
@@ -164,7 +164,7 @@ impl Depot {
                 record.write(hash);
                 record.add(1).write(u64::from(first) | (frames.len() as u64) << 32);
                 record
-                    .add(HEAD_WORDS as usize)
+                    .add(HEADER as usize)
                     .cast::<usize>()
                     .copy_from_nonoverlapping(frames.as_ptr(), frames.len());
             }
@@ -291,11 +291,11 @@ impl CallStack {
     }
 }
 
-/// Frames of the stack without the allocator's frames, at most [`MAX_PRINTED_FRAMES`]; all frames if no others exist.
+/// Frames of the stack without the allocator's frames, at most [`MAX_PRINTED`]; all frames if no others exist.
 #[cfg(feature = "stacks")]
 fn outer(frames: &'static [usize]) -> &'static [usize] {
     match allocator_frames(frames.iter().map(|&at| FunctionOwner::at(at))) {
-        own if own < frames.len() => &frames[own..frames.len().min(own + MAX_PRINTED_FRAMES)],
+        own if own < frames.len() => &frames[own..frames.len().min(own + MAX_PRINTED)],
         _ => frames,
     }
 }
@@ -462,8 +462,9 @@ mod tests {
             assert_eq!(allocator_frames(frames.iter().copied()), cut, "{frames:?}");
         }
         let return_address = |f: *const ()| f.addr() + 1;
-        let allocator_frame = return_address(CallStack::save as *const ());
-        let frames: &'static [usize] = Vec::leak(vec![allocator_frame, allocator_frame, return_address(libc::getpid as *const ())]);
+        let inner = return_address(CallStack::save as *const ());
+        let frames: &'static [usize] =
+            Vec::leak(vec![inner, inner, return_address(libc::getpid as *const ())]);
         assert_eq!(outer(frames), &frames[2..]);
         assert_eq!(outer(&frames[..2]), &frames[..2], "a stack without allocator frames is kept completely");
         assert_eq!(CallStack::of_frames(frames).outer().frames(), &frames[2..]);
@@ -488,7 +489,8 @@ mod tests {
             shown_frames.dedup();
             shown_frames
         };
-        let allocator_frames = [CallStack::save as *const (), CallStack::outer as *const ()].map(|f| f.addr() + 1);
+        let allocator_frames =
+            [CallStack::save as *const (), CallStack::outer as *const ()].map(|f| f.addr() + 1);
         assert_eq!(shown_frames(&allocator_frames), allocator_frames.map(|at| (at, true)));
         assert_eq!(shown_frames(&[16, 32]), [(16, false), (32, false)]);
     }
@@ -517,8 +519,12 @@ mod tests {
             CallStack::of_frames(&frames).outer()
         };
         assert_eq!(shown_frames(2, MAX_FRAMES - 2), shown_frames(9, MAX_FRAMES - 9));
-        assert_eq!(shown_frames(2, MAX_FRAMES - 2).frames().len(), MAX_PRINTED_FRAMES);
-        assert_eq!(shown_frames(2, MAX_PRINTED_FRAMES - 1).frames().len(), MAX_PRINTED_FRAMES - 1, "a shallow stack is recorded completely");
+        assert_eq!(shown_frames(2, MAX_FRAMES - 2).frames().len(), MAX_PRINTED);
+        assert_eq!(
+            shown_frames(2, MAX_PRINTED - 1).frames().len(),
+            MAX_PRINTED - 1,
+            "a shallow stack is recorded completely"
+        );
     }
 
     #[cfg(feature = "stacks")]
@@ -564,7 +570,7 @@ mod tests {
 
     #[test]
     fn call_stack_record_is_found_by_hash_and_frames() {
-        let depot = empty(HEAD_WORDS);
+        let depot = empty(HEADER);
         let at = depot.save(&[1, 2]).unwrap();
         // SAFETY: the record is complete, and begins with its hash.
         let hash = unsafe { depot.record(at).read() };

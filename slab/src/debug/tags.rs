@@ -104,7 +104,7 @@ impl Tags {
 
     /// Tag of `object`; `None` if no object can begin at its address.
     #[inline(always)]
-    fn at(&self, object: NonNull<u8>) -> Option<&AtomicU8> {
+    fn tag_at(&self, object: NonNull<u8>) -> Option<&AtomicU8> {
         let offset = object.addr().get().wrapping_sub(self.range);
         if !offset.is_multiple_of(BYTES_PER_TAG) || offset / BYTES_PER_TAG >= self.memory.committed() {
             return None;

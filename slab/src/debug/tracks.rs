@@ -255,8 +255,11 @@ mod tests {
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 1 << 30)).unwrap();
         // SAFETY: the subsystem has no slabs.
         unsafe { tracks.cut(&pages) };
-        let remaining_bytes = tracks.table.reserved();
-        assert!((3 << 20..4 << 20).contains(&remaining_bytes), "{remaining_bytes} bytes are left, of which 2 MiB belong to these pages");
+        let remaining = tracks.table.reserved();
+        assert!(
+            (3 << 20..4 << 20).contains(&remaining),
+            "{remaining} bytes are left, 2 MiB of them for these pages"
+        );
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
         prepare: impl FnOnce(&mut T),
     ) -> Result<Handle<W, GENERATION_BITS>, HandleError<AllocError>> {
         let mut object = self.objects.alloc()?;
-        let (number, generation) = self.number_and_generation(&mut object)?;
+        let (number, generation) = self.assign_number(&mut object)?;
         prepare(&mut object.value);
         let (Some(entry), Some(handle)) = (self.numbers.entry(number), Handle::new(number, generation))
         else {
@@ -121,7 +121,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     }
 
     /// The object's number, and its next generation.
-    fn number_and_generation(&self, object: &mut NumberedObject<T>) -> Result<(u32, u32), HandleError<AllocError>> {
+    fn assign_number(&self, object: &mut NumberedObject<T>) -> Result<(u32, u32), HandleError<AllocError>> {
         if let Some(number) = object.number {
             if let Some(generation) = self.numbers.next(number) {
                 return Ok((number, generation));

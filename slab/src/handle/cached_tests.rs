@@ -169,7 +169,7 @@ fn handle_object_is_freed_if_the_prepare_closure_panics() {
     assert_eq!(cache.info().used, 0);
     assert_eq!(cache.fresh_generation(), Some(1), "no generation has begun");
     let handle = cache.alloc().unwrap();
-    assert_eq!((handle.index(), handle.generation()), (0, 1), "the new object must get the generation that did not begin");
+    assert_eq!((handle.index(), handle.generation()), (0, 1), "no generation was skipped");
 }
 
 #[test]

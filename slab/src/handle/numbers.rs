@@ -22,7 +22,7 @@ use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, Rank, aband
 
 /// Number of entries in the first segment; each later segment has twice as many entries as the one
 /// before.
-const FIRST_SEGMENT_LEN: u64 = if cfg!(loom) { 1 } else { 64 };
+const FIRST_LEN: u64 = if cfg!(loom) { 1 } else { 64 };
 /// Number of segments, which suffices for 32-bit numbers. A model soon uses two segments, and each further segment
 /// enlarges the search.
 const SEGMENTS: usize = if cfg!(loom) { 3 } else { 27 };
@@ -176,7 +176,7 @@ pub(super) struct NumberTable {
 impl NumberTable {
     pub(super) fn new(limit: u64, last: u32, generations: Generations) -> Self {
         let segments = core::array::from_fn(|_| AtomicPtr::new(null_mut()));
-        let limit = limit.min((FIRST_SEGMENT_LEN << SEGMENTS) - FIRST_SEGMENT_LEN);
+        let limit = limit.min((FIRST_LEN << SEGMENTS) - FIRST_LEN);
         Self { segments, free: Mutex::ranked(Rank::Numbers, Free::default()), limit, last, generations }
     }
 
@@ -188,9 +188,9 @@ impl NumberTable {
     /// Segment of a number, and the number's index in the segment.
     #[inline(always)]
     fn at(number: u32) -> (usize, usize) {
-        let shifted = u64::from(number) + FIRST_SEGMENT_LEN;
-        let segment = shifted.ilog2() - FIRST_SEGMENT_LEN.ilog2();
-        (segment as usize, (shifted - (FIRST_SEGMENT_LEN << segment)) as usize)
+        let shifted = u64::from(number) + FIRST_LEN;
+        let segment = shifted.ilog2() - FIRST_LEN.ilog2();
+        (segment as usize, (shifted - (FIRST_LEN << segment)) as usize)
     }
     /// Entry of a number; `None` if the number's segment was never made.
     #[inline(always)]
@@ -198,7 +198,7 @@ impl NumberTable {
         let (segment, place) = Self::at(number);
         // Acquire: pairs with the Release in `extend`, so that entries are initialised.
         let entries = self.segments.get(segment)?.load(Acquire);
-        // SAFETY: a segment that is not null has `FIRST_SEGMENT_LEN << segment` entries, and is never freed; `place` is below that count.
+        // SAFETY: a segment that is not null has `FIRST_LEN << segment` entries, and is never freed; `place` is below that count.
         (!entries.is_null()).then(|| unsafe { &*entries.add(place) })
     }
 
@@ -207,14 +207,16 @@ impl NumberTable {
         let (segment, _) = Self::at(number);
         let mut entries = Vec::new();
         // The segment is allocated outside the lock, because the cache may be part of the program's heap.
-        entries.try_reserve_exact((FIRST_SEGMENT_LEN << segment) as usize).map_err(|_| HandleError::Memory)?;
-        entries.extend((0..FIRST_SEGMENT_LEN << segment).map(|_| Entry::new()));
+        entries.try_reserve_exact((FIRST_LEN << segment) as usize).map_err(|_| HandleError::Memory)?;
+        entries.extend((0..FIRST_LEN << segment).map(|_| Entry::new()));
         let entries = Box::into_raw(entries.into_boxed_slice()).cast();
         // Release: pairs with the Acquire in `entry`, by which a thread whose exchange fails finds
         // the segment.
         if self.segments[segment].compare_exchange(null_mut(), entries, Release, Relaxed).is_err() {
             // SAFETY: this call made the segment, and did not publish it.
-            drop(unsafe { Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST_SEGMENT_LEN << segment) as usize)) });
+            drop(unsafe {
+                Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST_LEN << segment) as usize))
+            });
         }
         Ok(())
     }
@@ -308,7 +310,7 @@ impl Drop for NumberTable {
                 // SAFETY: `extend` made the segment with this number of entries, and no other user is
                 // left.
                 drop(unsafe {
-                    Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST_SEGMENT_LEN << segment) as usize))
+                    Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST_LEN << segment) as usize))
                 });
             }
         }
@@ -329,8 +331,8 @@ mod tests {
             assert_eq!(NumberTable::at(number), at);
         }
         let (segment, place) = NumberTable::at(u32::MAX);
-        assert!(segment < SEGMENTS && (place as u64) < FIRST_SEGMENT_LEN << segment);
-        assert!((FIRST_SEGMENT_LEN << SEGMENTS) - FIRST_SEGMENT_LEN > u64::from(u32::MAX));
+        assert!(segment < SEGMENTS && (place as u64) < FIRST_LEN << segment);
+        assert!((FIRST_LEN << SEGMENTS) - FIRST_LEN > u64::from(u32::MAX));
     }
 
     #[test]

@@ -432,7 +432,7 @@ impl<'a> Slab<'a> {
                 for bit in 0..pages / part {
                     let bytes = |page: u32| page as usize * PAGE_SIZE;
                     let mut objects =
-                        geometry.objects_touching(bytes(bit * part)..bytes((bit + 1) * part), fill.objects);
+                        geometry.indices_in(bytes(bit * part)..bytes((bit + 1) * part), fill.objects);
                     if objects.all(|index| allocated_bits[index / 64] & 1 << (index % 64) == 0) {
                         found |= 1 << bit;
                     }

@@ -216,7 +216,7 @@ impl<T> Hive<T> {
                 places.iter_mut().map(|place| &mut place.0)
             })
         };
-        assert!(self.update_entries(), "no memory for the list of occupied places in hive {}", self.cache.name());
+        assert!(self.update_entries(), "hive {}: no memory for the list of its places", self.cache.name());
         self.live_entries.runs().flat_map(values)
     }
     /// Snapshot of the cache's numbers.

@@ -18,7 +18,7 @@ use uslab_magazine::sync::{AtomicPtr, AtomicUsize, UnsafeCell};
 /// Size of the static range in bytes: more than twice what a start allocates. Untouched bytes cost nothing.
 const STATIC_BYTES: usize = 1 << 20;
 /// Minimum size of each further range in bytes.
-const MIN_RANGE_BYTES: usize = 1 << 20;
+const MIN_BYTES: usize = 1 << 20;
 /// Number of bytes before an allocation, which contain the allocation's size.
 const WORD: usize = size_of::<usize>();
 
@@ -39,7 +39,7 @@ struct Bytes(UnsafeCell<[u8; STATIC_BYTES]>);
 unsafe impl Sync for Bytes {}
 
 static BYTES: Bytes = Bytes(UnsafeCell::new([0; STATIC_BYTES]));
-static STATIC_RANGE: Range = Range {
+static FIRST_RANGE: Range = Range {
     base: (&raw const BYTES.0).cast::<u8>().cast_mut(),
     bytes: STATIC_BYTES,
     used: AtomicUsize::new(0),
@@ -52,7 +52,7 @@ impl Range {
     fn newest() -> &'static Self {
         // Acquire: pairs with the Release in `grow`, so that the reader finds the range initialised. SAFETY: the
         // pointer is null or a published range, which is never unmapped.
-        unsafe { NEWEST_RANGE.load(Acquire).as_ref() }.unwrap_or(&STATIC_RANGE)
+        unsafe { NEWEST_RANGE.load(Acquire).as_ref() }.unwrap_or(&FIRST_RANGE)
     }
 
     /// Takes the next bytes of the range for `layout`; the bytes are zero.
@@ -84,14 +84,15 @@ impl Range {
     fn grow(newest: &'static Self, layout: Layout) -> Option<()> {
         let needed_bytes =
             layout.size().checked_add(layout.align().max(WORD) + size_of::<Self>() + 2 * WORD)?;
-        let region = Region::committed(needed_bytes.max(MIN_RANGE_BYTES), PAGE_SIZE, Backend::Os, &Faults::default())?;
+        let region =
+            Region::committed(needed_bytes.max(MIN_BYTES), PAGE_SIZE, Backend::Os, &Faults::default())?;
         let header = region.base().cast::<Self>();
         let used = AtomicUsize::new(size_of::<Self>());
         // SAFETY: the region was just mapped, is aligned to a page, and is larger than the descriptor.
         unsafe {
             header.write(Self { base: region.base().as_ptr(), bytes: region.bytes(), used, before: newest })
         };
-        let expected = if core::ptr::eq(newest, &STATIC_RANGE) { null() } else { core::ptr::from_ref(newest) };
+        let expected = if core::ptr::eq(newest, &FIRST_RANGE) { null() } else { core::ptr::from_ref(newest) };
         // Release: pairs with the Acquire in `newest`. If the exchange fails, nothing of the other
         // range is read.
         if NEWEST_RANGE.compare_exchange(expected.cast_mut(), header.as_ptr(), AcqRel, Relaxed).is_ok() {
@@ -146,8 +147,8 @@ mod tests {
             bytes.fill(i as u8);
             blocks.push((piece, size));
         }
-        let large_block = alloc(Layout::from_size_align(3 * MIN_RANGE_BYTES, 1 << 16).unwrap()).unwrap();
-        assert_eq!(size_of_piece(large_block), Some(3 * MIN_RANGE_BYTES));
+        let large_block = alloc(Layout::from_size_align(3 * MIN_BYTES, 1 << 16).unwrap()).unwrap();
+        assert_eq!(size_of_piece(large_block), Some(3 * MIN_BYTES));
         for (i, (piece, size)) in blocks.into_iter().enumerate() {
             // SAFETY: the allocation has `size` bytes.
             let bytes = unsafe { core::slice::from_raw_parts(piece.as_ptr(), size) };

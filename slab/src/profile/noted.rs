@@ -1,7 +1,7 @@
 //! Records of a profile: sites, and live samples.
 
 use super::own::{LIVE, SampleMemory};
-use super::{Amount, CallStack, MAX_NAME, OBJECT_PARTS, MAX_SITES};
+use super::{Amount, CallStack, MAX_NAME, MAX_SITES, OBJECT_PARTS};
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
 

@@ -51,7 +51,7 @@ impl<W: Write> PprofWriter<W> {
         self.into.write_all(&made)
     }
     /// Returns the index of a string; a new string is written first.
-    fn string_index(&mut self, text: &str) -> Result<u64> {
+    fn intern(&mut self, text: &str) -> Result<u64> {
         if let Some(known) = self.strings.get(text) {
             return Ok(*known);
         }
@@ -62,7 +62,7 @@ impl<W: Write> PprofWriter<W> {
     }
     fn write_value_type(&mut self, field: u64, name: &str) -> Result<()> {
         let unit = if name.ends_with("objects") { "count" } else { "bytes" };
-        let message = encode_message([(1, self.string_index(name)?), (2, self.string_index(unit)?)]);
+        let message = encode_message([(1, self.intern(name)?), (2, self.intern(unit)?)]);
         self.bytes(field, &message)
     }
 }
@@ -95,20 +95,20 @@ impl Profile {
         let mut writer =
             PprofWriter { into: GzEncoder::new(into, Compression::new(6)), strings: BTreeMap::new() };
         // The numbers are fields of pprof's `profile.proto`. The format requires an empty first string.
-        writer.string_index("")?;
+        writer.intern("")?;
         VALUE_NAMES.into_iter().try_for_each(|value| writer.write_value_type(1, value))?;
         writer.write_value_type(11, "space")?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let numbers = encode_message([
-            (7, writer.string_index(DROPPED_FUNCTIONS)?),
+            (7, writer.intern(DROPPED_FUNCTIONS)?),
             (9, now.as_nanos() as u64),
             (12, self.rate as u64),
-            (14, writer.string_index("inuse_space")?),
+            (14, writer.intern("inuse_space")?),
         ]);
         writer.into.write_all(&numbers)?;
         let mappings = mappings();
         for (id, of) in (1..).zip(&mappings) {
-            let (file, build_id) = (writer.string_index(&of.file)?, writer.string_index(&of.build_id)?);
+            let (file, build_id) = (writer.intern(&of.file)?, writer.intern(&of.build_id)?);
             let numbers = [id, of.start as u64, of.end as u64, of.offset as u64, file, build_id];
             writer.bytes(3, &encode_message((1..).zip(numbers)))?;
         }
@@ -126,7 +126,11 @@ impl Profile {
             let [all, live] = [sample.allocated, sample.live];
             let values = [all.objects, all.bytes, live.objects, live.bytes].map(|value| (2, value));
             let mut location = encode_message(frames.chain(values));
-            bytes(3, &encode_message([(1, writer.string_index("cache")?), (2, writer.string_index(&sample.cache)?)]), &mut location);
+            bytes(
+                3,
+                &encode_message([(1, writer.intern("cache")?), (2, writer.intern(&sample.cache)?)]),
+                &mut location,
+            );
             writer.bytes(2, &location)?;
         }
         writer.into.finish()?.flush()
@@ -207,9 +211,9 @@ mod tests {
         let types = all(field::SAMPLE_TYPE).map(|of| (text(numbers(of.2, 1)[0]), text(numbers(of.2, 2)[0])));
         let units = ["count", "bytes", "count", "bytes"];
         assert!(types.eq(VALUE_NAMES.into_iter().zip(units)));
-        let field_number = |field| all(field).next().unwrap().1;
-        assert_eq!((field_number(field::PERIOD), text(field_number(field::DEFAULT_SAMPLE_TYPE))), (1, "inuse_space"));
-        assert_eq!(text(field_number(field::DROP_FRAMES)), DROPPED_FUNCTIONS);
+        let single = |field| all(field).next().unwrap().1;
+        assert_eq!((single(field::PERIOD), text(single(field::DEFAULT_SAMPLE_TYPE))), (1, "inuse_space"));
+        assert_eq!(text(single(field::DROP_FRAMES)), DROPPED_FUNCTIONS);
         let sums = |i: usize| all(field::SAMPLE).map(|of| numbers(of.2, 2)[i]).sum::<u64>();
         assert_eq!([0, 1, 2, 3].map(sums), [8, 4800, 7, 4200]);
         let largest_sample = all(field::SAMPLE).next().unwrap().2;

@@ -61,7 +61,8 @@ fn stopped_profile_does_not_record_allocations() {
 fn failed_start_of_a_profile_changes_nothing() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
-    let separate_memory = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let separate_memory =
+        || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
     let mut requests = vec![];
     for _ in 0..2 {
         let refused = |with_frees| {
@@ -92,7 +93,8 @@ fn failed_start_of_a_profile_changes_nothing() {
 fn starting_a_profile_during_a_concurrent_start_is_refused() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
-    let separate_memory = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let separate_memory =
+        || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
     std::thread::scope(|scope| {
         let mut other = None;
         let close = |_| {
@@ -110,7 +112,8 @@ fn starting_a_profile_during_a_concurrent_start_is_refused() {
 fn only_a_single_concurrent_profile_start_succeeds() {
     let (subsystem, rounds) = (one_cpu(), 300);
     let profiler = &subsystem.core().profiler;
-    let separate_memory = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let separate_memory =
+        || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
     let barrier = std::sync::Barrier::new(2);
     let starts = || {
         let start_profile = |_: &u32| {
@@ -143,7 +146,8 @@ fn profile_samples_the_object_that_ends_the_sampling_distance() {
 
 #[test]
 fn samples_in_separate_memory_do_not_overlap() {
-    let sample_memory = SampleMemory::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default());
+    let sample_memory =
+        SampleMemory::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default());
     assert_eq!(sample_memory.is_some(), SEPARATE_MEMORY);
     let Some(mut sample_memory) = sample_memory else { return };
     let bytes = MAX_SAMPLE_BYTES;
@@ -305,14 +309,14 @@ fn profile_estimates_of_call_sites_are_unbiased() {
         assert_eq!(subsystem.profile().total().live, Amount::default());
     }
     let all: Vec<f64> = errors.values().flatten().copied().collect();
-    let fraction_within = all.iter().filter(|error| error.abs() < 1.96).count() as f64 / all.len() as f64;
-    println!("{} estimates, {:.1} % of them within 1.96 standard deviations", all.len(), 100.0 * fraction_within);
+    let fraction = all.iter().filter(|error| error.abs() < 1.96).count() as f64 / all.len() as f64;
+    println!("{} estimates, {:.1} % of them within 1.96 standard deviations", all.len(), 100.0 * fraction);
     for ((site, what), errors) in &errors {
         let mean = errors.iter().sum::<f64>() / errors.len() as f64;
         println!("{site:20} {what:9} mean error {mean:+.3} deviations of {} runs", errors.len());
         assert!(mean.abs() < 4.0 / (SEEDS as f64).sqrt(), "{site}: {what}: {errors:?}");
     }
-    assert!((0.92..0.98).contains(&fraction_within), "{fraction_within}");
+    assert!((0.92..0.98).contains(&fraction), "{fraction}");
 }
 
 /// At a rate of one byte, chance plays no part: an object of 40 bytes is missed in 1 of 10^17 cases. The profile must
@@ -366,9 +370,9 @@ fn profile_counts_each_object_once_on_every_path() {
                 assert_eq!((moved.read(), moved.add(2999).read()), (7, 0));
                 seen(8, 1);
                 malloc.free_sized(moved, large);
-                let large_memory = malloc.alloc(large, Gfp::ZERO).unwrap();
-                assert!(core::slice::from_raw_parts(large_memory.as_ptr(), 3000).iter().all(|byte| *byte == 0));
-                let resized_memory = malloc.realloc(large_memory, 2900).unwrap();
+                let zeroed = malloc.alloc(large, Gfp::ZERO).unwrap();
+                assert!(core::slice::from_raw_parts(zeroed.as_ptr(), 3000).iter().all(|byte| *byte == 0));
+                let resized_memory = malloc.realloc(zeroed, 2900).unwrap();
                 malloc.free(malloc.realloc(resized_memory, 10_000).unwrap());
             }
             seen(10, 0);
@@ -732,8 +736,8 @@ fn malloc_samples_without_a_record_are_counted_as_lost() {
     {
         let mut records = profiler.noted.lock();
         let sites = names.iter().map_while(|name| records.site(name, CallStack::NONE)).count();
-        let known_site = records.site(&names[5], CallStack::NONE);
-        assert_eq!((sites, known_site, records.site("one-more", CallStack::NONE)), (MAX_SITES, Some(5), None));
+        let found = records.site(&names[5], CallStack::NONE);
+        assert_eq!((sites, found, records.site("one-more", CallStack::NONE)), (MAX_SITES, Some(5), None));
     }
     // The allocation succeeds although the sample is lost.
     let memory = sample();

@@ -113,12 +113,12 @@ impl MemoryGroup {
     /// Reads a number of bytes; `None` if the text is `max`, which means no limit.
     fn read(&self, name: &str) -> io::Result<Option<u64>> {
         let path = self.directory.join(name);
-        let with_path = |error: String, kind| io::Error::new(kind, format!("{}: {error}", path.display()));
-        let text = std::fs::read_to_string(&path).map_err(|error| with_path(error.to_string(), error.kind()))?;
+        let wrap = |error: String, kind| io::Error::new(kind, format!("{}: {error}", path.display()));
+        let text = std::fs::read_to_string(&path).map_err(|error| wrap(error.to_string(), error.kind()))?;
         match text.trim() {
             "max" => Ok(None),
             bytes => bytes.parse().map(Some).map_err(|_| {
-                with_path(format!("expected bytes or `max`, not {bytes:?}"), io::ErrorKind::InvalidData)
+                wrap(format!("expected bytes or `max`, not {bytes:?}"), io::ErrorKind::InvalidData)
             }),
         }
     }

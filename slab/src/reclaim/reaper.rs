@@ -231,7 +231,7 @@ mod tests {
 
     /// Makes a subsystem with a shrinker of ten objects, and a cache that keeps one slab of free
     /// objects.
-    fn subsystem_with_idle_memory() -> (Subsystem, KmemCache, crate::Registration, Arc<uslab_magazine::sync::Counter>) {
+    fn idle_subsystem() -> (Subsystem, KmemCache, crate::Registration, Arc<uslab_magazine::sync::Counter>) {
         struct TenObjects(Arc<uslab_magazine::sync::Counter>);
         impl crate::Shrinker for TenObjects {
             fn count(&self) -> usize {
@@ -255,7 +255,7 @@ mod tests {
     fn pressure_event_frees_recently_used_memory() {
         use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
         use std::os::fd::AsRawFd;
-        let (subsystem, cache, _registered, dropped) = subsystem_with_idle_memory();
+        let (subsystem, cache, _registered, dropped) = idle_subsystem();
         // Out-of-band data raises the same event as a trigger.
         let (ours, watched) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::empty()).unwrap();
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn reaper_frees_memory_of_a_cgroup_under_pressure() {
-        let (subsystem, cache, _registered, dropped) = subsystem_with_idle_memory();
+        let (subsystem, cache, _registered, dropped) = idle_subsystem();
         let directory = std::env::temp_dir().join(format!("uslab-reaper-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("memory.high"), "1000000\n").unwrap();
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn reaper_can_watch_the_system_memory_pressure() {
-        let (subsystem, ..) = subsystem_with_idle_memory();
+        let (subsystem, ..) = idle_subsystem();
         let psi = Psi::system(Duration::from_millis(150), Duration::from_secs(2));
         match Reaper::builder(Duration::from_secs(3600)).psi(psi).start(&subsystem) {
             Ok(reaper) => drop(reaper),

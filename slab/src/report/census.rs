@@ -198,7 +198,7 @@ impl Census {
             found: info.frees,
             expected: allocs,
         })?;
-        check_counts(
+        compare(
             cache,
             [
                 ("slabs on lists", slabs, count.slabs()),
@@ -256,7 +256,7 @@ impl ListTotals {
 
 /// Compares pairs of a found count and the count that the cache's counters give, each pair with its
 /// description.
-fn check_counts<const N: usize>(cache: &Cache, books: [(&'static str, u64, u64); N]) -> Result<(), Violation> {
+fn compare<const N: usize>(cache: &Cache, books: [(&'static str, u64, u64); N]) -> Result<(), Violation> {
     let mismatch = books.into_iter().find(|(_, found, expected)| found != expected);
     mismatch.map_or(Ok(()), |(what, found, expected)| {
         Err(Violation::Count { cache: cache.name().to_owned(), what, found, expected })

@@ -357,16 +357,13 @@ impl fmt::Display for Statistics<'_> {
             let (in_use, bytes) = (allocs - frees, pages * PAGE);
             writeln!(
                 f,
-                "# huge: {in_use} mappings of {bytes} bytes in use, {} bytes kept; {reused} of {allocs} allocations reused a mapping",
+                "# huge: {in_use} mappings of {bytes} bytes in use, {} bytes kept; {reused} of {allocs} allocations reused one",
                 cached_pages * PAGE
             )?;
         }
         let DrainInfo { passes, refused, .. } = self.0.drains;
         if refused > 0 {
-            writeln!(
-                f,
-                "# drains: membarrier refused {refused} of {passes}, so objects stay on the CPUs"
-            )?;
+            writeln!(f, "# drains: membarrier refused {refused} of {passes}, so objects stay on the CPUs")?;
         }
         let paths = self.0.paths();
         writeln!(f, "# {} allocations and frees: {paths}", paths.operations())

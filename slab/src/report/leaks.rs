@@ -8,7 +8,7 @@
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
-use crate::cache::debugged::InUse;
+use crate::cache::debugged::ObjectInUse;
 use crate::debug::stacks::CallStack;
 use crate::debug::tracks::TrackEvent;
 use core::fmt;
@@ -99,14 +99,14 @@ impl Object {
 }
 
 /// State of a search for reachable objects.
-struct LeakSearch {
+struct Search {
     /// All objects in use, by descending address.
     objects: Vec<Object>,
     /// Objects that were reachability but not searched yet.
     open: Vec<usize>,
 }
 
-impl LeakSearch {
+impl Search {
     /// If a word contains the address of an object, marks that object as reachability.
     fn mark_word(&mut self, word: usize) {
         let index = self.objects.partition_point(|object| object.first_address() > word);
@@ -233,7 +233,7 @@ impl Core {
     pub(crate) fn leaks(&self) -> Holders {
         let caches: Vec<_> = self.caches.iter().collect();
         let objects_of = |(cache, numbered_cache): (usize, &std::sync::Arc<Cache>)| {
-            numbered_cache.in_use(TrackEvent::Alloc, |InUse { object, asked, usable, track }| {
+            numbered_cache.in_use(TrackEvent::Alloc, |ObjectInUse { object, asked, usable, track }| {
                 let stack = track.map_or(CallStack::NONE, |track| track.stack);
                 Object {
                     inverted_address: !object.addr().get(),
@@ -249,7 +249,7 @@ impl Core {
         let checked = |cache: &&std::sync::Arc<Cache>| cache.config().check_frees;
         let is_checked_owner = |owner| caches.iter().filter(checked).any(|cache| cache.owner() == owner);
         objects.sort_unstable_by_key(|object| object.inverted_address);
-        let mut walk = LeakSearch { objects, open: Vec::new() };
+        let mut walk = Search { objects, open: Vec::new() };
         let pages = &self.memory.pages;
         let first = pages.address(Pfn::new(0)).addr().get();
         let end = first + pages.frames().len() as usize * PAGE_SIZE;
@@ -281,7 +281,7 @@ impl Core {
     }
 }
 
-impl LeakSearch {
+impl Search {
     fn holders(self, caches: &[std::sync::Arc<Cache>]) -> Holders {
         let mut outer_stacks = BTreeMap::new();
         let mut holders = BTreeMap::<_, Holder>::new();
@@ -308,7 +308,7 @@ impl LeakSearch {
 mod tests {
     use super::*;
 
-    fn walk(objects: &[(usize, usize)]) -> LeakSearch {
+    fn walk(objects: &[(usize, usize)]) -> Search {
         let object = |&(start, usable): &(usize, usize)| Object {
             inverted_address: !start,
             asked: usable,
@@ -319,10 +319,10 @@ mod tests {
         };
         let mut objects: Vec<_> = objects.iter().map(object).collect();
         objects.sort_unstable_by_key(|object| object.inverted_address);
-        LeakSearch { objects, open: Vec::new() }
+        Search { objects, open: Vec::new() }
     }
     /// Reachability of the objects, by ascending address.
-    fn reachability(walk: &LeakSearch) -> Vec<bool> {
+    fn reachability(walk: &Search) -> Vec<bool> {
         walk.objects.iter().rev().map(|object| object.is_reached).collect()
     }
 
@@ -446,7 +446,8 @@ mod tests {
         let (first, bytes) = (memory.as_ptr().addr(), size_of_val(&*memory));
         let mut stack_words = vec![0_usize; PAGE_SIZE / size_of::<usize>()];
         let stack_page = core::hint::black_box(&first as *const usize).addr() / PAGE_SIZE * PAGE_SIZE;
-        core::hint::black_box(walk as fn(&[(usize, usize)]) -> LeakSearch)(&[]).search_range(first..first + bytes);
+        core::hint::black_box(walk as fn(&[(usize, usize)]) -> Search)(&[])
+            .search_range(first..first + bytes);
         // Searches the page of this stack frame, and the pages of its callees' frames.
         let found_words = (0..16).map(|page| {
             let bytes_read = read_memory(stack_page - page * PAGE_SIZE, &mut stack_words, PAGE_SIZE);

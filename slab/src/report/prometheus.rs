@@ -232,8 +232,12 @@ const CACHES: &[Metric<CacheInfo>] = &[
         &[("", |c| (c.limit.unwrap_or(0) * PAGE) << c.order)],
     ),
     single("uslab_cache_waiting", "Callers that wait for an object at the limit.", &[("", |c| c.waiting)]),
-    single("uslab_cache_waits_total", "Waits at the limit that have ended.", &[("", |c| c.waits)]),
-    single("uslab_cache_waited_seconds_total", "Total duration in seconds of the waits at the limit that have ended.", &[("", |c| c.waited_ns)]),
+    single("uslab_cache_waits_total", "Ended waits at the limit.", &[("", |c| c.waits)]),
+    single(
+        "uslab_cache_waited_seconds_total",
+        "Total duration of ended waits, in seconds.",
+        &[("", |c| c.waited_ns)],
+    ),
     single("uslab_cache_failures_total", "Allocations that failed.", &[("", |c| c.failures)]),
     single(
         "uslab_cache_corruptions_total",
@@ -246,7 +250,7 @@ const ACCOUNTS: &[Metric<AccountInfo>] = &[
     single("uslab_account_charged_bytes", "Bytes that are charged.", &[("", |a| a.charged)]),
     single("uslab_account_peak_bytes", "Maximum of the charged bytes.", &[("", |a| a.peak)]),
     single("uslab_account_limit_bytes", "Limit of the charged bytes.", &[("", |a| a.limit)]),
-    single("uslab_account_refusals_total", "Slabs that were refused because of the limit.", &[("", |a| a.refusals)]),
+    single("uslab_account_refusals_total", "Slabs refused because of the limit.", &[("", |a| a.refusals)]),
     single("uslab_account_waiting", "Callers that wait in the account's caches.", &[("", |a| a.waiting)]),
 ];
 
@@ -332,11 +336,7 @@ const SUBSYSTEM_METRICS: &[Metric<Info>] = &[
         ],
     },
     single("uslab_page_failures_total", "Allocations of pages that failed.", &[("", |i| i.pages.failures)]),
-    single(
-        "uslab_page_corruptions_total",
-        "Refused frees of pages.",
-        &[("", |i| i.pages.corruptions)],
-    ),
+    single("uslab_page_corruptions_total", "Refused frees of pages.", &[("", |i| i.pages.corruptions)]),
 ];
 
 /// Value of a label, with backslash, quote and line feed escaped.

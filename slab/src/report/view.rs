@@ -121,16 +121,16 @@ impl Cache {
             node.walk(memory, |page, state, fill, _| listed_slabs.push((page, state, fill.objects)));
         }
         let slabs = listed_slabs.into_iter().map(|(page, state, objects)| {
-            let mut allocated_words = Vec::with_capacity(usize::from(objects).div_ceil(64));
+            let mut out = Vec::with_capacity(usize::from(objects).div_ceil(64));
             // SAFETY: the slab was found on a list, so it is set up. By contract, no other thread uses the
             // slab.
-            unsafe { memory.slab(page).allocated(|word| allocated_words.push(word)) };
+            unsafe { memory.slab(page).allocated(|word| out.push(word)) };
             let list = match state {
                 State::Empty => SlabList::Empty,
                 State::Partial(_) => SlabList::Partial,
                 State::Full => SlabList::Full,
             };
-            SlabView { page, list, objects, allocated_words }
+            SlabView { page, list, objects, out }
         });
         let absent_place = ObjectPlace { slab: Pfn::new(u32::MAX), index: 0 };
         let name = |object| self.place_of(object).unwrap_or(absent_place);

@@ -133,7 +133,7 @@ impl World {
         // SAFETY: the caller has the object, and does not keep the slice.
         unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) }
     }
-    fn check_new_object(&mut self, cache: usize, object: NonNull<u8>, zeroed: bool) {
+    fn check_new(&mut self, cache: usize, object: NonNull<u8>, zeroed: bool) {
         let size = self.caches[cache].geometry().stride();
         let start = object.addr().get();
         assert!(start.is_multiple_of(8));
@@ -222,7 +222,7 @@ impl World {
             "the operation has one level"
         );
         let Some(path) = path else { return done };
-        let slowest_level = if system != system_before {
+        let slowest = if system != system_before {
             Path::Commit
         } else if requested != asked_before {
             Path::Pages
@@ -233,8 +233,8 @@ impl World {
         } else {
             Path::Cpu
         };
-        assert!(path >= slowest_level, "counted as {path:?}, but served by {slowest_level:?}: {before:?} {after:?}");
-        assert!(path != Path::Pages || slowest_level == path, "no page was requested: {before:?} {after:?}");
+        assert!(path >= slowest, "counted as {path:?}, but served by {slowest:?}: {before:?} {after:?}");
+        assert!(path != Path::Pages || slowest == path, "no page was requested: {before:?} {after:?}");
         done
     }
 
@@ -246,7 +246,7 @@ impl World {
                 set_cpu(cpu);
                 let (cache, gfp) = (cache_index(cache), if zeroed { Gfp::ZERO } else { Gfp::KERNEL });
                 match self.observed_counts(cache, || catch_injected(|| self.caches[cache].alloc(gfp))) {
-                    Some(Ok(object)) => self.check_new_object(cache, object, zeroed),
+                    Some(Ok(object)) => self.check_new(cache, object, zeroed),
                     Some(Err(error)) => self.check_failure(cache, error, 1),
                     None => {}
                 }
@@ -261,10 +261,13 @@ impl World {
                 let mut objects = vec![None; n];
                 match catch_injected(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut objects)) {
                     Some(Ok(())) => objects.into_iter().for_each(|object| {
-                        self.check_new_object(cache, object.expect("a bulk allocation is complete or fails"), false)
+                        self.check_new(cache, object.expect("a bulk allocation is complete or fails"), false)
                     }),
                     refused => {
-                        assert!(objects.iter().all(Option::is_none), "a bulk allocation is complete or fails");
+                        assert!(
+                            objects.iter().all(Option::is_none),
+                            "a bulk allocation is complete or fails"
+                        );
                         if let Some(Err(error)) = refused {
                             self.check_failure(cache, error, n);
                         }
@@ -284,7 +287,7 @@ impl World {
                         let pages = &self.core.memory.pages;
                         let set_cpu = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
                         assert!(!strict || set_cpu == node);
-                        self.check_new_object(cache, object, false);
+                        self.check_new(cache, object, false);
                     }
                     Some(Err(error)) => self.check_failure(cache, error, 2),
                     None => {}
@@ -316,17 +319,17 @@ impl World {
     fn prefill(&mut self, cache: usize, n: usize, takes: usize, gives: usize) {
         let foreign_objects: Vec<_> = (0..gives).map_while(|pick| self.pick(pick, Some(cache))).collect();
         let mut foreign_objects = foreign_objects.into_iter().map(|(object, _)| object);
-        let stock_objects = catch_injected(|| {
+        let objects = catch_injected(|| {
             let mut stock = self.caches[cache].prefill(Gfp::KERNEL, n)?;
             assert!(stock.len() >= n);
-            let stock_objects: Vec<_> = (0..takes).map_while(|_| stock.alloc()).collect();
-            assert!(stock_objects.len() >= n.min(takes), "{} of {n}", stock_objects.len());
+            let objects: Vec<_> = (0..takes).map_while(|_| stock.alloc()).collect();
+            assert!(objects.len() >= n.min(takes), "{} of {n}", objects.len());
             // SAFETY: the object was in use, belongs to this cache, and was picked, so it no longer has a user.
             foreign_objects.by_ref().for_each(|object| unsafe { stock.free(object) });
-            Ok(stock_objects)
+            Ok(objects)
         });
-        match stock_objects {
-            Some(Ok(stock_objects)) => stock_objects.into_iter().for_each(|object| self.check_new_object(cache, object, false)),
+        match objects {
+            Some(Ok(objects)) => objects.into_iter().for_each(|object| self.check_new(cache, object, false)),
             // The limit may be reached, because the objects to be freed are still in use.
             Some(Err(AllocError::CacheLimit { .. })) | None => {}
             Some(Err(error)) => self.check_failure(cache, error, n),

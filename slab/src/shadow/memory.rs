@@ -13,7 +13,7 @@ use uslab_magazine::on_cpu;
 const CPUS: u32 = 2;
 /// Number of bytes of memory: at most four of the largest blocks.
 const MEMORY_BYTES: usize = 16 << 20;
-const MAX_KMALLOC_BYTES: usize = 4 << 20;
+const MAX_KMALLOC: usize = 4 << 20;
 /// Number of bytes at each end of an allocation that the test writes and compares.
 const COMPARED_BYTES: usize = 256;
 
@@ -101,14 +101,14 @@ impl HeldMemory {
             _ => layout.size(),
         };
         let align = match api {
-            AllocApi::Kmalloc | AllocApi::Array(_) if size.is_power_of_two() => size.clamp(8, MAX_KMALLOC_BYTES),
+            AllocApi::Kmalloc | AllocApi::Array(_) if size.is_power_of_two() => size.clamp(8, MAX_KMALLOC),
             AllocApi::Kmalloc | AllocApi::Array(_) => 8,
             AllocApi::KmallocLayout | AllocApi::Malloc => layout.align(),
         };
         Self { api, layout, size, align, written }
     }
     fn is_allowed(&self) -> bool {
-        self.api == AllocApi::Malloc || self.size <= MAX_KMALLOC_BYTES && self.align <= MAX_KMALLOC_BYTES
+        self.api == AllocApi::Malloc || self.size <= MAX_KMALLOC && self.align <= MAX_KMALLOC
     }
 }
 
@@ -265,13 +265,13 @@ impl World {
         };
         let api = if held.api == AllocApi::Malloc { AllocApi::Malloc } else { AllocApi::Kmalloc };
         // SAFETY: the memory was allocated with this layout and picked, so after a success it no longer has a user.
-        let resized = catch_injected(|| unsafe {
+        let copy = catch_injected(|| unsafe {
             match api {
                 AllocApi::Malloc => self.malloc.realloc_sized(from, held.layout, size, Gfp::ZERO),
                 _ => self.subsystem.kmalloc().realloc(from, size, Gfp::KERNEL),
             }
         });
-        let Some(Ok(resized)) = resized else {
+        let Some(Ok(copy)) = copy else {
             // The memory is unchanged, which the next step that picks it checks.
             if from == ZERO_SIZE {
                 self.empty.push(held)
@@ -282,21 +282,21 @@ impl World {
         };
         self.serial = self.serial.wrapping_add(1);
         let new = HeldMemory::new(api, layout, self.serial);
-        if resized == ZERO_SIZE {
+        if copy == ZERO_SIZE {
             assert_eq!(size, 0);
             return self.empty.push(new);
         }
         let kept_bytes = held.size.min(new.size);
-        let [first, last] = Self::ends(resized, kept_bytes);
+        let [first, last] = Self::ends(copy, kept_bytes);
         // If all of the old memory was copied, its last byte must also be unchanged.
         let written = first.iter().chain(last.iter().filter(|_| kept_bytes == held.size));
-        assert!(written.into_iter().all(|byte| *byte == held.written), "{resized:?} is not a copy of {from:?}");
-        // SAFETY: the test case owns `new.size` bytes at `resized`.
-        let [first, last] = Self::ends(unsafe { resized.add(kept_bytes) }, new.size - kept_bytes);
+        assert!(written.into_iter().all(|byte| *byte == held.written), "{copy:?} is not a copy of {from:?}");
+        // SAFETY: the test case owns `new.size` bytes at `copy`.
+        let [first, last] = Self::ends(unsafe { copy.add(kept_bytes) }, new.size - kept_bytes);
         let zero = first.iter().chain(&*last).all(|byte| *byte == 0);
-        assert!(zero || api != AllocApi::Malloc, "{resized:?} is not zero after byte {kept_bytes}");
-        Self::ends(resized, new.size).into_iter().for_each(|end| end.fill(new.written));
-        self.live.insert(resized, new);
+        assert!(zero || api != AllocApi::Malloc, "{copy:?} is not zero after byte {kept_bytes}");
+        Self::ends(copy, new.size).into_iter().for_each(|end| end.fill(new.written));
+        self.live.insert(copy, new);
     }
 
     fn step(&mut self, step: &Step) {

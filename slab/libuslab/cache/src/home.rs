@@ -36,7 +36,7 @@ extern "C" fn register() {
     // Relaxed: the swap only decides which thread registers.
     if !REGISTERED.swap(true, Relaxed) {
         // SAFETY: the handlers are functions of this library, which is never unloaded.
-        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(parent_after_fork), Some(child_after_fork)) };
     }
 }
 
@@ -49,17 +49,17 @@ extern "C" fn before_fork() {
     // The thread-local is accessed before the locks are taken, because its first access may
     // allocate memory.
     FORKING_SUBSYSTEM.set(started());
-    // SAFETY: `after_fork_in_parent` or `after_fork_in_child` runs afterwards on this thread.
+    // SAFETY: `parent_after_fork` or `child_after_fork` runs afterwards on this thread.
     FORKING_SUBSYSTEM.get().into_iter().for_each(|subsystem| unsafe { subsystem.before_fork() });
 }
-extern "C" fn after_fork_in_parent() {
+extern "C" fn parent_after_fork() {
     // SAFETY: `before_fork` took all locks on this thread.
-    FORKING_SUBSYSTEM.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_parent() });
+    FORKING_SUBSYSTEM.take().into_iter().for_each(|subsystem| unsafe { subsystem.parent_after_fork() });
 }
-extern "C" fn after_fork_in_child() {
+extern "C" fn child_after_fork() {
     // SAFETY: the thread is the copy of the thread that took all locks in `before_fork`, and the only thread. The C
     // library's `vfork` and `posix_spawn` run no handlers.
-    FORKING_SUBSYSTEM.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_child() });
+    FORKING_SUBSYSTEM.take().into_iter().for_each(|subsystem| unsafe { subsystem.child_after_fork() });
 }
 
 pub(crate) fn build(builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {

@@ -55,8 +55,8 @@ pub(crate) struct Waiter {
 
 impl Waiter {
     pub(crate) fn new(ticket: u64, waker: Option<Waker>, is_thread: bool) -> Self {
-        let start_time = (!cfg!(target_family = "wasm")).then(Instant::now);
-        Self { ticket, start_time, is_thread, waker, object: None }
+        let since = (!cfg!(target_family = "wasm")).then(Instant::now);
+        Self { ticket, since, is_thread, waker, object: None }
     }
     pub(crate) fn waited(&self) -> u64 {
         self.since.map_or(0, |since| since.elapsed().as_nanos() as u64)
@@ -75,7 +75,8 @@ impl Queue {
     pub(crate) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
         let first =
             self.entries.partition_point(|waiter| waiter.ticket < tickets.start).max(self.served_waiters);
-        let mut waiters = self.entries.iter_mut().skip(first).take_while(|waiter| waiter.ticket < tickets.end);
+        let mut waiters =
+            self.entries.iter_mut().skip(first).take_while(|waiter| waiter.ticket < tickets.end);
         let next = waiters.find(|waiter| waiter.is_thread && waiter.waker.is_some())?;
         tickets.start = next.ticket + 1;
         next.waker.take()

@@ -315,7 +315,7 @@ impl Cache {
     /// Returns `true` if objects of this cache wait for readers. A thread that defers a free after this call wakes
     /// the waiters.
     #[cfg(not(loom))]
-    fn has_objects_in_grace(&self) -> bool {
+    fn has_deferred(&self) -> bool {
         // Release: pairs with the Acquire of `begin_grace`.
         [&self.counts.grace, &self.counts.deferred].into_iter().any(|count| count.fetch_add(0, Release) > 0)
     }
@@ -325,7 +325,7 @@ impl Cache {
         let mut account_caches = self.config.account.iter().flat_map(|account| self.core.of_account(account));
         // The clock of a model checker does not advance, so there the reaper runs the shrinkers.
         let has_shrinkers = !cfg!(shuttle) && self.core.shrinkers.has_limits();
-        has_shrinkers || self.has_objects_in_grace() || account_caches.any(|cache| cache.has_objects_in_grace())
+        has_shrinkers || self.has_deferred() || account_caches.any(|cache| cache.has_deferred())
     }
     /// Wakes the threads that wait for this cache, or for its account.
     pub(crate) fn wake_threads(&self) {
@@ -388,8 +388,9 @@ impl Cache {
         let source = SlabSupplier::for_waiter(self, gfp);
         let (op, here, nodes) =
             (&self.operation(OperationKind::Alloc), self.this_node(), self.nodes.len() as u32);
-        let retry =
-            |source: &SlabSupplier<'_>| (0..nodes).find_map(|i| self.alloc_direct(op, source, (here + i) % nodes));
+        let retry = |source: &SlabSupplier<'_>| {
+            (0..nodes).find_map(|i| self.take_one(op, source, (here + i) % nodes))
+        };
         let result = match retry(&source).ok_or_else(|| source.error()) {
             Err(error @ AllocError::Memory(_)) => self.reclaim(op, &source, error, retry),
             result => result,

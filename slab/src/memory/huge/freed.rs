@@ -51,10 +51,10 @@ impl Freed {
     /// Takes the smallest mapping that has room for `layout`, and cuts off its surplus.
     pub(super) fn take(&mut self, layout: Layout) -> Option<Region> {
         let bytes = layout.size().max(1).checked_next_multiple_of(PAGE_SIZE)?;
-        let is_fitting = |region: &Region| {
+        let has_room = |region: &Region| {
             region.bytes() >= bytes && region.base().addr().get().is_multiple_of(layout.align())
         };
-        let slots = self.extents.iter_mut().filter(|slot| slot.as_ref().is_some_and(|e| is_fitting(&e.region)));
+        let slots = self.extents.iter_mut().filter(|slot| slot.as_ref().is_some_and(|e| has_room(&e.region)));
         let slot = slots.min_by_key(|slot| slot.as_ref().map(|extent| extent.region.bytes()))?;
         let Extent { mut region, freed_at, idle } = slot.take()?;
         if region.bytes() - bytes > bytes / WASTE {

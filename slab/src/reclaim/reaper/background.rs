@@ -312,8 +312,8 @@ fn change_thread_count(change: impl Fn(u32) -> u32) {
     // Relaxed, here and at the read: the counter publishes no other data.
     let mut now = LIBRARY_THREADS.load(Relaxed);
     loop {
-        let library_threads = if now >> 32 == process >> 32 { now as u32 } else { 0 };
-        match LIBRARY_THREADS.compare_exchange(now, process | u64::from(change(library_threads)), Relaxed, Relaxed) {
+        let threads = if now >> 32 == process >> 32 { now as u32 } else { 0 };
+        match LIBRARY_THREADS.compare_exchange(now, process | u64::from(change(threads)), Relaxed, Relaxed) {
             Ok(_) => return,
             Err(other) => now = other,
         }

@@ -118,8 +118,8 @@ pub(in crate::scenarios) fn writes_before_a_free_precede_the_next_life() {
     let t = thread::spawn(move || {
         on_cpu(1);
         drop(other.cache.get(handle));
-        let own_handle = other.alloc(2);
-        if own_handle.index() == 0 {
+        let first = other.alloc(2);
+        if first.index() == 0 {
             // This thread owns the object, and the state that belongs to its index.
             other.index_0_state.set(2);
         }
@@ -138,10 +138,10 @@ pub(in crate::scenarios) fn two_objects_get_numbers_concurrently() {
         on_cpu(1);
         other.alloc(2)
     });
-    let own_handle = world.alloc(1);
-    let other_handle = t.join().unwrap();
-    assert_eq!((own_handle.index() + other_handle.index(), own_handle.generation(), other_handle.generation()), (1, 1, 1));
-    assert!(world.find(own_handle, 1) && world.find(other_handle, 2));
+    let first = world.alloc(1);
+    let second = t.join().unwrap();
+    assert_eq!((first.index() + second.index(), first.generation(), second.generation()), (1, 1, 1));
+    assert!(world.find(first, 1) && world.find(second, 2));
     Objects::end(world, 2);
 }
 

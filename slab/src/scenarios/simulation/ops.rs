@@ -214,9 +214,9 @@ fn bulk(s: &SimThread<'_>, t: &ScriptedOp) {
     let mut out = [None; 6];
     let out = &mut out[..1 + t.b as usize % 6];
     match slot.cache.alloc_bulk(gfp(t.b / 6), out) {
-        Ok(()) => {
-            out.iter().for_each(|at| s.adopt_memory(t.a, &slot, at.expect("a bulk allocation must fill every place")))
-        }
+        Ok(()) => out
+            .iter()
+            .for_each(|at| s.adopt_memory(t.a, &slot, at.expect("a bulk allocation must fill every place"))),
         Err(error) => {
             assert!(out.iter().all(Option::is_none), "a refused bulk allocation takes no objects");
             s.refused(&slot, error);
@@ -300,7 +300,10 @@ fn look(s: &SimThread<'_>, _: &ScriptedOp) {
             {
                 // SAFETY: the object's pages wait for the reader.
                 let made = unsafe { object.at.cast::<u64>().read() };
-                assert_eq!(made, CONSTRUCTED_VALUE, "type-stable memory that a reader can read must stay constructed");
+                assert_eq!(
+                    made, CONSTRUCTED_VALUE,
+                    "type-stable memory that a reader can read stays constructed"
+                );
             }
         }
     });

@@ -64,10 +64,14 @@ impl World {
         for slot in self.slots() {
             let (info, setup) = (slot.cache.info(), &slot.setup);
             let (cpus, nodes) = (u64::from(cpus.count()), u64::from(cpus.nodes()));
-            let max_objects = cpus * nodes * setup.capacity * (2 + setup.stock);
-            assert!(info.in_magazines <= max_objects, "{} objects in magazines, at most {max_objects}", info.in_magazines);
-            let max_objects = nodes * setup.capacity * setup.depot;
-            assert!(info.in_depot <= max_objects, "{} objects in depots, at most {max_objects}", info.in_depot);
+            let limit = cpus * nodes * setup.capacity * (2 + setup.stock);
+            assert!(
+                info.in_magazines <= limit,
+                "{} objects in magazines, at most {limit}",
+                info.in_magazines
+            );
+            let limit = nodes * setup.capacity * setup.depot;
+            assert!(info.in_depot <= limit, "{} objects in depots, at most {limit}", info.in_depot);
             assert_eq!(info.paths.operations(), info.allocs + info.frees, "each operation has one level");
             self.check_view(&slot);
         }
@@ -101,12 +105,12 @@ impl World {
             view.slabs.iter().flat_map(|slab| &slab.out).map(|word| u64::from(word.count_ones())).sum();
         assert_eq!(shown_objects, info.used + held.len() as u64, "the view shows the allocated objects");
         let books = self.shadow.books.borrow();
-        let owned_objects = books
+        let owned = books
             .owned
             .values()
             .filter(|object| matches!(object.of, Origin::Cache(_, number) if number == slot.number));
         let mut places = BTreeSet::new();
-        for place in owned_objects.map(|object| slot.cache.place_of(object.at)).chain(held.into_iter().map(Some)) {
+        for place in owned.map(|object| slot.cache.place_of(object.at)).chain(held.into_iter().map(Some)) {
             let place = place.unwrap_or_else(|| panic!("each owner must have a valid object"));
             let slab = view.slabs.iter().find(|slab| slab.page == place.slab);
             let slab = slab.unwrap_or_else(|| panic!("{place:?}: the view has no such slab"));

@@ -246,9 +246,9 @@ impl Script {
             Op { name: OPS[picked.unwrap_or(0)].0, arguments }
         };
         let threads = 2 + rng.below(3);
-        let max_rounds = [6, 12, 25][rng.below(3) as usize];
+        let max = [6, 12, 25][rng.below(3) as usize];
         let mut rounds: Vec<Vec<Vec<Op>>> = (0..1 + rng.below(2))
-            .map(|_| (0..threads).map(|_| (0..1 + rng.below(max_rounds)).map(|_| draw(rng)).collect()).collect())
+            .map(|_| (0..threads).map(|_| (0..1 + rng.below(max)).map(|_| draw(rng)).collect()).collect())
             .collect();
         if chance(rng, 10) > 0 {
             // The fork of a child is the last operation.

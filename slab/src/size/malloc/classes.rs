@@ -12,7 +12,7 @@ const _: () = assert!(MAX_CLASS <= MAX_SAMPLE_BYTES);
 /// Largest order of malloc's slabs. Linux's order 3 would hold one or two of the largest objects, and waste up to a third.
 pub(super) const MAX_SLAB_ORDER: u8 = 5;
 /// Objects up to this many bytes are in slabs of the subsystem's usual orders.
-pub(super) const MAX_ORDINARY_BYTES: usize = 8 << 10;
+pub(super) const MAX_ORDINARY: usize = 8 << 10;
 
 /// The smallest class whose objects have at least `size` bytes, for `size` from 1 to [`MAX_CLASS`].
 pub(super) const fn class_of(size: usize) -> usize {
@@ -114,8 +114,8 @@ mod tests {
         assert!(max_waste.clone().all(|w| w < 0.2), "{:?}", max_waste.max_by(f64::total_cmp));
         let mean_waste = |class: &dyn Fn(usize) -> usize| {
             // The average over the sizes that the kernel's classes cover.
-            (1..=MAX_ORDINARY_BYTES).map(|size| (class(size) - size) as f64 / class(size) as f64).sum::<f64>()
-                / MAX_ORDINARY_BYTES as f64
+            (1..=MAX_ORDINARY).map(|size| (class(size) - size) as f64 / class(size) as f64).sum::<f64>()
+                / MAX_ORDINARY as f64
         };
         let mean_of_classes = mean_waste(&|size| size_of_class(class_of(size)));
         let kernel = mean_waste(&|size| crate::SizeClass::for_size(size).unwrap().size());
