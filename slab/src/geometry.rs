@@ -251,12 +251,12 @@ impl Geometry {
     /// Adds a guard page at the end of each slab, and gives slabs at least four pages, so that guard pages take at
     /// most a quarter of the addresses. A slab of the largest order gets no guard page.
     pub(crate) fn with_guard(self) -> Self {
-        let min_order = Order::for_bytes(self.lead() + self.stride() + PAGE_SIZE);
-        let (Some(min_order), Some(usual)) = (min_order, Order::for_bytes(4 * PAGE_SIZE)) else {
+        let lowest = Order::for_bytes(self.lead() + self.stride() + PAGE_SIZE);
+        let (Some(lowest), Some(usual)) = (lowest, Order::for_bytes(4 * PAGE_SIZE)) else {
             return self;
         };
-        let order = self.order.max(usual).max(min_order);
-        Self { guard: PAGE_SIZE as u32, order, min_order, ..self }
+        let order = self.order.max(usual).max(lowest);
+        Self { guard: PAGE_SIZE as u32, order, min_order: lowest, ..self }
     }
     /// Number of inaccessible bytes at the end of a slab.
     pub(crate) const fn guard(&self) -> usize {

@@ -388,13 +388,9 @@ mod global {
         if GLOBAL.get().is_some() {
             return Err(StartError::Started);
         }
-        let created = Cell::new(core::ptr::null());
-        let global = start(|| make().inspect(|own| created.set(core::ptr::from_ref(&*own.core))))?;
-        if core::ptr::eq(&raw const *global.core, created.get()) {
-            Ok(global)
-        } else {
-            Err(StartError::Started)
-        }
+        let new = Cell::new(core::ptr::null());
+        let global = start(|| make().inspect(|own| new.set(core::ptr::from_ref(&*own.core))))?;
+        if core::ptr::eq(&raw const *global.core, new.get()) { Ok(global) } else { Err(StartError::Started) }
     }
 
     #[cold]

@@ -56,9 +56,9 @@ pub(crate) fn execute<M: Memory>(
         (b"GET", 2) => store.get(&request[1], |value| replies.string(value)),
         (b"SET", 3) => reply_done(store.set(&request[1], &request[2]), replies),
         (b"SET", 4..) => replies.error("ERR syntax error: this server's SET takes no options"),
-        (b"DEL", 2..) => replies.push_int(count_keys(request, |key| store.remove(key))),
+        (b"DEL", 2..) => replies.push_int(count_if(request, |key| store.remove(key))),
         (b"EXISTS", 2..) => {
-            replies.push_int(count_keys(request, |key| store.get(key, |value| value.is_some())))
+            replies.push_int(count_if(request, |key| store.get(key, |value| value.is_some())))
         }
         (b"INCR", 2) => increase(store, &request[1], replies),
         (b"MGET", 2..) => {
@@ -111,7 +111,7 @@ pub(crate) fn execute<M: Memory>(
 }
 
 /// Number of keys for which `what` is true.
-fn count_keys(request: Request<'_>, mut what: impl FnMut(&[u8]) -> bool) -> i64 {
+fn count_if(request: Request<'_>, mut what: impl FnMut(&[u8]) -> bool) -> i64 {
     request.from(1).filter(|key| what(key)).count() as i64
 }
 

@@ -329,17 +329,15 @@ impl Recorder {
 /// Returns an error if the name is too long.
 fn absolute_path(file: &[u8]) -> Result<(FileName, usize)> {
     let mut name = [0; _];
-    let mut remaining = &mut name[..];
+    let mut tail = &mut name[..];
     // SAFETY: the buffer has this many bytes.
-    if !file.starts_with(b"/")
-        && !unsafe { libc::getcwd(remaining.as_mut_ptr().cast(), remaining.len()) }.is_null()
-    {
-        let length = remaining.iter().position(|byte| *byte == 0).unwrap_or(0);
-        remaining = &mut remaining[length..];
-        remaining.write_all(b"/")?;
+    if !file.starts_with(b"/") && !unsafe { libc::getcwd(tail.as_mut_ptr().cast(), tail.len()) }.is_null() {
+        let length = tail.iter().position(|byte| *byte == 0).unwrap_or(0);
+        tail = &mut tail[length..];
+        tail.write_all(b"/")?;
     }
-    remaining.write_all(file)?;
-    let length = size_of::<FileName>() - remaining.len();
+    tail.write_all(file)?;
+    let length = size_of::<FileName>() - tail.len();
     Ok((name, length))
 }
 

@@ -294,9 +294,8 @@ impl Cache {
     ) -> Result<Object, AllocError> {
         let nodes = self.core.memory.pages.nodes();
         let tries = if source.gfp.contains(Gfp::THIS_NODE) { 1 } else { nodes };
-        let retry = |source: &SlabSupplier<'_>| {
-            (0..tries).find_map(|i| self.take_one(op, source, (node + i) % nodes))
-        };
+        let retry =
+            |slabs: &SlabSupplier<'_>| (0..tries).find_map(|i| self.take_one(op, slabs, (node + i) % nodes));
         let result = self.reclaim(op, source, source.error(), retry);
         if let Ok(object) = result
             && self.node_of(object) != node

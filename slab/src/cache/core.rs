@@ -249,14 +249,13 @@ impl Core {
         &self,
         rate: usize,
         seed: Option<u64>,
-        separate_memory: bool,
+        own_memory: bool,
     ) -> Result<(), NotStarted> {
         // If some pages have no addresses, sized frees may mistake foreign addresses for pages.
-        let separate_memory = separate_memory && !self.memory.pages.has_unmapped_pages();
-        let separate_memory = separate_memory.then_some(|| SampleMemory::new(self.backend, &self.faults));
-        self.profiler.start(rate, seed, separate_memory, |with_frees| {
-            self.memory.pages.tables().close_inlined(with_frees)
-        })
+        let own_memory = own_memory && !self.memory.pages.has_unmapped_pages();
+        let own_memory = own_memory.then_some(|| SampleMemory::new(self.backend, &self.faults));
+        self.profiler
+            .start(rate, seed, own_memory, |with_frees| self.memory.pages.tables().close_inlined(with_frees))
     }
     pub(crate) fn stop_profile(&self) -> bool {
         self.profiler.stop(|| self.memory.pages.tables().open_inlined())

@@ -401,8 +401,7 @@ impl KmemCacheBuilder {
             flags -= SlabDebug::RED_ZONE | SlabDebug::POISON;
         }
         let checks = harden.is_on() || self.check_frees.unwrap_or(core.check_frees);
-        let debug =
-            (flags | if checks { SlabDebug::CHECKS } else { SlabDebug::empty() }).with_implied_flags();
+        let debug = (flags | if checks { SlabDebug::CHECKS } else { SlabDebug::empty() }).completed();
         let align = if MODEL { self.align.max(SPACING) } else { self.align };
         let max_order = core.rule.max_order.max(self.max_order.unwrap_or(0));
         let rule = OrderRule { max_order, ..core.rule };

@@ -349,9 +349,7 @@ impl Cache {
             Some(slabs) if n > geometry.objects().saturating_mul(slabs as usize) => {
                 AllocError::CacheLimit { slabs }
             }
-            _ if account
-                .is_some_and(|account| !account.check_room_for(n.div_ceil(geometry.objects()), bytes)) =>
-            {
+            _ if account.is_some_and(|account| !account.has_room(n.div_ceil(geometry.objects()), bytes)) => {
                 self.limit_error()
             }
             _ if n > pages.saturating_mul(PAGE_SIZE) / geometry.stride() => AllocError::TooLarge,

@@ -70,7 +70,7 @@ impl SlabDebug {
     }
     /// Adds the flags that the set flags imply. In models, only checked frees remain, and the bytes of objects
     /// are not checked.
-    pub(crate) fn with_implied_flags(self) -> Self {
+    pub(crate) fn completed(self) -> Self {
         let flags = if cfg!(any(loom, shuttle)) { self & Self::CHECKS } else { self };
         if flags.is_empty() { flags } else { flags | Self::CHECKS }
     }

@@ -461,10 +461,9 @@ mod tests {
         ] {
             assert_eq!(allocator_frames(frames.iter().copied()), cut, "{frames:?}");
         }
-        let return_address = |f: *const ()| f.addr() + 1;
-        let inner = return_address(CallStack::save as *const ());
-        let frames: &'static [usize] =
-            Vec::leak(vec![inner, inner, return_address(libc::getpid as *const ())]);
+        let after = |f: *const ()| f.addr() + 1;
+        let inner = after(CallStack::save as *const ());
+        let frames: &'static [usize] = Vec::leak(vec![inner, inner, after(libc::getpid as *const ())]);
         assert_eq!(outer(frames), &frames[2..]);
         assert_eq!(outer(&frames[..2]), &frames[..2], "a stack without allocator frames is kept completely");
         assert_eq!(CallStack::of_frames(frames).outer().frames(), &frames[2..]);
@@ -489,9 +488,8 @@ mod tests {
             shown_frames.dedup();
             shown_frames
         };
-        let allocator_frames =
-            [CallStack::save as *const (), CallStack::outer as *const ()].map(|f| f.addr() + 1);
-        assert_eq!(shown_frames(&allocator_frames), allocator_frames.map(|at| (at, true)));
+        let inner = [CallStack::save as *const (), CallStack::outer as *const ()].map(|f| f.addr() + 1);
+        assert_eq!(shown_frames(&inner), inner.map(|at| (at, true)));
         assert_eq!(shown_frames(&[16, 32]), [(16, false), (32, false)]);
     }
 
@@ -523,7 +521,7 @@ mod tests {
         assert_eq!(
             shown_frames(2, MAX_PRINTED - 1).frames().len(),
             MAX_PRINTED - 1,
-            "a shallow stack is recorded completely"
+            "a shallow stack is complete"
         );
     }
 

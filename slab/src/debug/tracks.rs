@@ -256,10 +256,7 @@ mod tests {
         // SAFETY: the subsystem has no slabs.
         unsafe { tracks.cut(&pages) };
         let remaining = tracks.table.reserved();
-        assert!(
-            (3 << 20..4 << 20).contains(&remaining),
-            "{remaining} bytes are left, 2 MiB of them for these pages"
-        );
+        assert!((3 << 20..4 << 20).contains(&remaining), "{remaining} bytes left, 2 MiB for these pages");
     }
 
     #[test]

@@ -82,10 +82,8 @@ impl Range {
     /// Maps a range with room for `layout`, to follow `newest`, unless another thread has just done
     /// so.
     fn grow(newest: &'static Self, layout: Layout) -> Option<()> {
-        let needed_bytes =
-            layout.size().checked_add(layout.align().max(WORD) + size_of::<Self>() + 2 * WORD)?;
-        let region =
-            Region::committed(needed_bytes.max(MIN_BYTES), PAGE_SIZE, Backend::Os, &Faults::default())?;
+        let needed = layout.size().checked_add(layout.align().max(WORD) + size_of::<Self>() + 2 * WORD)?;
+        let region = Region::committed(needed.max(MIN_BYTES), PAGE_SIZE, Backend::Os, &Faults::default())?;
         let header = region.base().cast::<Self>();
         let used = AtomicUsize::new(size_of::<Self>());
         // SAFETY: the region was just mapped, is aligned to a page, and is larger than the descriptor.

@@ -49,12 +49,10 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut cor
         (info, headers, core::ffi::CStr::from_ptr(info.dlpi_name), list)
     };
     let at = |address: usize| (info.dlpi_addr as usize).wrapping_add(address);
-    let headers_of = |kind| headers.iter().filter(move |header| header.p_type == kind);
-    let is_loaded = |address| {
-        headers_of(libc::PT_LOAD).any(|of| (of.p_vaddr..=of.p_vaddr + of.p_filesz).contains(&address))
-    };
-    let id =
-        headers_of(libc::PT_NOTE).filter(|of| is_loaded(of.p_vaddr) && is_loaded(of.p_vaddr + of.p_filesz));
+    let phdrs = |kind| headers.iter().filter(move |header| header.p_type == kind);
+    let is_loaded =
+        |address| phdrs(libc::PT_LOAD).any(|of| (of.p_vaddr..=of.p_vaddr + of.p_filesz).contains(&address));
+    let id = phdrs(libc::PT_NOTE).filter(|of| is_loaded(of.p_vaddr) && is_loaded(of.p_vaddr + of.p_filesz));
     let id = id.map(|of| (core::ptr::with_exposed_provenance(at(of.p_vaddr as usize)), of.p_filesz as usize));
     // SAFETY: the bytes are in a segment of the file, and notes are never written.
     let id = id
@@ -63,8 +61,8 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut cor
     let program = list.is_empty().then(std::env::current_exe).and_then(Result::ok);
     let file =
         program.map_or_else(|| name.to_string_lossy(), |file| file.to_string_lossy().into_owned().into());
-    let base = headers_of(libc::PT_LOAD).map(|of| at(of.p_vaddr as usize)).min().unwrap_or(0);
-    list.extend(headers_of(libc::PT_LOAD).filter(|of| of.p_flags & libc::PF_X != 0).map(|of| {
+    let base = phdrs(libc::PT_LOAD).map(|of| at(of.p_vaddr as usize)).min().unwrap_or(0);
+    list.extend(phdrs(libc::PT_LOAD).filter(|of| of.p_flags & libc::PF_X != 0).map(|of| {
         let into_page = of.p_vaddr as usize % PAGE_SIZE;
         Mapping {
             start: at(of.p_vaddr as usize) - into_page,

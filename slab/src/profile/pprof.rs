@@ -24,7 +24,7 @@ fn write_varint(mut number: u64, into: &mut Vec<u8>) {
     into.push(number as u8);
 }
 /// Encodes a protobuf message of numbers, each of which follows its field number.
-fn encode_message(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
+fn encode(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
     let mut message = vec![];
     for (field, number) in numbers {
         write_varint(field << 3, &mut message);
@@ -62,7 +62,7 @@ impl<W: Write> PprofWriter<W> {
     }
     fn write_value_type(&mut self, field: u64, name: &str) -> Result<()> {
         let unit = if name.ends_with("objects") { "count" } else { "bytes" };
-        let message = encode_message([(1, self.intern(name)?), (2, self.intern(unit)?)]);
+        let message = encode([(1, self.intern(name)?), (2, self.intern(unit)?)]);
         self.bytes(field, &message)
     }
 }
@@ -99,7 +99,7 @@ impl Profile {
         VALUE_NAMES.into_iter().try_for_each(|value| writer.write_value_type(1, value))?;
         writer.write_value_type(11, "space")?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let numbers = encode_message([
+        let numbers = encode([
             (7, writer.intern(DROPPED_FUNCTIONS)?),
             (9, now.as_nanos() as u64),
             (12, self.rate as u64),
@@ -110,7 +110,7 @@ impl Profile {
         for (id, of) in (1..).zip(&mappings) {
             let (file, build_id) = (writer.intern(&of.file)?, writer.intern(&of.build_id)?);
             let numbers = [id, of.start as u64, of.end as u64, of.offset as u64, file, build_id];
-            writer.bytes(3, &encode_message((1..).zip(numbers)))?;
+            writer.bytes(3, &encode((1..).zip(numbers)))?;
         }
         // This code does not use `collect`, which would first make a list of all frames.
         let mut frames = BTreeSet::<usize>::new();
@@ -119,16 +119,16 @@ impl Profile {
             // The address must be inside the call instruction, so it is one less than the return address,
             // which is the location's id.
             let mapping = position(&mappings, at - 1).map_or(0, |nth| nth as u64 + 1);
-            writer.bytes(4, &encode_message([(1, at as u64), (2, mapping), (3, at as u64 - 1)]))?;
+            writer.bytes(4, &encode([(1, at as u64), (2, mapping), (3, at as u64 - 1)]))?;
         }
         for sample in &self.samples {
             let frames = sample.stack.frames().iter().map(|at| (1, *at as u64));
             let [all, live] = [sample.allocated, sample.live];
             let values = [all.objects, all.bytes, live.objects, live.bytes].map(|value| (2, value));
-            let mut location = encode_message(frames.chain(values));
+            let mut location = encode(frames.chain(values));
             bytes(
                 3,
-                &encode_message([(1, writer.intern("cache")?), (2, writer.intern(&sample.cache)?)]),
+                &encode([(1, writer.intern("cache")?), (2, writer.intern(&sample.cache)?)]),
                 &mut location,
             );
             writer.bytes(2, &location)?;
@@ -184,9 +184,9 @@ mod tests {
 
     #[test]
     fn pprof_varints_encode_seven_bits_per_byte() {
-        assert_eq!(encode_message([(1, 0), (2, 300), (16, u64::MAX)])[..7], [8, 0, 16, 0xac, 2, 0x80, 1]);
+        assert_eq!(encode([(1, 0), (2, 300), (16, u64::MAX)])[..7], [8, 0, 16, 0xac, 2, 0x80, 1]);
         for value in [0, 1, 127, 128, 16_383, 16_384, u64::MAX] {
-            assert_eq!(numbers(&encode_message([(3, value)]), 3), [value]);
+            assert_eq!(numbers(&encode([(3, value)]), 3), [value]);
         }
     }
 

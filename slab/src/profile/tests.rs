@@ -61,15 +61,14 @@ fn stopped_profile_does_not_record_allocations() {
 fn failed_start_of_a_profile_changes_nothing() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
-    let separate_memory =
-        || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let memory = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
     let mut requests = vec![];
     for _ in 0..2 {
         let refused = |with_frees| {
             requests.push(with_frees);
             false
         };
-        assert_eq!(profiler.start(1 << 20, Some(7), Some(separate_memory), refused), Err(NotStarted::Fence));
+        assert_eq!(profiler.start(1 << 20, Some(7), Some(memory), refused), Err(NotStarted::Fence));
         assert!(!profiler.runs() && !profiler.counts_only() && !profiler.stop(|| ()));
     }
     assert_eq!(requests, [!SEPARATE_MEMORY; 2]);
@@ -79,7 +78,7 @@ fn failed_start_of_a_profile_changes_nothing() {
     assert_eq!(memory.is_some(), SEPARATE_MEMORY);
     subsystem.core().stop_profile();
     let before = profiler.profile();
-    assert_eq!(profiler.start(1 << 20, Some(7), Some(separate_memory), |_| false), Err(NotStarted::Fence));
+    assert_eq!(profiler.start(1 << 20, Some(7), Some(memory), |_| false), Err(NotStarted::Fence));
     assert!(!profiler.runs() && !profiler.counts_only());
     assert_eq!(profiler.profile(), before, "the last profile still exists");
     if let Some(memory) = memory {
@@ -93,16 +92,15 @@ fn failed_start_of_a_profile_changes_nothing() {
 fn starting_a_profile_during_a_concurrent_start_is_refused() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
-    let separate_memory =
-        || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let memory = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
     std::thread::scope(|scope| {
         let mut other = None;
         let close = |_| {
-            other = Some(scope.spawn(|| profiler.start(1 << 20, Some(7), Some(separate_memory), |_| true)));
+            other = Some(scope.spawn(|| profiler.start(1 << 20, Some(7), Some(memory), |_| true)));
             std::thread::sleep(std::time::Duration::from_millis(100));
             true
         };
-        assert_eq!(profiler.start(1 << 20, Some(7), Some(separate_memory), close), Ok(()));
+        assert_eq!(profiler.start(1 << 20, Some(7), Some(memory), close), Ok(()));
         assert_eq!(other.unwrap().join().unwrap(), Err(NotStarted::Runs));
     });
     assert!(profiler.stop(|| ()) && !profiler.stop(|| ()));
@@ -112,13 +110,12 @@ fn starting_a_profile_during_a_concurrent_start_is_refused() {
 fn only_a_single_concurrent_profile_start_succeeds() {
     let (subsystem, rounds) = (one_cpu(), 300);
     let profiler = &subsystem.core().profiler;
-    let separate_memory =
-        || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let memory = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
     let barrier = std::sync::Barrier::new(2);
     let starts = || {
         let start_profile = |_: &u32| {
             barrier.wait();
-            let started = profiler.start(1 << 20, Some(7), Some(separate_memory), |_| true).is_ok();
+            let started = profiler.start(1 << 20, Some(7), Some(memory), |_| true).is_ok();
             barrier.wait();
             if started {
                 profiler.stop(|| ());
@@ -146,22 +143,22 @@ fn profile_samples_the_object_that_ends_the_sampling_distance() {
 
 #[test]
 fn samples_in_separate_memory_do_not_overlap() {
-    let sample_memory =
+    let memory =
         SampleMemory::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default());
-    assert_eq!(sample_memory.is_some(), SEPARATE_MEMORY);
-    let Some(mut sample_memory) = sample_memory else { return };
+    assert_eq!(memory.is_some(), SEPARATE_MEMORY);
+    let Some(mut memory) = memory else { return };
     let bytes = MAX_SAMPLE_BYTES;
-    let all: Vec<_> = (0..4).map(|_| sample_memory.alloc(bytes).unwrap()).collect();
+    let all: Vec<_> = (0..4).map(|_| memory.alloc(bytes).unwrap()).collect();
     // SAFETY: each piece has `bytes` bytes, which the test owns.
     all.iter().for_each(|memory| unsafe { memory.write_bytes(1, bytes) });
-    sample_memory.free(all[3].addr().get()).unwrap();
-    sample_memory.free(all[1].addr().get()).unwrap();
+    memory.free(all[3].addr().get()).unwrap();
+    memory.free(all[1].addr().get()).unwrap();
     for memory in [all[0], all[2]] {
         // SAFETY: the piece is still allocated.
         assert!(unsafe { core::slice::from_raw_parts(memory.as_ptr(), bytes) }.iter().all(|byte| *byte == 1));
     }
     // SAFETY: the test owns the new piece.
-    let reused = unsafe { core::slice::from_raw_parts(sample_memory.alloc(bytes).unwrap().as_ptr(), bytes) };
+    let reused = unsafe { core::slice::from_raw_parts(memory.alloc(bytes).unwrap().as_ptr(), bytes) };
     assert!(reused.as_ptr() == all[1].as_ptr() && reused[PAGE_SIZE..].iter().all(|byte| *byte == 0));
 }
 

@@ -233,11 +233,7 @@ const CACHES: &[Metric<CacheInfo>] = &[
     ),
     single("uslab_cache_waiting", "Callers that wait for an object at the limit.", &[("", |c| c.waiting)]),
     single("uslab_cache_waits_total", "Ended waits at the limit.", &[("", |c| c.waits)]),
-    single(
-        "uslab_cache_waited_seconds_total",
-        "Total duration of ended waits, in seconds.",
-        &[("", |c| c.waited_ns)],
-    ),
+    single("uslab_cache_waited_seconds_total", "Seconds that ended waits took.", &[("", |c| c.waited_ns)]),
     single("uslab_cache_failures_total", "Allocations that failed.", &[("", |c| c.failures)]),
     single(
         "uslab_cache_corruptions_total",

@@ -258,16 +258,13 @@ impl World {
             Step::Bulk { cpu, cache, n } => {
                 set_cpu(cpu);
                 let (cache, n) = (cache_index(cache), usize::from(n % 32));
-                let mut objects = vec![None; n];
-                match catch_injected(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut objects)) {
-                    Some(Ok(())) => objects.into_iter().for_each(|object| {
+                let mut bulk = vec![None; n];
+                match catch_injected(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut bulk)) {
+                    Some(Ok(())) => bulk.into_iter().for_each(|object| {
                         self.check_new(cache, object.expect("a bulk allocation is complete or fails"), false)
                     }),
                     refused => {
-                        assert!(
-                            objects.iter().all(Option::is_none),
-                            "a bulk allocation is complete or fails"
-                        );
+                        assert!(bulk.iter().all(Option::is_none), "a bulk allocation is complete or fails");
                         if let Some(Err(error)) = refused {
                             self.check_failure(cache, error, n);
                         }

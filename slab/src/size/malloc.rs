@@ -276,9 +276,8 @@ impl Malloc {
         let (guard, profiler) = (&self.core.guard, &self.core.profiler);
         // While a profile observes each operation, each allocation takes this path.
         let observes_all = profiler.runs() && !profiler.counts_only();
-        let allocs_per_miss =
-            || if observes_all { 1 } else { self.caches[class].cache().max_allocs_per_miss() };
-        let is_guarded = guard.is_on() && guard.is_due(allocs_per_miss());
+        let allocs = || if observes_all { 1 } else { self.caches[class].cache().max_allocs_per_miss() };
+        let is_guarded = guard.is_on() && guard.is_due(allocs());
         if is_guarded { guard.alloc(layout.size(), layout.align()) } else { None }
     }
 

@@ -75,9 +75,8 @@ impl Queue {
     pub(crate) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
         let first =
             self.entries.partition_point(|waiter| waiter.ticket < tickets.start).max(self.served_waiters);
-        let mut waiters =
-            self.entries.iter_mut().skip(first).take_while(|waiter| waiter.ticket < tickets.end);
-        let next = waiters.find(|waiter| waiter.is_thread && waiter.waker.is_some())?;
+        let mut found = self.entries.iter_mut().skip(first).take_while(|waiter| waiter.ticket < tickets.end);
+        let next = found.find(|waiter| waiter.is_thread && waiter.waker.is_some())?;
         tickets.start = next.ticket + 1;
         next.waker.take()
     }

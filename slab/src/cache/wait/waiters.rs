@@ -388,9 +388,8 @@ impl Cache {
         let source = SlabSupplier::for_waiter(self, gfp);
         let (op, here, nodes) =
             (&self.operation(OperationKind::Alloc), self.this_node(), self.nodes.len() as u32);
-        let retry = |source: &SlabSupplier<'_>| {
-            (0..nodes).find_map(|i| self.take_one(op, source, (here + i) % nodes))
-        };
+        let retry =
+            |slabs: &SlabSupplier<'_>| (0..nodes).find_map(|i| self.take_one(op, slabs, (here + i) % nodes));
         let result = match retry(&source).ok_or_else(|| source.error()) {
             Err(error @ AllocError::Memory(_)) => self.reclaim(op, &source, error, retry),
             result => result,

@@ -300,10 +300,7 @@ fn look(s: &SimThread<'_>, _: &ScriptedOp) {
             {
                 // SAFETY: the object's pages wait for the reader.
                 let made = unsafe { object.at.cast::<u64>().read() };
-                assert_eq!(
-                    made, CONSTRUCTED_VALUE,
-                    "type-stable memory that a reader can read stays constructed"
-                );
+                assert_eq!(made, CONSTRUCTED_VALUE, "memory that a reader can read is constructed");
             }
         }
     });

@@ -64,14 +64,10 @@ impl World {
         for slot in self.slots() {
             let (info, setup) = (slot.cache.info(), &slot.setup);
             let (cpus, nodes) = (u64::from(cpus.count()), u64::from(cpus.nodes()));
-            let limit = cpus * nodes * setup.capacity * (2 + setup.stock);
-            assert!(
-                info.in_magazines <= limit,
-                "{} objects in magazines, at most {limit}",
-                info.in_magazines
-            );
-            let limit = nodes * setup.capacity * setup.depot;
-            assert!(info.in_depot <= limit, "{} objects in depots, at most {limit}", info.in_depot);
+            let max = cpus * nodes * setup.capacity * (2 + setup.stock);
+            assert!(info.in_magazines <= max, "{} objects in magazines, at most {max}", info.in_magazines);
+            let max = nodes * setup.capacity * setup.depot;
+            assert!(info.in_depot <= max, "{} objects in depots, at most {max}", info.in_depot);
             assert_eq!(info.paths.operations(), info.allocs + info.frees, "each operation has one level");
             self.check_view(&slot);
         }
