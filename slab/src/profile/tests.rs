@@ -61,14 +61,14 @@ fn stopped_profile_does_not_record_allocations() {
 fn failed_start_of_a_profile_changes_nothing() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
-    let memory = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let fresh = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
     let mut requests = vec![];
     for _ in 0..2 {
         let refused = |with_frees| {
             requests.push(with_frees);
             false
         };
-        assert_eq!(profiler.start(1 << 20, Some(7), Some(memory), refused), Err(NotStarted::Fence));
+        assert_eq!(profiler.start(1 << 20, Some(7), Some(fresh), refused), Err(NotStarted::Fence));
         assert!(!profiler.runs() && !profiler.counts_only() && !profiler.stop(|| ()));
     }
     assert_eq!(requests, [!SEPARATE_MEMORY; 2]);
@@ -78,7 +78,7 @@ fn failed_start_of_a_profile_changes_nothing() {
     assert_eq!(memory.is_some(), SEPARATE_MEMORY);
     subsystem.core().stop_profile();
     let before = profiler.profile();
-    assert_eq!(profiler.start(1 << 20, Some(7), Some(memory), |_| false), Err(NotStarted::Fence));
+    assert_eq!(profiler.start(1 << 20, Some(7), Some(fresh), |_| false), Err(NotStarted::Fence));
     assert!(!profiler.runs() && !profiler.counts_only());
     assert_eq!(profiler.profile(), before, "the last profile still exists");
     if let Some(memory) = memory {
