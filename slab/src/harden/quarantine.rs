@@ -128,7 +128,7 @@ mod tests {
             quarantine.push(object, |object| released.borrow_mut().push(object));
             let released = released.borrow();
             assert!(released.len() - released_before <= 1);
-            assert!(!released.contains(&object), "32 later frees have passed the ring");
+            assert!(!released.contains(&object), "32 later frees release the object");
         }
         assert_eq!(quarantine.len() as usize + released.borrow().len(), 4096);
         assert_eq!(quarantine.len(), 64);

@@ -219,7 +219,7 @@ impl World {
         assert_eq!(
             Path::ALL.iter().map(operations_on).sum::<u64>(),
             u64::from(path.is_some()),
-            "the operation has one level"
+            "the operation is counted at one level"
         );
         let Some(path) = path else { return done };
         let slowest = if system != system_before {
@@ -358,7 +358,7 @@ impl World {
             assert_eq!(
                 info.paths.operations(),
                 info.allocs + info.frees,
-                "each operation has one level: {info:?}"
+                "each operation is counted at one level: {info:?}"
             );
         }
         let held = census.used + census.in_magazines + census.in_depot + census.free_in_slabs;
