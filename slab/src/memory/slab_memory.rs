@@ -57,7 +57,7 @@ impl SlabMemory {
         }
     }
     /// Reserves address space for the metadata of the first `pages` pages.
-    pub(crate) fn grow_beside(&self, pages: usize) -> bool {
+    pub(crate) fn grow_side_table(&self, pages: usize) -> bool {
         self.side.grow(&self.pages, pages)
     }
 
@@ -120,12 +120,12 @@ impl SlabMemory {
 
     /// Reports to the model checker that an object is allocated.
     #[inline(always)]
-    pub(crate) fn obj_out(&self, object: NonNull<u8>) {
+    pub(crate) fn note_allocated(&self, object: NonNull<u8>) {
         self.owners.hand_out(self, object);
     }
     /// Reports to the model checker that an object is freed.
     #[inline(always)]
-    pub(crate) fn obj_in(&self, object: NonNull<u8>) {
+    pub(crate) fn note_freed(&self, object: NonNull<u8>) {
         self.owners.take_back(self, object);
     }
 }
