@@ -40,7 +40,7 @@ use uslab::process::{OwnThread, are_alone};
 /// before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static ON_LOAD: extern "C" fn() = loaded;
+static ON_LOAD: extern "C" fn() = on_load;
 
 /// Mean number of allocations per guard sample. The file `slab/book/src/harden.md` states the cost.
 const GUARD_PERIOD: u32 = 500_000;
