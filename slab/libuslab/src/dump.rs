@@ -167,7 +167,7 @@ fn write(file: &Path) -> Result<()> {
     let numbers = writer_for(file)?;
     let write_to = |file| {
         let mut file = BufWriter::new(file);
-        writer_for(&mut file)?;
+        numbers(&mut file)?;
         file.flush()
     };
     if file.symlink_metadata().is_ok_and(|meta| !meta.is_file()) {
