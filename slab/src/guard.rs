@@ -568,7 +568,7 @@ mod sampled {
 #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, uslab_heap))))]
 mod tests {
     use super::*;
-    use crate::harden::{Harden, Secret};
+    use crate::harden::{Harden, RandomKeys};
     use uslab_buddy::faults::{COMMIT, DECOMMIT, Rule};
 
     /// Returns `true` if the kernel can read the byte for this process; the test does not fault.
@@ -580,7 +580,7 @@ mod tests {
         unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) == 1 }
     }
     fn pool(slots: usize) -> Pool {
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         Pool::new(slots, Backend::Os, key).unwrap()
     }
     /// Makes a pool of two slots, whose page operations fail according to `faults`.
@@ -644,7 +644,7 @@ mod tests {
 
     #[test]
     fn disabled_guard_takes_no_sample() {
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let disabled = Guard::new(0, 4, Backend::Os, key);
         assert!((0..9).all(|_| !disabled.is_due(1)));
         let rarely_sampling = Guard::new(1 << 20, 4, Backend::Os, key);
@@ -659,7 +659,7 @@ mod tests {
 
     #[test]
     fn guard_without_pool_takes_no_sample() {
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
         guard.prevent_pool();
         assert!((0..3).all(|_| guard.alloc(8, 8).is_none()));
@@ -775,7 +775,7 @@ mod tests {
     fn guard_report_names_the_allocating_and_freeing_threads() {
         let pool = pool(1);
         let allocate = || (pool.alloc(8, 8).unwrap().addr().get(), thread_id());
-        let (at, other) = std::thread_id::scope(|scope| scope.spawn(allocate).join().unwrap());
+        let (at, other) = std::thread::scope(|scope| scope.spawn(allocate).join().unwrap());
         assert!(pool.free(at).is_ok());
         let (report_text, here) = (pool.fault(at).to_string(), thread_id());
         assert!(
@@ -787,7 +787,7 @@ mod tests {
 
     #[test]
     fn guard_requests_a_sample_only_after_too_few_samples() {
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         assert!(!Guard::new(0, 4, Backend::Os, key).end_interval(1000), "no sample is requested");
         let guard = Guard::new(100, 4, Backend::Os, key);
         assert!(!guard.end_interval(60), "the caches request no sample");
@@ -829,7 +829,7 @@ mod tests {
 
     #[test]
     fn guard_sampling_distances_vary_around_their_mean() {
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(100, 1, Backend::Os, key);
         assert!(guard.pool().is_none() && guard.is_on() && !Guard::new(0, 1, Backend::Os, key).is_on());
         let mut distances = vec![0];
@@ -866,7 +866,7 @@ mod tests {
     /// addresses.
     #[test]
     fn dropped_guard_unmaps_its_pages() {
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
         let at = guard.alloc(8, 8).unwrap().addr().get();
         assert!(is_accessible(at));

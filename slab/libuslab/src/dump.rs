@@ -40,7 +40,7 @@ use uslab::process::{OwnThread, are_alone};
 /// before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static ON_LOAD: extern "C" fn() = loaded;
+static ON_LOAD: extern "C" fn() = on_load;
 
 /// Mean number of allocations per guard sample. The file `slab/book/src/harden.md` states the cost.
 const GUARD_PERIOD: u32 = 500_000;
@@ -167,7 +167,7 @@ fn write(file: &Path) -> Result<()> {
     let numbers = writer_for(file)?;
     let write_to = |file| {
         let mut file = BufWriter::new(file);
-        writer_for(&mut file)?;
+        numbers(&mut file)?;
         file.flush()
     };
     if file.symlink_metadata().is_ok_and(|meta| !meta.is_file()) {

@@ -508,7 +508,7 @@ impl<'a> Slab<'a> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::harden::{Harden, Secret};
+    use crate::harden::{Harden, RandomKeys};
     use proptest::prelude::*;
     use uslab_buddy::{Backend, Faults};
 
@@ -523,7 +523,7 @@ mod tests {
             let mut bits = vec![0x5555_5555_5555_5555; words(objects)];
             clear(&mut bits, objects);
             let mut allocated_bits = vec![false; objects];
-            let secret = |seed| Secret::new(&Harden { seed: Some(seed), ..Harden::ALL }).next();
+            let secret = |seed| RandomKeys::new(&Harden { seed: Some(seed), ..Harden::ALL }).next();
             let mut draws = seed.map(|seed| Draws::of(secret(seed), 0));
             for (is_take, n) in steps {
                 if is_take {
@@ -598,7 +598,7 @@ mod tests {
 
     #[test]
     fn random_object_order_can_start_at_every_bitmap_index() {
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::ALL }).next();
+        let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::ALL }).next();
         let mut draws_per_index = [0; 256];
         for draw_number in 0..16 * 256 {
             draw_bits(

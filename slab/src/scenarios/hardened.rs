@@ -4,7 +4,7 @@ use super::world::{SMALL, assert_all_freed, run_beside};
 use crate::cache::core::Core;
 use crate::debug::check::on_cpu;
 use crate::guard::Pool;
-use crate::harden::{Harden, Secret};
+use crate::harden::{Harden, RandomKeys};
 use crate::{Config, CorruptionKind, ObjectCache, OwnedBox};
 #[cfg(shuttle)]
 use crate::{Gfp, KmemCache, debug::check::SPACING};
@@ -25,7 +25,7 @@ pub(super) fn drop_during_delayed_frees(objects: u32, places: usize) {
 }
 
 fn pool(slots: usize) -> Arc<Pool> {
-    let secret = Secret::new(&Harden { seed: Some(7), ..Harden::OFF });
+    let secret = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF });
     Arc::new(Pool::new(slots, Backend::Heap, secret.next()).unwrap())
 }
 

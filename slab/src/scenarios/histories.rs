@@ -3,7 +3,7 @@
 //! results of all calls.
 
 use super::linearizable::{Recorder, Spec, check, check_each};
-use super::world::{SMALL, all_gone};
+use super::world::{SMALL, assert_all_freed};
 use crate::cache::core::Core;
 use crate::debug::check::{SPACING, on_cpu};
 use crate::handle::{Generations, Handle, HandleCache};
@@ -143,7 +143,7 @@ pub(super) fn handles() {
     run_crowd(&seen, THREADS, run_thread);
     assert_explained(check_each(&HandleLife::NotYet, &seen.recorder.history(), HandleOp::handle));
     drop(seen);
-    all_gone(core);
+    assert_all_freed(core);
 }
 
 // ---- hives ----
@@ -246,7 +246,7 @@ pub(super) fn hives() {
     run_crowd(&seen, THREADS, run_thread);
     assert_explained(check(&Places::default(), &seen.recorder.history()));
     drop(seen);
-    all_gone(core);
+    assert_all_freed(core);
 }
 
 // ---- mempools ----
@@ -313,5 +313,5 @@ pub(super) fn pools() {
     run_crowd(&seen, THREADS, run_thread);
     assert_explained(check(&PoolState::default(), &seen.recorder.history()));
     drop(seen);
-    all_gone(core);
+    assert_all_freed(core);
 }

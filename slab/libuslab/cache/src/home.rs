@@ -54,12 +54,12 @@ extern "C" fn before_fork() {
 }
 extern "C" fn parent_after_fork() {
     // SAFETY: `before_fork` took all locks on this thread.
-    FORKING_SUBSYSTEM.take().into_iter().for_each(|subsystem| unsafe { subsystem.parent_after_fork() });
+    FORKING_SUBSYSTEM.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_parent() });
 }
 extern "C" fn child_after_fork() {
     // SAFETY: the thread is the copy of the thread that took all locks in `before_fork`, and the only thread. The C
     // library's `vfork` and `posix_spawn` run no handlers.
-    FORKING_SUBSYSTEM.take().into_iter().for_each(|subsystem| unsafe { subsystem.child_after_fork() });
+    FORKING_SUBSYSTEM.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_child() });
 }
 
 pub(crate) fn build(builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {
