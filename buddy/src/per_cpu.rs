@@ -165,8 +165,8 @@ mod tests {
     #[test]
     fn per_cpu_batch_sizes_match_linux() {
         // The batch is 63 on any zone of 1 GiB or more.
-        assert_eq!([1 << 18, 1 << 24].map(batch), [63, 63]);
-        assert_eq!([0, 3840, 8191, 8192, 20_000].map(batch), [1, 1, 1, 1, 3]);
+        assert_eq!([1 << 18, 1 << 24].map(batch_size), [63, 63]);
+        assert_eq!([0, 3840, 8191, 8192, 20_000].map(batch_size), [1, 1, 1, 1, 3]);
     }
 
     #[test]

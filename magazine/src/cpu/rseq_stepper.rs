@@ -96,7 +96,7 @@ extern "C" fn trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::
 /// Makes the code of `sections` and of their misses writable, and installs the trap handler.
 fn make_code_writable(sections: &[Section]) {
     const PAGE: usize = 4096;
-    for Range { start, end } in sections.iter().flat_map(code) {
+    for Range { start, end } in sections.iter().flat_map(code_ranges) {
         let (start, end) = (start / PAGE * PAGE, end.next_multiple_of(PAGE));
         let all = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE | ProtFlags::PROT_EXEC;
         // SAFETY: the range consists of whole pages of this program's code, whose content does not change.

@@ -107,13 +107,13 @@ memory! {
 }
 
 enum MemoryCell<M: Memory> {
-    AtomicCell(M::AtomicCell),
-    PlainCell(M::PlainCell),
+    Atomic(M::AtomicCell),
+    Plain(M::PlainCell),
 }
 
 fn ordering(order: Order) -> Ordering {
     match order {
-        Order::PlainCell | Order::Rlx => Ordering::Relaxed,
+        Order::Plain | Order::Rlx => Ordering::Relaxed,
         Order::Acq => Ordering::Acquire,
         Order::Rel => Ordering::Release,
         Order::AcqRel => Ordering::AcqRel,
@@ -124,8 +124,8 @@ fn ordering(order: Order) -> Ordering {
 fn run<M: Memory>(statements: &[Statement], places: &[MemoryCell<M>], count: usize) -> Registers {
     let mut registers: Registers = vec![None; count];
     let atomic = |place: usize| match &places[place] {
-        MemoryCell::AtomicCell(atomic) => atomic,
-        MemoryCell::PlainCell(_) => panic!("a plain location must have only plain accesses"),
+        MemoryCell::Atomic(atomic) => atomic,
+        MemoryCell::Plain(_) => panic!("a plain location must have only plain accesses"),
     };
     for statement in statements {
         if !statement.is_executed(&registers) {
@@ -140,14 +140,14 @@ fn run<M: Memory>(statements: &[Statement], places: &[MemoryCell<M>], count: usi
                     Value::Register(register) => registers[register].map_or(0, |found| found.value),
                 };
                 match &places[place] {
-                    MemoryCell::PlainCell(plain) => M::set(plain, value),
-                    MemoryCell::AtomicCell(atomic) => M::store(atomic, value, ordering(order)),
+                    MemoryCell::Plain(plain) => M::set(plain, value),
+                    MemoryCell::Atomic(atomic) => M::store(atomic, value, ordering(order)),
                 }
             }
             Op::Load { register, place, order } => {
                 registers[register] = found(match &places[place] {
-                    MemoryCell::PlainCell(plain) => M::get(plain),
-                    MemoryCell::AtomicCell(atomic) => M::load(atomic, ordering(order)),
+                    MemoryCell::Plain(plain) => M::get(plain),
+                    MemoryCell::Atomic(atomic) => M::load(atomic, ordering(order)),
                 });
             }
             Op::Change { register, place, change, value, order } => {
@@ -188,9 +188,9 @@ pub(crate) fn explore<M: Memory>(shape: &Shape) -> ExploredOutcomes {
             M::arm(armed);
             let places = (0..shape.places.len()).map(|place| {
                 if shape.plain.contains(&place) {
-                    MemoryCell::PlainCell(M::plain())
+                    MemoryCell::Plain(M::plain())
                 } else {
-                    MemoryCell::<M>::AtomicCell(M::atomic())
+                    MemoryCell::<M>::Atomic(M::atomic())
                 }
             });
             let places: Arc<Vec<MemoryCell<M>>> = Arc::new(places.collect());
@@ -207,8 +207,8 @@ pub(crate) fn explore<M: Memory>(shape: &Shape) -> ExploredOutcomes {
                 }
             }
             let last = |place: usize| match &places[place] {
-                MemoryCell::PlainCell(plain) => M::get(plain),
-                MemoryCell::AtomicCell(atomic) => M::load(atomic, Ordering::Relaxed),
+                MemoryCell::Plain(plain) => M::get(plain),
+                MemoryCell::Atomic(atomic) => M::load(atomic, Ordering::Relaxed),
             };
             let outcome = shape.outcome(&registers, last);
             sink.lock().unwrap().insert(outcome);
