@@ -395,7 +395,7 @@ mod tests {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn per_cpu_table_reserves_its_share_of_limited_addresses() {
-        crate::tests::limited("-v 1048576", "tables::tests::child_runs_with_a_limited_address_space");
+        crate::tests::run_with_limit("-v 1048576", "tables::tests::child_runs_with_a_limited_address_space");
     }
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]

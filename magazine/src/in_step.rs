@@ -190,7 +190,7 @@ impl Code {
         }
         let depot: Vec<Vec<usize>> = layer.nodes[0]
             .depot
-            .state_lines()
+            .look()
             .iter()
             .map(|m| m.rounds().iter().map(|r| r.addr().get()).collect())
             .collect();

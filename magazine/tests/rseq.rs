@@ -284,7 +284,7 @@ fn stacks_of_two_magazines_lose_no_round() {
 #[test]
 fn threads_migrated_between_cpus_lose_no_round() {
     let hopping_setting = Setting { threads: Threads::Hopping, capacity: 30, yields: 64, ..LONG_SETTING };
-    stress("hopping", Cpus::os(), Setting { operations: 30_000_000, ..hopping });
+    stress("hopping", Cpus::os(), Setting { operations: 30_000_000, ..hopping_setting });
 }
 #[test]
 fn pinned_threads_lose_no_round() {

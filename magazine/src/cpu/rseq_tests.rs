@@ -157,7 +157,7 @@ impl World {
                 (0..=len).map(|i| region.round(class, i)).collect()
             }),
         };
-        State { cpus: (0..self.cpus()).map(|cpu| snapshot(self.table.region(cpu).unwrap())).collect() }
+        State { cpus: (0..self.cpus()).map(|cpu| look(self.table.region(cpu).unwrap())).collect() }
     }
     fn write(&self, state: &State) {
         for (cpu, look) in (0..).zip(&state.cpus) {
@@ -250,7 +250,7 @@ fn state(dice: &mut Random, world: &World) -> State {
             places: lens.map(|len| (0..=len).map(|i| (i > 0).then(|| some_round(dice))).collect()),
         }
     };
-    State { cpus: (0..world.cpus()).map(|_| snapshot(dice)).collect() }
+    State { cpus: (0..world.cpus()).map(|_| look(dice)).collect() }
 }
 
 /// Signals this thread every 40 us until the value is dropped.

@@ -80,10 +80,10 @@ fn inlined_frees_stay_open_while_allocations_are_closed() {
         assert!(table.close_inlined(with_frees));
         let (mut freed, mut had) = (0, 0);
         for _ in 0..1000 {
-            used_regions();
+            used();
             // A drain during the profile must leave closed paths closed.
             layer.drain(&supplier, 0..u32::MAX);
-            used_regions();
+            used();
             // SAFETY: the layer exists until the end of the test.
             assert_eq!(unsafe { allocs.alloc_fast() }, None);
             // SAFETY: the layer exists until the end of the test.
@@ -119,10 +119,10 @@ fn closed_inlined_paths_always_miss() {
         held.into_iter().for_each(|round| layer.free(&supplier, round));
         assert!(layer.stats().in_magazines > 0);
     };
-    used_regions();
+    used();
     assert!(table.close_inlined(true));
     for _ in 0..2 {
-        used_regions();
+        used();
         for _ in 0..1000 {
             assert!(!hits());
             // SAFETY: the layer exists until the end of the test. The inlined path is closed, so it does not
@@ -138,7 +138,7 @@ fn closed_inlined_paths_always_miss() {
         if layer.mechanism() == Mechanism::Rseq {
             // The thread may be on another CPU at each operation.
             assert!((0..1000).any(|_| {
-                used_regions();
+                used();
                 hits()
             }));
         }

@@ -367,17 +367,17 @@ fn unused_regions_are_never_written() {
         assert!(committed > 0 && committed <= far.stack as usize - SEEN_OFFSET, "{committed}");
     };
     let given = [(near, vec![3, 2, 1])];
-    used_regions();
+    used();
     assert_eq!(table.drain_all(DrainScope::All, &both), given);
-    used_regions();
+    used();
     table.sweep(0..2, DrainScope::All, |_| true);
     assert_eq!(both.map(|class| collected(&table, class).len()), [3, 0]);
-    used_regions();
+    used();
     for taken in [0, 3, 0] {
         table.sweep(0..2, DrainScope::Idle, |_| true);
         assert_eq!(both.map(|class| collected(&table, class).len()), [taken, 0]);
     }
-    used_regions();
+    used();
     table.sweep(0..2, DrainScope::All, |_| true);
     // SAFETY: no other thread uses the table.
     unsafe { table.forget_other_threads() };
