@@ -86,7 +86,7 @@ pub struct PageAllocator {
 }
 
 /// Maximum number of pages that a bulk caller gets per acquisition of a zone lock.
-const BULK: usize = 64;
+const BULK_PAGES: usize = 64;
 
 impl PageAllocator {
     #[inline]
@@ -153,7 +153,7 @@ impl PageAllocator {
         mark: Mark,
     ) -> Result<Pfn, Limit> {
         let mobility = self.mobility(gfp);
-        let mut met = Limit::Zone;
+        let mut met_limit = Limit::Zone;
         for at in zonelist {
             let cached = &self.cached_zones[usize::from(*at)];
             let zone = &cached.zone;
@@ -165,17 +165,17 @@ impl PageAllocator {
                 }
                 // An injected fault refuses the whole request, not only one zone.
                 Err(Limit::Injected) => return Err(Limit::Injected),
-                Err(limit) => met = met.max(limit),
+                Err(limit) => met_limit = met_limit.max(limit),
             }
         }
-        Err(met)
+        Err(met_limit)
     }
 
     #[inline]
     fn try_zone(&self, op: &Operation, cached: &CachedZone, wanted: BlockRequest) -> Result<Pfn, Limit> {
         let layer = cached.per_cpu.as_ref().and_then(|per_cpu| per_cpu.layer(wanted.order, wanted.mobility));
         let Some(layer) = layer else { return cached.zone.alloc(op, &self.shared, wanted) };
-        let shelf = ZoneSupplier::filling(&cached.zone, &self.shared, wanted);
+        let shelf = ZoneSupplier::for_fill(&cached.zone, &self.shared, wanted);
         match layer.alloc_in(op, &shelf) {
             Some(round) => Ok(round.0),
             None => Err(shelf.limit().unwrap_or(Limit::Exhausted)),
@@ -191,12 +191,12 @@ impl PageAllocator {
         let compound = order > Order::ZERO && gfp.contains(Gfp::COMP);
         let frame = self.shared.frames.frame(pfn);
         let zero = frame.state().is_zero();
-        frame.set_state(State::new(Kind::Allocated, order, mobility).compound(compound).zero(zero));
+        frame.set_state(State::new(Kind::Allocated, order, mobility).with_compound(compound).zero(zero));
         let heads = if compound { order.pages() } else { 1 };
         for page in 0..heads {
             self.shared.frames.frame(pfn.up(page)).set_head(pfn);
         }
-        self.watch(pfn, order, Frame::page_take);
+        self.watch(pfn, order, Frame::mark_taken);
         if gfp.contains(Gfp::ZERO) && !zero {
             // SAFETY: the block is committed, and the caller does not have its address yet.
             unsafe { self.address(pfn).write_bytes(0, order.bytes()) };
@@ -214,8 +214,8 @@ impl PageAllocator {
             let zone = &self.cached_zones[usize::from(*at)].zone;
             let floor = zone.marks.floor(Mark::Low, gfp, zone.reserve[gfp.highest_zone() as usize]);
             loop {
-                let mut batch = Batch { pages: self, pfns: [Pfn::new(0); BULK], given: 0, len: 0 };
-                let wanted = BULK.min(max - done);
+                let mut batch = Batch { pages: self, pfns: [Pfn::new(0); BULK_PAGES], given: 0, len: 0 };
+                let wanted = BULK_PAGES.min(max - done);
                 let one = BlockRequest { order: Order::ZERO, mobility, floor };
                 let (filled, _) = zone.fill(op, &self.shared, one, wanted, |pfn| {
                     batch.pfns[batch.len] = pfn;
@@ -290,7 +290,7 @@ impl PageAllocator {
         frame.claim(state, parked).map_err(|now| Corruption::DoubleFree { pfn, found: now.kind() })?;
         // SAFETY: the caller owned the block, and this call has claimed it.
         unsafe { frame.set_owner(core::ptr::null_mut()) };
-        self.watch(pfn, order, Frame::page_give);
+        self.watch(pfn, order, Frame::mark_given);
         Ok(())
     }
 
@@ -337,7 +337,7 @@ impl PageAllocator {
     }
     fn flush_all<'a>(&self, op: &Operation, cached_zones: impl Iterator<Item = &'a CachedZone> + Clone) {
         self.sweep(cached_zones.clone(), 0..self.cpus().count(), DrainScope::All);
-        for (zone, per_cpu) in cached_zones.filter_map(CachedZone::cached) {
+        for (zone, per_cpu) in cached_zones.filter_map(CachedZone::zone_and_magazines) {
             per_cpu.flush_swept(op, zone, &self.shared);
         }
     }
@@ -346,16 +346,16 @@ impl PageAllocator {
     pub fn drain_cpus(&self, cpus: Range<u32>) {
         let op = &self.operation(OperationKind::Reclaim);
         self.sweep(self.cached_zones.iter(), cpus, DrainScope::All);
-        for (zone, per_cpu) in self.cached_zones.iter().filter_map(CachedZone::cached) {
+        for (zone, per_cpu) in self.cached_zones.iter().filter_map(CachedZone::zone_and_magazines) {
             per_cpu.drain_swept(op, zone, &self.shared);
         }
     }
 
-    /// Flushes to their zones the per-CPU pages that were unused since the last call, and returns the number
-    /// of flushed pages. `reap` also decommits the pages of unused stacks. Call `reap` from a timer.
+    /// Flushes the per-CPU pages that were unused since the last call to their zones. Returns the number of
+    /// flushed pages. `reap` also decommits the pages of unused stacks. Call `reap` from a timer.
     pub fn reap(&self) -> u64 {
         self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), DrainScope::Idle);
-        let cached = self.cached_zones.iter().filter_map(CachedZone::cached);
+        let cached = self.cached_zones.iter().filter_map(CachedZone::zone_and_magazines);
         let pages = cached.map(|(zone, per_cpu)| per_cpu.reap_swept(zone, &self.shared)).sum();
         self.tables.decommit_idle();
         pages
@@ -418,7 +418,7 @@ impl PageAllocator {
 
     /// Number of bytes of committed pages. `committed_bytes` allocates nothing.
     pub fn committed_bytes(&self) -> usize {
-        let pages = |cached: &CachedZone| cached.zone.managed - cached.zone.lock().uncommitted();
+        let pages = |cached: &CachedZone| cached.zone.managed - cached.zone.lock().uncommitted_pages();
         self.cached_zones.iter().map(|cached| pages(cached) as usize * PAGE_SIZE).sum()
     }
     /// Returns the address of the first byte of page `pfn`. Only allocated pages may be accessed.
@@ -527,7 +527,7 @@ impl PageAllocator {
         let per_cpu = cached.per_cpu.as_ref().filter(|_| !op.is_cold());
         match per_cpu.and_then(|per_cpu| per_cpu.layer(order, mobility)) {
             Some(layer) => {
-                layer.free_in(op, &ZoneSupplier::returning(zone, &self.shared, order), PageRound(pfn));
+                layer.free_in(op, &ZoneSupplier::for_flush(zone, &self.shared, order), PageRound(pfn));
             }
             None => zone.free(op, &self.shared, order, core::iter::once(pfn)),
         }
@@ -576,7 +576,7 @@ impl PageAllocator {
     }
 
     /// Maximum number of pages. Some pages may have [no addresses yet](Self::has_unmapped_pages).
-    pub fn most_pages(&self) -> usize {
+    pub fn max_pages(&self) -> usize {
         self.shared.most.get() as usize
     }
 
@@ -595,7 +595,7 @@ impl PageAllocator {
         grown
     }
 
-    /// Returns to the system the addresses of a table after its first `bytes` bytes: see [`Reserved::cut`].
+    /// Returns the addresses of a table to the system, except its first `bytes` bytes: see [`Reserved::cut`].
     ///
     /// # Safety
     /// During the call, no thread may use the table's memory after `bytes` bytes, or request a commit of this
@@ -623,18 +623,18 @@ impl PageAllocator {
             && zone.managed.is_multiple_of(max_order.pages())
         {
             let inner = zone.lock();
-            let keep = Self::used_addresses(max_order, inner.untouched());
+            let keep = Self::used_addresses(max_order, inner.fresh_start());
             if keep >= region.bytes() {
                 return;
             }
             // The number of frames shrinks first, because the system may map other memory at the returned addresses.
-            let had = frames.set_len((keep / PAGE_SIZE) as u32);
+            let old_len = frames.set_len((keep / PAGE_SIZE) as u32);
             // SAFETY: the cut part was never committed, and the locked zone commits nothing now.
             if unsafe { region.cut(keep) } {
                 let limit = u32::try_from(limit.max(keep) / max_order.bytes()).unwrap_or(u32::MAX);
                 most.set(most.get().min(limit.saturating_mul(max_order.pages())));
             } else {
-                frames.set_len(had);
+                frames.set_len(old_len);
             }
         }
     }
@@ -642,14 +642,14 @@ impl PageAllocator {
     /// Returns `true` if [`give_up_addresses`](Self::give_up_addresses) would return any addresses.
     pub fn has_unused_addresses(&self) -> bool {
         let ZoneShared { region, max_order, .. } = &self.shared;
-        let used = |cached: &CachedZone| Self::used_addresses(max_order, cached.zone.lock().untouched());
+        let used = |cached: &CachedZone| Self::used_addresses(max_order, cached.zone.lock().fresh_start());
         self.cached_zones.iter().map(used).sum::<usize>() < region.bytes()
     }
 
-    /// Records the number of bytes that other code uses, out of the process's `has` bytes of limited
+    /// Records the number of bytes that other code uses, out of the process's `process_bytes` bytes of limited
     /// addresses: see [`give_up_addresses`](Self::give_up_addresses).
-    pub fn read_address_limit(&self, has: usize) {
-        self.shared.record_foreign_bytes(has);
+    pub fn read_address_limit(&self, process_bytes: usize) {
+        self.shared.record_foreign_bytes(process_bytes);
     }
 
     /// Returns `true` if some pages have no addresses; a commit would map addresses for these pages.
@@ -658,7 +658,7 @@ impl PageAllocator {
         self.shared.region.bytes() < pages.sum::<usize>() * PAGE_SIZE
     }
 
-    /// Returns to the system the frames of pages whose addresses were [given up](Self::give_up_addresses). Returns the
+    /// Returns the frames of pages without addresses ([given up](Self::give_up_addresses)) to the system. Returns the
     /// number of remaining pages.
     ///
     /// # Safety
@@ -679,11 +679,11 @@ impl PageAllocator {
 
     /// Calls `each`, under the zone's lock, with the pages of every maximal block that is currently
     /// decommitted.
-    pub fn each_decommitted(&self, mut each: impl FnMut(Range<usize>)) {
+    pub fn for_each_decommitted(&self, mut each: impl FnMut(Range<usize>)) {
         let pages = self.shared.max_order.pages() as usize;
         for CachedZone { zone, .. } in &self.cached_zones {
             let first = |block: &u32| zone.start.index() + *block as usize * pages;
-            zone.lock().returned().iter().map(first).for_each(|first| each(first..first + pages));
+            zone.lock().returned_blocks().iter().map(first).for_each(|first| each(first..first + pages));
         }
     }
 
@@ -800,7 +800,7 @@ impl PageAllocator {
 /// receive are freed.
 struct Batch<'a> {
     pages: &'a PageAllocator,
-    pfns: [Pfn; BULK],
+    pfns: [Pfn; BULK_PAGES],
     given: usize,
     len: usize,
 }

@@ -5,7 +5,7 @@ use crate::pfn::{Order, Pfn};
 
 /// An allocated block that frees itself.
 #[derive(Debug)]
-#[must_use = "a block that is dropped is freed"]
+#[must_use = "dropping a block frees it"]
 pub struct PageBlock<'p> {
     pages: &'p PageAllocator,
     pfn: Pfn,

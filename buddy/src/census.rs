@@ -101,7 +101,7 @@ impl fmt::Display for Violation {
             BrokenInvariant::Overlap => f.write_str(": blocks overlap"),
             BrokenInvariant::MissedMerge => f.write_str(": missed merge with the buddy"),
             BrokenInvariant::WrongType => {
-                f.write_str(": listed under a migratetype that its pageblock does not have")
+                f.write_str(": on the free list of a migratetype that its pageblock does not have")
             }
             BrokenInvariant::ListDisagrees => f.write_str(": the frame and the free list disagree"),
             BrokenInvariant::Count { counted, found } => {
@@ -141,15 +141,15 @@ impl CachedZone {
         let mut committed = vec![true; zone.whole_blocks(shared) as usize];
         let held = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.pages());
         let inner = zone.lock();
-        for block in inner.fresh() {
+        for block in inner.uncommitted_blocks() {
             committed[block as usize] = false;
         }
         let walk = Walk { zone, shared, inner: &inner };
-        let found = walk.blocks(&committed)?;
-        walk.lists(found.listed)?;
+        let found = walk.check_blocks(&committed)?;
+        walk.check_lists(found.listed)?;
         let fail = |what| Violation { node: zone.node, zone: zone.kind, pfn: None, what };
-        let counted = u64::from(inner.free() + inner.charged());
-        let free = found.listed + u64::from(inner.uncommitted());
+        let counted = u64::from(inner.free() + inner.charged_pages());
+        let free = found.listed + u64::from(inner.uncommitted_pages());
         if counted != free {
             return Err(fail(BrokenInvariant::Count { counted, found: free }));
         }
@@ -164,12 +164,12 @@ impl CachedZone {
             return Err(fail(BrokenInvariant::PerCpu { counted: held, found: found.per_cpu }));
         }
         census.managed += u64::from(zone.managed);
-        census.uncommitted += u64::from(inner.uncommitted());
+        census.uncommitted += u64::from(inner.uncommitted_pages());
         census.listed += found.listed;
         census.discarded += found.discarded;
         census.per_cpu += held;
         census.lost += lost;
-        census.charged += u64::from(inner.charged());
+        census.charged += u64::from(inner.charged_pages());
         census.allocated += found.allocated;
         Ok(())
     }
@@ -190,7 +190,7 @@ impl Walk<'_> {
     }
 
     /// Walks the committed pages block by block. The slice `committed` has a flag for each whole maximal block.
-    fn blocks(&self, committed: &[bool]) -> Result<Census, Violation> {
+    fn check_blocks(&self, committed: &[bool]) -> Result<Census, Violation> {
         let mut found = Census::default();
         for (start, pages) in self.zone.committed(self.shared, self.inner, committed) {
             let (mut at, end) = (start, start.up(pages));
@@ -208,7 +208,7 @@ impl Walk<'_> {
                 }
                 match state.kind() {
                     Kind::Free => {
-                        self.free_block(at, state)?;
+                        self.check_free_block(at, state)?;
                         found.listed += u64::from(order.pages());
                         found.discarded += u64::from(state.is_discarded()) * u64::from(order.pages());
                     }
@@ -221,7 +221,7 @@ impl Walk<'_> {
         Ok(found)
     }
 
-    fn free_block(&self, pfn: Pfn, state: State) -> Result<(), Violation> {
+    fn check_free_block(&self, pfn: Pfn, state: State) -> Result<(), Violation> {
         let order = state.order();
         if order < self.shared.max_order && self.state(pfn.buddy(order)).is_free(order) {
             return Err(self.fail(pfn, BrokenInvariant::MissedMerge));
@@ -237,7 +237,7 @@ impl Walk<'_> {
     /// Walks the free lists. The frame of each listed block must agree with its list, and all listed blocks
     /// together must have `listed` pages. If a block is listed twice, the list has a cycle, so the list
     /// counts too many pages.
-    fn lists(&self, listed: u64) -> Result<(), Violation> {
+    fn check_lists(&self, listed: u64) -> Result<(), Violation> {
         let mut found = 0;
         for order in Order::ZERO.through(self.shared.max_order) {
             for mobility in MigrateType::ALL {
@@ -254,8 +254,8 @@ impl Walk<'_> {
             }
         }
         if found != listed {
-            let what = BrokenInvariant::Count { counted: listed, found };
-            return Err(Violation { node: self.zone.node, zone: self.zone.kind, pfn: None, what });
+            let invariant = BrokenInvariant::Count { counted: listed, found };
+            return Err(Violation { node: self.zone.node, zone: self.zone.kind, pfn: None, what: invariant });
         }
         Ok(())
     }

@@ -109,7 +109,7 @@ impl PageConfig {
         let all = self.pages();
         let most = (bytes / PAGE_SIZE) as u64;
         if most < all {
-            self.nodes = self.scaled(most);
+            self.nodes = self.scaled_nodes(most);
         }
         self
     }
@@ -119,14 +119,14 @@ impl PageConfig {
     }
 
     /// Returns the zones scaled to `pages` pages in total. The first zones get the remainder pages of the division.
-    pub(crate) fn scaled(&self, pages: u64) -> Vec<Vec<(ZoneKind, u32)>> {
+    pub(crate) fn scaled_nodes(&self, pages: u64) -> Vec<Vec<(ZoneKind, u32)>> {
         let all = u128::from(self.pages().max(1));
         let mut done = (0_u128, 0_u64);
         let mut share = |own: u32| {
             done.0 += u128::from(own);
-            let upto = (done.0 * u128::from(pages)).div_ceil(all) as u64;
-            let share = upto - done.1;
-            done.1 = upto;
+            let page_end = (done.0 * u128::from(pages)).div_ceil(all) as u64;
+            let share = page_end - done.1;
+            done.1 = page_end;
             share as u32
         };
         self.nodes
@@ -172,7 +172,7 @@ impl PageConfig {
 
     /// Returns all nodes, nearest to `node` first. Among nodes at equal distances, the nodes after `node` come first,
     /// so that not all nodes fall back to node 0.
-    pub(crate) fn nearest(&self, node: u32) -> Vec<u32> {
+    pub(crate) fn nearest_nodes(&self, node: u32) -> Vec<u32> {
         let distance = |other: u32| match self.distances.get(node as usize) {
             _ if other == node => 0,
             Some(row) => row[other as usize].saturating_add(1),
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(said(&bad), "a pageblock of order 9 is larger than the largest block, order 0");
         let mut bad = config(zones(9));
         bad.distances = vec![vec![10, 20]];
-        assert_eq!(said(&bad), "the node distances are not a table of 2 by 2");
+        assert_eq!(said(&bad), "the table of node distances is not 2 by 2");
         assert_eq!(config(zones(1)).validate(), Ok(()));
     }
 
@@ -229,9 +229,9 @@ mod tests {
     #[test]
     fn nodes_are_tried_in_order_of_distance() {
         let mut config = config(vec![vec![(N, 1)]; 4]);
-        assert_eq!(config.nearest(1), [1, 2, 3, 0]);
+        assert_eq!(config.nearest_nodes(1), [1, 2, 3, 0]);
         config.distances = vec![vec![10, 20, 30, 20]; 4];
-        assert_eq!(config.nearest(0), [0, 1, 3, 2]);
-        assert_eq!(config.nearest(2), [2, 0, 3, 1]);
+        assert_eq!(config.nearest_nodes(0), [0, 1, 3, 2]);
+        assert_eq!(config.nearest_nodes(2), [2, 0, 3, 1]);
     }
 }

@@ -45,7 +45,7 @@ impl core::fmt::Display for Corruption {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match *self {
             Self::DoubleFree { pfn, found: Kind::PerCpu } => {
-                write!(f, "double free of page {pfn}: it is among the per-CPU pages")
+                write!(f, "double free of page {pfn}: it is already a free page of a CPU")
             }
             Self::DoubleFree { pfn, .. } => write!(f, "double free of page {pfn}: it is on a free list"),
             Self::WrongOrder { pfn, freed, allocated } => {

@@ -46,10 +46,10 @@ impl core::fmt::Display for AllocError {
         f.write_str(match self.limit {
             Limit::Zone => ": no zone serves these flags",
             Limit::Node => ": the node does not exist",
-            Limit::Order => ": above the largest order",
+            Limit::Order => ": the order exceeds the maximum",
             Limit::Exhausted => ": out of pages",
-            Limit::Watermark => ": free pages are kept by the watermark",
-            Limit::Fragmented => ": pages are free, but not in one block",
+            Limit::Watermark => ": the watermark reserves the free pages",
+            Limit::Fragmented => ": enough pages are free, but not in one block",
             Limit::CommitRefused => ": the system refused to commit more memory",
             Limit::Injected => ": refused by fault injection",
         })
@@ -124,7 +124,7 @@ impl core::fmt::Display for PageError {
                 write!(f, "a pageblock of order {pageblock} is larger than the largest block, order {max}")
             }
             Self::Distances { nodes } => {
-                write!(f, "the node distances are not a table of {nodes} by {nodes}")
+                write!(f, "the table of node distances is not {nodes} by {nodes}")
             }
             Self::Refused { bytes } => {
                 write!(

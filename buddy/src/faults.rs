@@ -40,15 +40,15 @@ pub struct Point {
 }
 
 /// The fault point of reserving address space.
-pub const RESERVE: Point = Point { name: "reserve", what: "the system reserves no address space" };
+pub const RESERVE: Point = Point { name: "reserve", what: "the system refuses to reserve address space" };
 /// The fault point of committing memory.
-pub const COMMIT: Point = Point { name: "commit", what: "the system commits no memory" };
+pub const COMMIT: Point = Point { name: "commit", what: "the system refuses to commit memory" };
 /// The fault point of returning memory to the system.
-pub const DECOMMIT: Point = Point { name: "decommit", what: "the system takes no memory back" };
+pub const DECOMMIT: Point = Point { name: "decommit", what: "the system refuses to take memory back" };
 /// The fault point of creating a magazine.
-pub const MAGAZINE: Point = Point { name: "magazine", what: "no magazine is made" };
+pub const MAGAZINE: Point = Point { name: "magazine", what: "the allocation of a magazine fails" };
 /// The fault point of allocating a block from a zone.
-pub const PAGE: Point = Point { name: "page", what: "a zone gives no block of pages" };
+pub const PAGE: Point = Point { name: "page", what: "a zone fails to allocate a block" };
 
 /// The fault points of the page allocator.
 pub const POINTS: [Point; 5] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE];
@@ -144,7 +144,7 @@ impl Rule {
             let (key, value) = part.split_once('=').ok_or_else(|| bad("attribute=value"))?;
             let number = |least: u64| {
                 let number = value.parse().ok().filter(|n| *n >= least);
-                number.ok_or_else(|| bad(&format!("a whole number from {least}")))
+                number.ok_or_else(|| bad(&format!("a whole number, at least {least}")))
             };
             match key {
                 "nth" => {
@@ -159,11 +159,11 @@ impl Rule {
                 }
                 "times" if value == "-1" => times = Some(None),
                 "times" => {
-                    let some = value.parse().map_err(|_| bad("a whole number, or -1 for no end"))?;
-                    times = Some(Some(some));
+                    let count = value.parse().map_err(|_| bad("a whole number, or -1 for no limit"))?;
+                    times = Some(Some(count));
                 }
                 "order" => {
-                    rule.orders = Some(orders(value).ok_or_else(|| bad("N, N.., ..N or N..M, to 10"))?)
+                    rule.orders = Some(parse_orders(value).ok_or_else(|| bad("N, N.., ..N or N..M, to 10"))?)
                 }
                 "cache" if !value.is_empty() => rule.cache = Some(value.to_owned()),
                 "cache" => return Err(bad("the name of a cache")),
@@ -182,7 +182,7 @@ impl Rule {
 }
 
 /// Parses a range of orders, such as `2`, `1..`, `..3` or `1..3`. A range includes both ends.
-fn orders(text: &str) -> Option<RangeInclusive<u8>> {
+fn parse_orders(text: &str) -> Option<RangeInclusive<u8>> {
     let end = |text: &str, open| if text.is_empty() { Some(open) } else { text.parse().ok() };
     let most = crate::MAX_ORDER;
     let (first, last) = match text.split_once("..") {
@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     /// Returns the numbers of the refused calls, out of 1,000 calls for a page of order 0.
-    fn refused(text: &str, seed: u64) -> Vec<u64> {
+    fn refused_calls(text: &str, seed: u64) -> Vec<u64> {
         let faults = Faults::new(seed);
         faults.arm(Rule::parse_all(text, &POINTS).unwrap());
         let call = || Call::of(PAGE, 4096).order(Order::ZERO).cache("inode");
@@ -351,27 +351,27 @@ mod tests {
 
     #[test]
     fn fault_attributes_select_the_calls_to_refuse() {
-        assert_eq!(refused("page", 0).len(), 1000);
-        assert_eq!(refused("page:nth=7", 0), [7]);
-        assert_eq!(refused("any:nth=7,times=3", 0), [7, 8, 9]);
-        assert_eq!(refused("page:times=-1,nth=999", 0), [999, 1000]);
-        assert_eq!(refused("page:interval=300", 0), [1, 301, 601, 901]);
-        assert_eq!(refused("page:times=2", 0), [1, 2]);
-        assert_eq!(refused("page:times=0", 0), []);
-        assert_eq!(refused("page:probability=0", 0), []);
-        assert_eq!(refused("page:space=40960,times=1", 0), [11]);
-        assert_eq!(refused("page:order=1..", 0), []);
-        assert_eq!(refused("page:order=..2,times=1 ; page:nth=5", 0), [1, 5]);
-        assert_eq!(refused("page:cache=inode,cache=dentry", 0), []);
-        assert_eq!(refused("commit", 0), []);
+        assert_eq!(refused_calls("page", 0).len(), 1000);
+        assert_eq!(refused_calls("page:nth=7", 0), [7]);
+        assert_eq!(refused_calls("any:nth=7,times=3", 0), [7, 8, 9]);
+        assert_eq!(refused_calls("page:times=-1,nth=999", 0), [999, 1000]);
+        assert_eq!(refused_calls("page:interval=300", 0), [1, 301, 601, 901]);
+        assert_eq!(refused_calls("page:times=2", 0), [1, 2]);
+        assert_eq!(refused_calls("page:times=0", 0), []);
+        assert_eq!(refused_calls("page:probability=0", 0), []);
+        assert_eq!(refused_calls("page:space=40960,times=1", 0), [11]);
+        assert_eq!(refused_calls("page:order=1..", 0), []);
+        assert_eq!(refused_calls("page:order=..2,times=1 ; page:nth=5", 0), [1, 5]);
+        assert_eq!(refused_calls("page:cache=inode,cache=dentry", 0), []);
+        assert_eq!(refused_calls("commit", 0), []);
     }
 
     #[test]
     fn fault_probability_follows_seed_and_percentage() {
-        let five = refused("page:probability=5", 1);
+        let five = refused_calls("page:probability=5", 1);
         assert!((25..100).contains(&five.len()), "{}", five.len());
-        assert_eq!(five, refused("page:probability=5", 1));
-        assert_ne!(five, refused("page:probability=5", 2));
+        assert_eq!(five, refused_calls("page:probability=5", 1));
+        assert_ne!(five, refused_calls("page:probability=5", 2));
     }
 
     #[test]
@@ -400,9 +400,9 @@ mod tests {
             "`slob`: expected a fault point: any, reserve, commit, decommit, magazine, page"
         );
         assert_eq!(said("page:often"), "`often`: expected attribute=value");
-        assert_eq!(said("page:nth=0"), "`nth=0`: expected a whole number from 1");
+        assert_eq!(said("page:nth=0"), "`nth=0`: expected a whole number, at least 1");
         assert_eq!(said("page:probability=101"), "`probability=101`: expected a percentage from 0 to 100");
-        assert_eq!(said("page:times=-2"), "`times=-2`: expected a whole number, or -1 for no end");
+        assert_eq!(said("page:times=-2"), "`times=-2`: expected a whole number, or -1 for no limit");
         for order in ["11", "3..2", "x..", "..11"] {
             let text = format!("page:order={order}");
             assert_eq!(said(&text), format!("`order={order}`: expected N, N.., ..N or N..M, to 10"));

@@ -11,7 +11,7 @@ use uslab_magazine::{Fork, Layer};
 
 impl CachedZone {
     /// Returns the zone, and the magazines in front of the zone if the zone has magazines.
-    pub(crate) fn cached(&self) -> Option<(&Zone, &PerCpuPages)> {
+    pub(crate) fn zone_and_magazines(&self) -> Option<(&Zone, &PerCpuPages)> {
         Some((&self.zone, self.per_cpu.as_ref()?))
     }
     pub(crate) fn layers(&self) -> impl Iterator<Item = &Layer<PageRound, StackMemory>> {

@@ -59,7 +59,7 @@ impl State {
     pub(crate) const fn new(kind: Kind, order: Order, mobility: MigrateType) -> Self {
         Self(kind as u32 | (order.get() as u32) << 2 | (mobility as u32) << 6)
     }
-    pub(crate) const fn compound(self, yes: bool) -> Self {
+    pub(crate) const fn with_compound(self, yes: bool) -> Self {
         Self(self.0 & !(1 << 8) | (yes as u32) << 8)
     }
     /// The kind of the page.
@@ -87,10 +87,10 @@ impl State {
     pub const fn is_compound(self) -> bool {
         self.0 >> 8 & 1 == 1
     }
-    pub(crate) const fn of_order(self, order: Order) -> Self {
+    pub(crate) const fn with_order(self, order: Order) -> Self {
         Self(self.0 & !(0b1111 << 2) | (order.get() as u32) << 2)
     }
-    pub(crate) const fn of_type(self, mobility: MigrateType) -> Self {
+    pub(crate) const fn with_type(self, mobility: MigrateType) -> Self {
         Self(self.0 & !(0b11 << 6) | (mobility as u32) << 6)
     }
     pub(crate) const fn discarded(self, yes: bool) -> Self {
@@ -290,16 +290,16 @@ impl Frame {
     /// Records that the page is allocated. Under a checker, fails the model if the page was already allocated, or if
     /// its free races with this call.
     #[inline(always)]
-    pub(crate) fn page_take(&self) {
+    pub(crate) fn mark_taken(&self) {
         self.life.set(true);
     }
     #[inline(always)]
-    pub(crate) fn page_give(&self) {
+    pub(crate) fn mark_given(&self) {
         self.life.set(false);
     }
     /// Records that the page's memory is returned to the system. Under a checker, fails the model if the page is
     /// allocated, or if the call is not ordered with the previous and next owners.
-    pub(crate) fn page_discard(&self) {
+    pub(crate) fn mark_discarded_page(&self) {
         self.life.discard();
     }
 }
@@ -377,9 +377,9 @@ impl FrameTable {
     }
     /// Sets the number of frames. Returns the previous number of frames.
     pub(crate) fn set_len(&self, len: u32) -> u32 {
-        let had = self.len();
+        let old_len = self.len();
         self.len.set(len);
-        had
+        old_len
     }
     /// Ensures that the first `len` frames have addresses, without changing the number of frames: see [`Region::grow`].
     pub(crate) fn grow(&self, len: u32) -> bool {
@@ -562,11 +562,11 @@ mod tests {
         for kind in [Kind::Free, Kind::PerCpu, Kind::Allocated] {
             for order in Order::ZERO.through(Order::MAX) {
                 for mobility in MigrateType::ALL {
-                    let state = State::new(kind, order, mobility).compound(true);
+                    let state = State::new(kind, order, mobility).with_compound(true);
                     assert_eq!((state.kind(), state.order()), (kind, order));
                     assert_eq!((state.migrate_type(), state.is_compound()), (mobility, true));
                     assert_eq!(state.is_free(order), kind == Kind::Free);
-                    assert!(!state.compound(false).is_compound());
+                    assert!(!state.with_compound(false).is_compound());
                     let discarded = state.discarded(true);
                     assert!(discarded.is_discarded() && discarded.discarded(false) == state);
                     assert_eq!(discarded.is_free(order), kind == Kind::Free);

@@ -104,9 +104,9 @@ impl ZoneInfo {
                 node: zone.node,
                 zone: zone.kind,
                 managed: zone.managed,
-                free: inner.free() + inner.charged(),
-                charged: inner.charged(),
-                uncommitted: inner.uncommitted(),
+                free: inner.free() + inner.charged_pages(),
+                charged: inner.charged_pages(),
+                uncommitted: inner.uncommitted_pages(),
                 discarded: inner.discarded(),
                 per_cpu: 0,
                 allocated: 0,
@@ -139,9 +139,9 @@ impl ZoneInfo {
         self.blocks[order.index()].iter().map(|n| u64::from(*n)).sum()
     }
     /// Number of blocks of `order` that fit into the free blocks.
-    fn suitable(&self, order: Order) -> u64 {
-        let cut = |from: Order| self.free_blocks(from) << (from.get() - order.get());
-        order.through(Order::MAX).map(cut).sum()
+    fn suitable_blocks(&self, order: Order) -> u64 {
+        let block_count = |from: Order| self.free_blocks(from) << (from.get() - order.get());
+        order.through(Order::MAX).map(block_count).sum()
     }
     fn free_blocks_of_all_orders(&self) -> u64 {
         Order::ZERO.through(Order::MAX).map(|order| self.free_blocks(order)).sum()
@@ -158,7 +158,7 @@ impl ZoneInfo {
         if blocks == 0 {
             return 0;
         }
-        if self.suitable(order) > 0 {
+        if self.suitable_blocks(order) > 0 {
             return -1000;
         }
         let wanted = self.free_pages() * 1000 / u64::from(order.pages());
@@ -171,7 +171,7 @@ impl ZoneInfo {
         if free == 0 {
             return 1000;
         }
-        (free - (self.suitable(order) << order.get())) * 1000 / free
+        (free - (self.suitable_blocks(order) << order.get())) * 1000 / free
     }
 }
 
@@ -339,11 +339,11 @@ Node 0, zone   Normal            0            4            0
     #[test]
     fn fragmentation_index_distinguishes_low_memory_from_fragmentation() {
         // 100 single free pages: fragmentation prevents order 3.
-        let shattered = zone(&[(0, 100)]);
-        assert_eq!(shattered.extfrag_index(order(0)), -1000);
-        assert_eq!(shattered.extfrag_index(order(3)), 1000 - (1000 + 100 * 1000 / 8) / 100);
+        let fragmented_zone = zone(&[(0, 100)]);
+        assert_eq!(fragmented_zone.extfrag_index(order(0)), -1000);
+        assert_eq!(fragmented_zone.extfrag_index(order(3)), 1000 - (1000 + 100 * 1000 / 8) / 100);
         assert_eq!(
-            (shattered.unusable_free_index(order(0)), shattered.unusable_free_index(order(1))),
+            (fragmented_zone.unusable_free_index(order(0)), fragmented_zone.unusable_free_index(order(1))),
             (0, 1000)
         );
         // One free page: an allocation lacks memory.

@@ -22,7 +22,7 @@ const ORDERS: usize = if cfg!(loom) { 1 } else { 4 };
 /// magazines of one order and type.
 const STOCK: u16 = if cfg!(loom) { 0 } else { 2 };
 /// Number of full magazines that all CPUs share.
-const DEPOT: u32 = if cfg!(loom) { 1 } else { 4 };
+const DEPOT_LIMIT: u32 = if cfg!(loom) { 1 } else { 4 };
 
 /// The name of the page layers for observers.
 pub(crate) const PAGES: &str = "pages";
@@ -53,7 +53,7 @@ pub(crate) struct PerCpuPages {
 
 /// Number of single pages in a magazine, for a zone of `managed` pages. The number is the kernel's batch
 /// size: a power of two minus one, at most 256 KiB and at most 1/4096 of the zone.
-fn batch(managed: u32) -> u16 {
+fn batch_size(managed: u32) -> u16 {
     if cfg!(loom) {
         return 1;
     }
@@ -68,7 +68,7 @@ impl PerCpuPages {
         let types = if shared.mobility { MigrateType::COUNT } else { 1 };
         let orders = ORDERS.min(shared.max_order.index() + 1);
         let layer = |n: usize| {
-            let config = Config::new((batch(managed) >> (n / types)).max(1), STOCK, DEPOT);
+            let config = Config::new((batch_size(managed) >> (n / types)).max(1), STOCK, DEPOT_LIMIT);
             let mut layer = tables.layer(config, true)?;
             layer.set_name(PAGES);
             Some(layer)
@@ -91,22 +91,22 @@ impl PerCpuPages {
             .zip(self.layers.chunks(self.types))
             .flat_map(|(order, row)| row.iter().map(move |l| (order, l)))
     }
-    /// Flushes to the zone the pages that a [sweep](Tables::sweep) took.
+    /// Flushes the pages that a [sweep](Tables::sweep) took to the zone.
     pub(crate) fn drain_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
-            layer.drain_swept(op, &ZoneSupplier::returning(zone, shared, order));
+            layer.drain_swept(op, &ZoneSupplier::for_flush(zone, shared, order));
         }
     }
-    /// Flushes to the zone the pages that a sweep took, and the pages in the depots.
+    /// Flushes the pages in the depots, and the pages that a sweep took, to the zone.
     pub(crate) fn flush_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
-            layer.flush_swept(op, &ZoneSupplier::returning(zone, shared, order));
+            layer.flush_swept(op, &ZoneSupplier::for_flush(zone, shared, order));
         }
     }
     /// Flushes idle blocks to the zone after a sweep of idle stacks. Returns the number of pages.
     pub(crate) fn reap_swept(&self, zone: &Zone, shared: &ZoneShared) -> u64 {
         let reaped = self.layers().map(|(order, layer)| {
-            layer.reap_swept(&ZoneSupplier::returning(zone, shared, order)) * u64::from(order.pages())
+            layer.reap_swept(&ZoneSupplier::for_flush(zone, shared, order)) * u64::from(order.pages())
         });
         reaped.sum()
     }
@@ -131,14 +131,14 @@ pub(crate) struct ZoneSupplier<'a> {
 impl<'a> ZoneSupplier<'a> {
     /// Creates a supplier for an allocation.
     #[inline]
-    pub(crate) fn filling(zone: &'a Zone, shared: &'a ZoneShared, wanted: BlockRequest) -> Self {
+    pub(crate) fn for_fill(zone: &'a Zone, shared: &'a ZoneShared, wanted: BlockRequest) -> Self {
         Self { zone, shared, wanted, limit: Cell::new(None) }
     }
     /// Creates a supplier for a flush. The supplier's floor prevents a fill during a flush.
     #[inline]
-    pub(crate) fn returning(zone: &'a Zone, shared: &'a ZoneShared, order: Order) -> Self {
+    pub(crate) fn for_flush(zone: &'a Zone, shared: &'a ZoneShared, order: Order) -> Self {
         let wanted = BlockRequest { order, mobility: MigrateType::Unmovable, floor: Some(u32::MAX) };
-        Self::filling(zone, shared, wanted)
+        Self::for_fill(zone, shared, wanted)
     }
     /// The limit that refused pages to the last fill.
     pub(crate) fn limit(&self) -> Option<Limit> {
@@ -165,8 +165,8 @@ mod tests {
     #[test]
     fn per_cpu_batch_sizes_match_linux() {
         // The batch is 63 on any zone of 1 GiB or more.
-        assert_eq!([1 << 18, 1 << 24].map(batch), [63, 63]);
-        assert_eq!([0, 3840, 8191, 8192, 20_000].map(batch), [1, 1, 1, 1, 3]);
+        assert_eq!([1 << 18, 1 << 24].map(batch_size), [63, 63]);
+        assert_eq!([0, 3840, 8191, 8192, 20_000].map(batch_size), [1, 1, 1, 1, 3]);
     }
 
     #[test]

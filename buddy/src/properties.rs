@@ -13,12 +13,12 @@ const CASES: u32 = 10_000;
 fn gfp() -> impl Strategy<Value = Gfp> {
     let zone = prop_oneof![6 => Just(Gfp::KERNEL), 1 => Just(Gfp::DMA), 1 => Just(Gfp::DMA32)];
     let kind = prop_oneof![3 => Just(Gfp::KERNEL), 3 => Just(Gfp::MOVABLE), 2 => Just(Gfp::RECLAIMABLE)];
-    let how = prop_oneof![
+    let base_flags = prop_oneof![
         4 => Just(Gfp::KERNEL), 2 => Just(Gfp::MEMALLOC), 1 => Just(Gfp::HIGH), 1 => Just(Gfp::ATOMIC),
         1 => Just(Gfp::NORETRY), 1 => Just(Gfp::ZERO),
     ];
     let more = prop_oneof![4 => Just(Gfp::KERNEL), 1 => Just(Gfp::THIS_NODE), 1 => Just(Gfp::COMP)];
-    (zone, kind, how, more).prop_map(|(zone, kind, how, more)| zone | kind | how | more)
+    (zone, kind, base_flags, more).prop_map(|(zone, kind, base_flags, more)| zone | kind | base_flags | more)
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -90,7 +90,7 @@ proptest! {
     })]
 
     #[test]
-    fn any_mix_of_requests_agrees_with_the_shadow_and_coalesces(
+    fn any_requests_agree_with_the_shadow_and_blocks_coalesce(
         config in config(),
         ops in ops(),
     ) {

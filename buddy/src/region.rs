@@ -304,7 +304,7 @@ impl Region {
         true
     }
 
-    /// Returns to the system the addresses after the first `bytes` bytes, rounded up to pages. Returns
+    /// Returns all addresses after the first `bytes` bytes, rounded up to pages, to the system. Returns
     /// `false` and changes nothing on [`Backend::Heap`].
     ///
     /// `cut` costs one system call.
@@ -320,11 +320,11 @@ impl Region {
         }
         let at = self.at(&(bytes..old));
         // SAFETY: the part is in this region, and no thread uses it, by this function's contract.
-        let cut = source!(&self.backing, source => unsafe { source.cut(at, old - bytes) });
-        if cut {
+        let is_cut = source!(&self.backing, source => unsafe { source.cut(at, old - bytes) });
+        if is_cut {
             self.bytes.set(bytes as u64);
         }
-        cut
+        is_cut
     }
 
     /// Reserves addresses up to `bytes` bytes from the base, rounded up to pages, if the region has fewer. Returns
@@ -767,11 +767,11 @@ mod tests {
             Region::reserve(1 << 20, 4096, Uncommitted::NoAccess, Backend::default(), &none()).unwrap();
         assert!(region.commit(0..4096));
         #[expect(clippy::reversed_empty_ranges)]
-        let backwards = 8192..4096;
+        let reversed_range = 8192..4096;
         // SAFETY: no code uses the region.
         unsafe {
-            assert!(!region.protect(backwards.clone(), true) && !region.protect(0..100, true));
-            assert!(!region.discard(backwards) && !region.discard(0..0) && !region.discard(0..2 << 20));
+            assert!(!region.protect(reversed_range.clone(), true) && !region.protect(0..100, true));
+            assert!(!region.discard(reversed_range) && !region.discard(0..0) && !region.discard(0..2 << 20));
             assert!(
                 region.commit(4096..4096) && region.decommit(4096..4096) && region.protect(4096..4096, true)
             );
@@ -879,10 +879,10 @@ mod tests {
         // An adjacent region of another backend cannot be joined.
         let mut last = low.split_off(4 << 20).unwrap();
         core::mem::swap(&mut last.backing, &mut heap.backing);
-        let Err(mut last) = low.join(last) else { panic!("the range cannot be freed with the others") };
+        let Err(mut last) = low.join(last) else { panic!("regions of two backends were joined") };
         core::mem::swap(&mut last.backing, &mut heap.backing);
         last.uncommitted = Uncommitted::ReadsZero;
-        let Err(mut last) = low.join(last) else { panic!("the range differs from the others") };
+        let Err(mut last) = low.join(last) else { panic!("regions that differ were joined") };
         last.uncommitted = Uncommitted::NoAccess;
         low.join(last).unwrap();
     }
@@ -895,15 +895,15 @@ mod tests {
         let (mut tables, held) = Reservation::with_pages(40 << 20, pages, align, backend, &faults).unwrap();
         assert_eq!((held.base().addr().get() % align, held.bytes(), tables.is_empty()), (0, pages, false));
         assert!(held.commit(0..4096));
-        let wished = [
+        let sizes = [
             (100, Uncommitted::NoAccess),
             (8 << 20, Uncommitted::ReadsZero),
             ((32 << 20) - 4096, Uncommitted::ReadsZero),
         ];
-        let mut cut: Vec<Region> =
-            wished.map(|(bytes, uncommitted)| tables.reserve(bytes, uncommitted).unwrap()).into();
+        let mut regions: Vec<Region> =
+            sizes.map(|(bytes, uncommitted)| tables.reserve(bytes, uncommitted).unwrap()).into();
         assert!(tables.is_empty(), "the remainder is too small for another region");
-        for region in &cut {
+        for region in &regions {
             // SAFETY: the second and the third region are readable before they are committed, and this test owns all
             // regions.
             unsafe {
@@ -913,13 +913,13 @@ mod tests {
                 assert!(region.decommit(0..4096));
             }
         }
-        cut.push(held);
-        cut.push(tables.reserve(4096, Uncommitted::NoAccess).unwrap());
-        cut.sort_by_key(|region| region.base());
+        regions.push(held);
+        regions.push(tables.reserve(4096, Uncommitted::NoAccess).unwrap());
+        regions.sort_by_key(|region| region.base());
         let end = |region: &Region| region.base().addr().get() + region.bytes();
-        assert!(cut.is_sorted_by(|low, high| end(low) <= high.base().addr().get()));
-        drop(cut.swap_remove(1));
-        assert!(cut.iter().all(|region| region.commit(0..4096)), "the other regions stay reserved");
+        assert!(regions.is_sorted_by(|low, high| end(low) <= high.base().addr().get()));
+        drop(regions.swap_remove(1));
+        assert!(regions.iter().all(|region| region.commit(0..4096)), "the other regions stay reserved");
         // `with_pages` returns `None` if a fault refuses the reservation, and always on the heap.
         let faults = Faults::new(1);
         faults.arm(crate::faults::Rule::parse_all("reserve:times=1", &crate::faults::POINTS).unwrap());
@@ -970,7 +970,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(uslab_heap, ignore = "the heap's addresses stay")]
+    #[cfg_attr(uslab_heap, ignore = "the heap never releases addresses")]
     fn truncated_region_cannot_commit_its_released_addresses() {
         let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Backend::Os, &none()).unwrap();
         assert!(region.commit(0..4096));

@@ -48,7 +48,7 @@ uslab_magazine::sync::scenarios! {
         bug("a buddy is merged without checking it again", "B2", "missed merge with the buddy");
     }
     b3 {
-        loom("B3 order and owner travel", Model::new(Bound::None, 110), models::order_and_owner_travel_with_the_block);
+        loom("B3 a block's order and owner reach the next thread", Model::new(Bound::None, 110), models::order_and_owner_travel_with_the_block);
         bug("the owner of a page is cleared after its free", "B3", "the owner was lost");
     }
     b4 {
@@ -56,11 +56,11 @@ uslab_magazine::sync::scenarios! {
         bug("a block is claimed without an atomic exchange", "B4", "Concurrent write accesses");
     }
     b5 {
-        loom("B5 a stranger asks for the owner", Model::new(Bound::None, 18), models::any_thread_reads_an_initialised_owner);
-        bug("owner announced before it is initialised", "B5", "the owner that a reader finds is initialised");
+        loom("B5 another thread reads the owner", Model::new(Bound::None, 18), models::any_thread_reads_an_initialised_owner);
+        bug("an owner is published before it is initialised", "B5", "the owner that a reader finds is initialised");
     }
     b6 {
-        loom("B6 release || a block in use", Model::new(Bound::None, 1200), models::decommit_keeps_the_frames_of_a_block_in_use);
+        loom("B6 decommit || use of a block", Model::new(Bound::None, 1200), models::decommit_keeps_the_frames_of_a_block_in_use);
         bug("frames of a partly free page are discarded", "B6", "Concurrent read and write accesses");
     }
     b7 {
@@ -68,11 +68,11 @@ uslab_magazine::sync::scenarios! {
         bug("free pages are discarded after unlocking", "B7", "Concurrent write accesses");
     }
     b8 {
-        loom("B8 two charge beside an allocation", Model::new(Bound::None, 500), models::two_charges_during_an_allocation);
+        loom("B8 charge || charge || alloc", Model::new(Bound::None, 500), models::two_charges_during_an_allocation);
         bug("a charge is made without checking the limit again", "B8", "more pages are charged than are free");
     }
     b8_zones {
-        loom("B8 two charge two zones", Model::new(Bound::None, 2500), models::two_charges_of_two_zones_during_an_allocation);
+        loom("B8 two threads charge two zones", Model::new(Bound::None, 2500), models::two_charges_of_two_zones_during_an_allocation);
         bug("a charge is made without checking the limit again", "B8", "more pages are charged than are free");
     }
     p1 {
@@ -85,23 +85,23 @@ uslab_magazine::sync::scenarios! {
     }
 
     zones {
-        shuttle("B1 B2 B3 B5 B6 B7 B8: blocks of three orders change hands", RUNS, schedules::zone);
+        shuttle("B1 B2 B3 B5 B6 B7 B8: threads exchange blocks of three orders", RUNS, schedules::zone);
         bug("a merge does not check the buddy", "B1", "taken off an empty list");
         bug("no merge", "B1", "missed merge with the buddy");
         bug("a frame is marked after unlocking", "B1", "taken off an empty list");
         bug("a buddy is merged without checking it again", "B2", "missed merge with the buddy");
         bug("the owner of a page is cleared after its free", "B3", "the owner was lost");
-        bug("owner announced before it is initialised", "B5", "the owner that a reader finds is initialised");
+        bug("an owner is published before it is initialised", "B5", "the owner that a reader finds is initialised");
         bug("frames of a partly free page are discarded", "B6", "the owner was lost");
         bug("free pages are discarded after unlocking", "B7", "the memory of a page in use was decommitted");
         bug("a charge is made without checking the limit again", "B8", "more pages are charged than are free");
     }
     freed_twice {
-        shuttle("B4: four free the same pages", RUNS, schedules::twice);
+        shuttle("B4: four threads free the same pages", RUNS, schedules::twice);
         bug("a block is claimed without an atomic exchange", "B4", "page freed twice");
     }
     per_cpu_pages {
-        shuttle("P1 P2: four use and drain the pages of two CPUs", Schedules(2_500), schedules::per_cpu);
+        shuttle("P1 P2: four threads use and drain the pages of two CPUs", Schedules(2_500), schedules::per_cpu);
         bug("a freed page is marked after entering the magazine", "P2", "the frame and the free list disagree");
         bug("a drain issues no fence", "P2", "page allocated twice");
         bug("a flush returns no rounds to the supplier", "P1", "per-CPU pages counted");

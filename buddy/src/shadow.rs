@@ -134,7 +134,7 @@ impl Shadow {
 
     /// Checks a failed allocation that ignores watermarks and may flush the magazines: the failure requires
     /// that no zone has a block.
-    fn failed(&self, order: Order, gfp: Gfp, node: Option<u32>) {
+    fn check_failure(&self, order: Order, gfp: Gfp, node: Option<u32>) {
         let known = node.is_none_or(|node| node < self.pages.nodes()) && order <= self.pages.max_order();
         if self.refusing || !gfp.contains(Gfp::MEMALLOC) || !gfp.may_drain() || !known {
             return;
@@ -151,7 +151,7 @@ impl Shadow {
         match *op {
             Op::Alloc { order, gfp, node } => match self.pages.alloc(order, gfp, node) {
                 Ok(pfn) => self.add(pfn, order, gfp, node),
-                Err(_) => self.failed(order, gfp, node),
+                Err(_) => self.check_failure(order, gfp, node),
             },
             Op::Free(pick) => {
                 if let Some(pfn) = self.pick(pick) {
@@ -175,7 +175,7 @@ impl Shadow {
                 assert!(n == got.len() && n <= max);
                 got.into_iter().for_each(|pfn| self.add(pfn, Order::ZERO, gfp, node));
                 if n < max {
-                    self.failed(Order::ZERO, gfp, node);
+                    self.check_failure(Order::ZERO, gfp, node);
                 }
             }
             Op::Cpu(cpu) => on_cpu((cpu % 4).into()),
@@ -188,11 +188,11 @@ impl Shadow {
                 self.faults.arm(vec![Rule { nth, times, ..every }]);
                 self.refusing = true;
             }
-            Op::Grant => self.grant(),
+            Op::Grant => self.stop_faults(),
         }
     }
 
-    fn grant(&mut self) {
+    fn stop_faults(&mut self) {
         self.faults.disarm();
         self.refusing = false;
     }
@@ -225,7 +225,7 @@ pub(crate) fn run(config: PageConfig, ops: &[Op]) {
         shadow.run(op);
     }
     shadow.audit();
-    shadow.grant();
+    shadow.stop_faults();
     // `decommit` returns all free memory to the system.
     shadow.pages.decommit();
     let census = shadow.pages.check().unwrap();
@@ -247,8 +247,8 @@ pub(crate) fn run(config: PageConfig, ops: &[Op]) {
             assert_eq!(events.splits, events.merges);
         }
         let typed: u32 = zone.pageblocks.iter().sum();
-        let unclaimed = if info.mobility { MigrateType::Movable } else { MigrateType::Unmovable };
-        assert_eq!(zone.pageblocks[unclaimed as usize], typed);
+        let default_type = if info.mobility { MigrateType::Movable } else { MigrateType::Unmovable };
+        assert_eq!(zone.pageblocks[default_type as usize], typed);
     }
 }
 

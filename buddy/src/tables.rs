@@ -104,14 +104,14 @@ impl Tables {
             tables,
             closed: [const { Counter::new(0) }; 2],
         };
-        let first = made.make(Some(addresses))?;
+        let first = made.make_table(Some(addresses))?;
         made.tables.lock().push(first);
         Some(made)
     }
     /// Creates a table. The first table is committed as it is used; therefore each of its regions consists of
     /// two mappings. Further tables are committed as a whole if that costs only addresses. The number of
     /// mappings thus does not grow with the product of caches and CPUs.
-    fn make(&self, addresses: Option<&mut Reservation>) -> Option<Arc<Table<StackMemory>>> {
+    fn make_table(&self, addresses: Option<&mut Reservation>) -> Option<Arc<Table<StackMemory>>> {
         let (cpus, backend) = (self.cpus, self.backend);
         let on_heap = !MAPPED || backend.of_tables() == Backend::Heap;
         let mut region = Table::<StackMemory>::region_bytes(&cpus, on_heap);
@@ -154,14 +154,14 @@ impl Tables {
             return Some(made);
         }
         // Reuses returned class numbers.
-        let older = (0..count).find_map(|i| {
+        let older_layer = (0..count).find_map(|i| {
             let table = self.tables.lock().get(i)?.clone();
             layer(&table)
         });
-        if older.is_some() || count == MAX_TABLES {
-            return older;
+        if older_layer.is_some() || count == MAX_TABLES {
+            return older_layer;
         }
-        let table = self.make(None)?;
+        let table = self.make_table(None)?;
         let made = layer(&table)?;
         let mut tables = self.tables.lock();
         if self.closed[0].get() > 0 && !table.close_inlined(self.closed[1].get() > 0) {
@@ -188,14 +188,14 @@ impl Tables {
     }
 
     /// All tables, oldest first.
-    fn each(&self) -> impl Iterator<Item = Arc<Table<StackMemory>>> + '_ {
+    fn tables(&self) -> impl Iterator<Item = Arc<Table<StackMemory>>> + '_ {
         (0..MAX_TABLES).map_while(|i| self.tables.lock().get(i).cloned())
     }
 
     /// Asserts that every table is quiescent.
     #[cfg(shuttle)]
     pub fn assert_at_rest(&self) {
-        self.each().for_each(|table| table.assert_all_at_rest());
+        self.tables().for_each(|table| table.assert_all_at_rest());
     }
 
     /// Takes the objects from the stacks of `cpus`, in all layers of the selected groups: see
@@ -203,7 +203,7 @@ impl Tables {
     ///
     /// Cost: one fence per table.
     pub fn sweep(&self, cpus: Range<u32>, which: DrainScope, groups: impl Fn(SweepGroup) -> bool) {
-        self.each().for_each(|table| table.sweep(cpus.clone(), which, &groups));
+        self.tables().for_each(|table| table.sweep(cpus.clone(), which, &groups));
     }
 
     /// Makes all inlined paths miss from now on, and the paths of frees by address only if `with_frees` is
@@ -228,13 +228,13 @@ impl Tables {
 
     /// The counts of each table's drains.
     pub fn drains(&self) -> impl Iterator<Item = Drains> + '_ {
-        self.each().map(|table| table.drains())
+        self.tables().map(|table| table.drains())
     }
 
     /// Decommits stack pages that serve no class: see [`Table::decommit_idle`]. Returns the number of decommitted
     /// bytes.
     pub fn decommit_idle(&self) -> usize {
-        self.each().map(|table| table.decommit_idle()).sum()
+        self.tables().map(|table| table.decommit_idle()).sum()
     }
 }
 
@@ -288,10 +288,10 @@ mod tests {
         tables.layer(Config::new(4, 2, 2), true).unwrap()
     }
     /// Creates layers until the allocator has one more table. The last created layer belongs to the new table.
-    fn until_another(tables: &Tables) -> Vec<PageLayer> {
-        let before = tables.each().count();
+    fn layers_until_new_table(tables: &Tables) -> Vec<PageLayer> {
+        let before = tables.tables().count();
         let mut layers = vec![];
-        while tables.each().count() == before {
+        while tables.tables().count() == before {
             layers.push(layer(tables));
         }
         layers
@@ -304,7 +304,7 @@ mod tests {
             if let Some(with_frees) = closed {
                 assert!(tables.close_inlined(with_frees));
             }
-            let layers = until_another(&tables);
+            let layers = layers_until_new_table(&tables);
             let layer = layers.last().unwrap();
             let (mut had, mut freed) = (0, 0);
             for _ in 0..1000 {
@@ -359,7 +359,7 @@ mod tests {
         let [asked, commits_of_first] = commits(&layer(&tables));
         assert!(asked > 0 && commits_of_first == asked);
         faults.arm(vec![]);
-        let layers = until_another(&tables);
+        let layers = layers_until_new_table(&tables);
         let [asked, commits_of_another] = commits(layers.last().unwrap());
         // The number of all commits except the commit of the part after the empty region.
         let at_once = u64::from(!commits_are_counted());
@@ -395,7 +395,7 @@ mod tests {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn per_cpu_table_reserves_its_share_of_limited_addresses() {
-        crate::tests::limited("-v 1048576", "tables::tests::child_runs_with_a_limited_address_space");
+        crate::tests::run_with_limit("-v 1048576", "tables::tests::child_runs_with_a_limited_address_space");
     }
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
@@ -421,14 +421,14 @@ mod tests {
     #[test]
     fn number_of_tables_is_limited() {
         let tables = tables();
-        drop(until_another(&tables).pop());
+        drop(layers_until_new_table(&tables).pop());
         tables.tables.lock().truncate(1);
         let _full: Vec<_> = core::iter::from_fn(|| {
-            let table = tables.each().next()?;
+            let table = tables.tables().next()?;
             Layer::<PageRound, _>::on_one_node(&table, Config::new(4, 2, 2))
         })
         .collect();
-        let first = tables.each().next().unwrap();
+        let first = tables.tables().next().unwrap();
         tables.tables.lock().extend((2..MAX_TABLES).map(|_| first.clone()));
         // Both threads check that one more table may be created before either thread continues. SAFETY: this thread
         // does not fork.
@@ -448,19 +448,19 @@ mod tests {
     #[test]
     fn freed_class_number_is_reused_before_adding_a_table() {
         let tables = tables();
-        let mut first = until_another(&tables);
+        let mut first = layers_until_new_table(&tables);
         let newest = first.pop();
-        let mut second = until_another(&tables);
+        let mut second = layers_until_new_table(&tables);
         let third = second.pop();
-        assert_eq!((first.len(), tables.each().count()), (second.len() + 1, 3));
+        assert_eq!((first.len(), tables.tables().count()), (second.len() + 1, 3));
         drop((newest, third));
         // Creates layers of the last table, whose numbers are all free again, and of the second table.
         let last: Vec<_> = first.iter().map(|_| layer(&tables)).collect();
         drop(first.pop());
-        let anew = [layer(&tables), layer(&tables)];
-        assert_eq!(tables.each().count(), 3, "one round of each table");
-        let more = until_another(&tables);
-        assert_eq!((more.len(), tables.each().count()), (1, 4));
-        drop((last, anew));
+        let new_layers = [layer(&tables), layer(&tables)];
+        assert_eq!(tables.tables().count(), 3, "one round of each table");
+        let more = layers_until_new_table(&tables);
+        assert_eq!((more.len(), tables.tables().count()), (1, 4));
+        drop((last, new_layers));
     }
 }

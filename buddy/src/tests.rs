@@ -11,12 +11,12 @@ use uslab_magazine::tracepoints::{Counts, Observed, Step};
 use uslab_magazine::{Cpus, DrainScope, Operation, Path, on_cpu};
 
 thread_local! {
-    static FOUND: RefCell<Vec<Corruption>> = const { RefCell::new(Vec::new()) };
+    static CORRUPTIONS: RefCell<Vec<Corruption>> = const { RefCell::new(Vec::new()) };
 }
-fn note(corruption: &Corruption) {
-    FOUND.with(|found| found.borrow_mut().push(*corruption));
+fn note_corruption(corruption: &Corruption) {
+    CORRUPTIONS.with(|found| found.borrow_mut().push(*corruption));
 }
-const NOTE: Handler = note;
+const NOTE_HANDLER: Handler = note_corruption;
 
 fn order(n: u8) -> Order {
     Order::new(n).unwrap()
@@ -28,7 +28,7 @@ fn plain(zones: &[(ZoneKind, u32)]) -> PageConfig {
         per_cpu_pages: false,
         min_free_kib: Some(0),
         watermark_scale: 0,
-        corruption: NOTE,
+        corruption: NOTE_HANDLER,
         ..PageConfig::with_nodes(Cpus::simulated(1, 1).unwrap(), vec![zones.to_vec()])
     }
 }
@@ -231,7 +231,7 @@ fn locked_pages_are_zeroed_by_writing() {
 }
 
 #[test]
-fn zone_tail_below_a_maximal_block_is_allocated() {
+fn zone_tail_smaller_than_a_maximal_block_is_allocated() {
     let pages = new_allocator(normal(1024 + 700));
     let (blocks, limit) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);
     assert_eq!((blocks.len(), limit), (1724, Limit::Exhausted));
@@ -269,7 +269,7 @@ fn uncommitted_memory_counts_as_free_blocks() {
     assert_eq!(
         (free(), in_use()),
         (vec![0, 0, 1, 1, 1, 1, 0, 1, 0, 0, 1], 1536),
-        "returned pages count, too"
+        "returned pages must be counted, too"
     );
     drop(others);
     pages.decommit();
@@ -360,7 +360,7 @@ fn block_about_to_merge_is_allocated_last() {
     // Pages 2 and 3 are the free buddy of page 0's parent block, so page 0 will soon merge into a block of order 2.
     free(0);
     let next = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
-    assert_eq!(next, Pfn::new(8), "a page freed before page 0 is allocated before it");
+    assert_eq!(next, Pfn::new(8), "the CPU must allocate page 8, which was freed before page 0, first");
 }
 
 #[test]
@@ -394,7 +394,7 @@ fn fallback_claims_a_free_maximal_block_as_a_whole() {
 
 /// Merged pageblocks get the type of the pages that were freed last.
 #[test]
-fn merged_pageblocks_take_the_last_freed_migratetype() {
+fn merged_pageblocks_take_the_migratetype_of_the_last_free() {
     let config = PageConfig { pageblock_order: order(5), max_order: order(7), ..normal(128) };
     let pages = new_allocator(PageConfig { keep_free: Some(usize::MAX), ..config });
     let block = |n, gfp| pages.alloc_block(order(n), gfp, None).unwrap();
@@ -404,7 +404,7 @@ fn merged_pageblocks_take_the_last_freed_migratetype() {
     assert_eq!([&movable, &small, &large].map(|block| block.pfn().get()), [0, 32, 64]);
     assert_eq!(types(), [3, 1, 0]);
     drop(small);
-    assert_eq!(types(), [3, 1, 0], "the block merges with no other");
+    assert_eq!(types(), [3, 1, 0], "the block must merge with no other block");
     drop(movable);
     assert_eq!(types(), [2, 2, 0]);
     drop(large);
@@ -431,10 +431,10 @@ fn stolen_block_returns_to_its_migratetype() {
     let pages = new_allocator(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
     let (mut movable, _) = alloc_all(&pages, Order::ZERO, Gfp::MOVABLE);
     movable.truncate(movable.len() - 7);
-    let stolen = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
+    let stolen_page = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     let zone = &pages.info().zones[0];
     assert_eq!((zone.events.claims, zone.events.steals, zone.pageblocks), (0, 1, [0, 3, 0]));
-    drop(stolen);
+    drop(stolen_page);
     assert_eq!(pages.info().zones[0].blocks[0], [0, 1, 0]);
     audited(&pages);
 }
@@ -469,21 +469,21 @@ fn fallback(
 #[test]
 fn compatible_pages_count_towards_a_pageblock_claim() {
     // Three stolen blocks of 8 pages and 8 free blocks together are half of the pageblock.
-    let even = |n| [0, 2, 4].contains(&n);
+    let is_even = |n| [0, 2, 4].contains(&n);
     for (from, to) in [(Gfp::KERNEL, Gfp::MOVABLE), (Gfp::MOVABLE, Gfp::KERNEL)] {
         let more = [(to, None), (to, None), (to, Some(6)), (to, None)];
-        assert_eq!(fallback(0, (order(3), from), even, &more), (1, 3), "{from} to {to}");
+        assert_eq!(fallback(0, (order(3), from), is_even, &more), (1, 3), "{from} to {to}");
     }
     // Reclaimable pages and unmovable pages do not count as compatible with each other.
     let (from, to) = (Gfp::RECLAIMABLE, Gfp::KERNEL);
     let more = [(to, None), (to, None), (to, Some(6)), (to, None)];
-    assert_eq!(fallback(0, (order(3), from), even, &more), (0, 4));
+    assert_eq!(fallback(0, (order(3), from), is_even, &more), (0, 4));
 }
 
 #[test]
 fn pageblock_is_not_claimed_for_a_small_movable_block() {
-    let half = |n| n < 64 && n % 2 == 0;
-    let one = |from, to| fallback(0, (Order::ZERO, from), half, &[(to, None)]);
+    let is_free = |n| n < 64 && n % 2 == 0;
+    let one = |from, to| fallback(0, (Order::ZERO, from), is_free, &[(to, None)]);
     assert_eq!(one(Gfp::KERNEL, Gfp::MOVABLE), (0, 1));
     assert_eq!(one(Gfp::MOVABLE, Gfp::KERNEL), (1, 0));
 }
@@ -570,7 +570,7 @@ fn lower_zone_is_reserved_from_requests_for_higher_zones() {
     assert_eq!((low * 16, limit), (1024 - 208, Limit::Watermark));
     assert!(
         blocks[..3200].iter().all(|block| pages.zone_of(block.pfn()) == ZoneKind::Normal),
-        "the highest zone is first"
+        "the highest zone must be first"
     );
     let (more, limit) = alloc_all(&pages, order(4), Gfp::DMA);
     assert_eq!((more.len() * 16, limit), (208, Limit::Exhausted));
@@ -609,7 +609,7 @@ fn requests_go_to_the_nearest_node_that_has_pages() {
 }
 
 #[test]
-fn page_error_names_the_limit() {
+fn error_of_a_page_allocation_names_the_limit() {
     let pages = new_allocator(PageConfig { max_order: order(3), pageblock_order: order(3), ..normal(8) });
     let limit = |order| pages.alloc(order, Gfp::KERNEL, None).unwrap_err().limit;
     assert_eq!(limit(order(4)), Limit::Order);
@@ -628,7 +628,7 @@ fn invalid_page_free_is_reported_without_side_effects() {
         let bad = |pfn, order| {
             // SAFETY: the block was not allocated with these values, which the free must detect before any access.
             unsafe { pages.free(pfn, order) };
-            FOUND.with(|found| found.borrow_mut().pop()).map(|c| c.to_string()).unwrap_or_default()
+            CORRUPTIONS.with(|found| found.borrow_mut().pop()).map(|c| c.to_string()).unwrap_or_default()
         };
         let wrong = "free of page 0 with order 1: it was allocated with order 2";
         assert_eq!((pfn, bad(pfn, order(1)).as_str()), (Pfn::new(0), wrong));
@@ -639,7 +639,7 @@ fn invalid_page_free_is_reported_without_side_effects() {
         assert_eq!(bad(pfn, order(2)), "", "a correct free reports no corruption");
         let (before, twice) = (audited(&pages), bad(pfn, order(2)));
         let cached = if per_cpu_pages {
-            "double free of page 0: it is among the per-CPU pages"
+            "double free of page 0: it is already a free page of a CPU"
         } else {
             // The page was merged, and is the first page of a larger free block.
             "double free of page 0: it is on a free list"
@@ -768,7 +768,7 @@ fn each_order_and_migratetype_has_separate_magazines() {
 }
 
 #[test]
-fn page_from_a_magazine_takes_no_zone_lock() {
+fn allocation_from_a_magazine_takes_no_zone_lock() {
     let pages = new_allocator(PageConfig { per_cpu_pages: true, ..normal(1 << 18) });
     let page = || drop(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap());
     page();
@@ -829,9 +829,9 @@ fn bulk_allocates_at_most_the_available_pages() {
 fn bulk_allocation_stops_at_the_single_page_watermark() {
     let config = || PageConfig { min_free_kib: Some(256), watermark_scale: 100, ..normal(4096) };
     let (one, other) = (new_allocator(config()), new_allocator(config()));
-    let singly = alloc_all(&one, Order::ZERO, Gfp::KERNEL).0.len();
-    assert!(singly < 4096, "the watermark reserves some pages");
-    assert_eq!(other.alloc_bulk(Gfp::KERNEL, None, 4096, |_| ()), singly);
+    let single_pages = alloc_all(&one, Order::ZERO, Gfp::KERNEL).0.len();
+    assert!(single_pages < 4096, "the watermark reserves some pages");
+    assert_eq!(other.alloc_bulk(Gfp::KERNEL, None, 4096, |_| ()), single_pages);
 }
 
 #[test]
@@ -908,7 +908,7 @@ fn audit_detects_broken_invariants() {
 }
 
 #[test]
-fn free_block_with_damaged_frame_is_not_decommitted() {
+fn damaged_frame_prevents_the_decommit_of_its_free_block() {
     let pages = new_allocator(normal(2048));
     let first = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap();
     let second = pages.alloc_block(order(9), Gfp::MOVABLE, None).unwrap().into_pfn();
@@ -979,7 +979,7 @@ fn accepted_charge_decommits_free_pages() {
     let full = backed();
     assert!(!pages.charge(managed + 1) && !pages.charge(usize::MAX));
     assert_eq!(backed(), full);
-    assert!(new_allocator(normal(64)).charge(usize::MAX), "no page is reserved without a limit");
+    assert!(new_allocator(normal(64)).charge(usize::MAX), "any charge must fit without a limit");
     assert!(pages.charge(managed / 2));
     assert!(backed() <= ((managed - managed / 2) * PAGE_SIZE) as u64, "{} of {full}", backed());
     pages.uncharge(managed / 2);
@@ -1027,7 +1027,7 @@ fn charge_refused_by_all_zones_takes_no_page() {
     assert!(!pages.charge(3073) && pages.info().backed_bytes() == full);
     assert!(
         pages.charge(3072) && pages.info().backed_bytes() == 0,
-        "all pages are reserved and none is backed"
+        "no page may be backed if all are charged"
     );
     pages.uncharge(3072);
     audited(&pages);
@@ -1146,7 +1146,7 @@ fn maximal_block_is_either_decommitted_or_allocated() {
 }
 
 /// Runs one ignored test of this program under a shell limit, and returns its output.
-pub(crate) fn limited(limit: &str, test: &str) -> String {
+pub(crate) fn run_with_limit(limit: &str, test: &str) -> String {
     let exe = std::env::current_exe().unwrap();
     let script =
         format!("ulimit {limit} && exec \"$0\" --exact {test} --ignored --nocapture --test-threads=1");
@@ -1161,7 +1161,7 @@ pub(crate) fn limited(limit: &str, test: &str) -> String {
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn pages_are_mapped_at_commit_under_an_address_limit() {
-    limited("-v 1048576", "tests::child_runs_with_a_limited_address_space");
+    run_with_limit("-v 1048576", "tests::child_runs_with_a_limited_address_space");
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
@@ -1204,7 +1204,7 @@ fn child_runs_with_a_limited_address_space() {
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn commit_over_a_foreign_mapping_is_refused() {
-    limited("-v 1048576", "tests::child_commits_pages_over_a_foreign_mapping");
+    run_with_limit("-v 1048576", "tests::child_commits_pages_over_a_foreign_mapping");
 }
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
@@ -1227,9 +1227,9 @@ fn child_commits_pages_over_a_foreign_mapping() {
 }
 
 #[test]
-#[cfg_attr(uslab_heap, ignore = "the heap refuses when memory is reserved, not later")]
+#[cfg_attr(uslab_heap, ignore = "the heap refuses a reservation, not a commit")]
 fn refused_commit_is_an_error_and_changes_nothing() {
-    limited("-d 65536", "tests::child_commits_pages_with_a_limited_data_segment");
+    run_with_limit("-d 65536", "tests::child_commits_pages_with_a_limited_data_segment");
 }
 #[test]
 #[ignore = "run under `ulimit -d` by refused_commit_is_an_error_and_changes_nothing"]
@@ -1283,12 +1283,12 @@ fn frees_decommit_only_memory_above_the_surplus() {
 }
 
 #[test]
-fn eighth_of_the_used_pages_stays_resident() {
+fn surplus_of_an_eighth_of_the_used_pages_stays_resident() {
     let pages = new_allocator(PageConfig { keep_free: Some(64 << 20), ..normal(32 * 1024) });
     let mut blocks: Vec<_> =
         (0..32).map(|_| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap()).collect();
     blocks.truncate(28);
-    assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "above 14 MiB, less than three quarters stay");
+    assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "less than 3/4 above 14 MiB must stay");
 }
 
 /// Memory that is often returned and used again stays backed. Memory that is no longer used is returned to the system.
@@ -1302,17 +1302,17 @@ fn repeatedly_reused_memory_stays_resident() {
         pages.info().committed_bytes() >> 20
     };
     let decommits = || pages.info().zones[0].events.decommits;
-    assert_eq!(burst(8), 0, "the free of each second block also frees the first");
+    assert_eq!(burst(8), 0, "freeing each second block must also free the first");
     (0..8).for_each(|_| _ = burst(8));
-    let settled = decommits();
-    assert_eq!((burst(8), decommits()), (32, settled));
+    let old_decommits = decommits();
+    assert_eq!((burst(8), decommits()), (32, old_decommits));
     assert!(burst(100) <= 16, "{} MiB", pages.info().committed_bytes() >> 20);
 }
 
 /// The bound covers only free blocks that could be returned. A free of smaller blocks returns nothing, and must not
 /// report a return.
 #[test]
-fn undiscardable_small_blocks_do_not_count_towards_keep_free() {
+fn blocks_too_small_to_discard_do_not_count_towards_keep_free() {
     let pages =
         new_allocator(PageConfig { keep_free: Some(0), huge_pages: HugePages::Advise, ..normal(1024) });
     let (blocks, _) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);
@@ -1343,18 +1343,18 @@ fn only_never_committed_addresses_are_released() {
     pages.give_up_addresses(5 << 22);
     // Regression: a foreign mapping at returned addresses was mistaken for the allocator's pages.
     assert_eq!(pages.pfn_of(behind.as_ptr()), None);
-    assert_eq!(pages.reserved_bytes(), 3 << 22, "the number of pages that were ever committed");
+    assert_eq!(pages.reserved_bytes(), 3 << 22, "addresses of pages that were ever committed must be kept");
     let frames = pages.frames();
     let of_all = frames.reserved();
     assert_eq!(of_all, 64 * 8 * 1024);
     // SAFETY: no other thread reads a frame during the call.
     assert_eq!(unsafe { pages.give_up_frames() }, 3 << 10);
     assert_eq!((frames.len(), frames.is_empty()), (3 << 10, false));
-    assert_eq!(frames.reserved() * 8, of_all * 3, "their frames are decommitted with them");
+    assert_eq!(frames.reserved() * 8, of_all * 3, "the pages' frames must be decommitted");
     // Pages get addresses again if the limit allows it and no other mapping, such as another test's, has the addresses.
     let (blocks, limit) = alloc_all(&pages, Order::MAX, Gfp::KERNEL);
     assert!((3..=5).contains(&blocks.len()) && limit == Limit::CommitRefused, "{} blocks", blocks.len());
-    assert_eq!((pages.most_pages(), frames.len() as usize), (5 << 10, blocks.len() << 10));
+    assert_eq!((pages.max_pages(), frames.len() as usize), (5 << 10, blocks.len() << 10));
 }
 
 /// The heap cannot return a part of its memory.

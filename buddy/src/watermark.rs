@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(
             huge_page_free_pages(512, 1, 64 << 8),
             819,
-            "the watermark of a small range is a 20th of it"
+            "the watermark of a small range must be a 20th of the range"
         );
     }
 

@@ -100,7 +100,7 @@ pub(crate) struct ZoneShared {
 }
 
 impl ZoneShared {
-    fn unclaimed(&self) -> MigrateType {
+    fn default_type(&self) -> MigrateType {
         if self.mobility { MigrateType::Movable } else { MigrateType::Unmovable }
     }
 
@@ -112,7 +112,7 @@ impl ZoneShared {
     unsafe fn discard(&self, pages: Range<Pfn>) -> bool {
         if MODEL {
             (pages.start.get()..pages.end.get())
-                .for_each(|page| self.frames.frame(Pfn::new(page)).page_discard());
+                .for_each(|page| self.frames.frame(Pfn::new(page)).mark_discarded_page());
         }
         // SAFETY: no thread uses the pages, by this function's contract.
         unsafe { self.region.discard(byte_range(pages.start, pages.end.get() - pages.start.get())) }
@@ -137,9 +137,9 @@ impl ZoneShared {
     fn own_addresses(&self) -> usize {
         self.region.bytes() + self.frames.reserved() + self.limit.tables.get() as usize
     }
-    /// Records the bytes of other mappings, out of the `has` bytes of the process.
-    pub(crate) fn record_foreign_bytes(&self, has: usize) {
-        self.limit.others.set(has.saturating_sub(self.own_addresses()) as u64);
+    /// Records the bytes of other mappings, out of the `process_bytes` bytes of the process.
+    pub(crate) fn record_foreign_bytes(&self, process_bytes: usize) {
+        self.limit.others.set(process_bytes.saturating_sub(self.own_addresses()) as u64);
     }
     /// Maps addresses for the pages below `end` that have no addresses, and for the frames of these pages.
     /// Returns `false` if other mappings have or need the addresses. The caller must hold the lock of the
@@ -261,7 +261,7 @@ const BACKED_DIVISOR: u32 = 16;
 
 impl Inner {
     /// Raises or lowers the lower bound, depending on whether returned pages were used again.
-    fn adapt(&mut self, keep: u32) {
+    fn adapt_surplus(&mut self, keep: u32) {
         if self.taken_again > self.surplus {
             self.surplus = self.surplus.saturating_mul(2).min(keep);
         } else if self.returned / 4 > self.surplus {
@@ -277,10 +277,10 @@ impl Inner {
     pub(crate) fn free(&self) -> u32 {
         self.listed + self.uncommitted - self.charged
     }
-    pub(crate) fn charged(&self) -> u32 {
+    pub(crate) fn charged_pages(&self) -> u32 {
         self.charged
     }
-    pub(crate) fn uncommitted(&self) -> u32 {
+    pub(crate) fn uncommitted_pages(&self) -> u32 {
         self.uncommitted
     }
     /// Number of free committed pages that were discarded.
@@ -292,15 +292,15 @@ impl Inner {
         self.backed
     }
     /// Whole maximal blocks that are not committed.
-    pub(crate) fn fresh(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn uncommitted_blocks(&self) -> impl Iterator<Item = u32> + '_ {
         self.fresh.returned.iter().copied().chain(self.fresh.never.clone())
     }
     /// The uncommitted blocks that were committed before.
-    pub(crate) fn returned(&self) -> &[u32] {
+    pub(crate) fn returned_blocks(&self) -> &[u32] {
         &self.fresh.returned
     }
     /// The number of the first maximal block after all blocks that were ever committed.
-    pub(crate) fn untouched(&self) -> u32 {
+    pub(crate) fn fresh_start(&self) -> u32 {
         self.fresh.never.start
     }
     /// The free pages, for a counterexample trace.
@@ -322,7 +322,7 @@ struct UncommittedBlocks {
     /// Blocks that were committed before. The block that was decommitted last is committed next. The vector has
     /// capacity for all blocks, so it never grows.
     returned: Vec<u32>,
-    /// Maximal blocks that were never committed. The lowest block is committed when `returned` is empty.
+    /// Maximal blocks that were never committed. The lowest block is committed when `returned_blocks` is empty.
     never: Range<u32>,
 }
 
@@ -380,7 +380,7 @@ pub(crate) struct BlockRequest {
 }
 
 /// Error: the system refused to commit memory.
-struct Refused;
+struct CommitRefused;
 
 impl Zone {
     /// Creates a zone. Returns `None` if the heap refuses memory for the zone's tables.
@@ -414,8 +414,8 @@ impl Zone {
         };
         // SAFETY: zeros are a valid `Fixed`.
         let types = unsafe { zeroed::<Fixed>(pageblocks as usize) }?;
-        if shared.unclaimed() != MigrateType::Movable {
-            types.iter().for_each(|kept| kept.set(encode(shared.unclaimed())));
+        if shared.default_type() != MigrateType::Movable {
+            types.iter().for_each(|kept| kept.set(encode(shared.default_type())));
         }
         Some(Self {
             node,
@@ -548,7 +548,7 @@ impl Zone {
                     inner.events.pages_taken += u64::from(order.pages());
                     filled += 1;
                     last = pfn.get();
-                    tell!(inner => "allocates {} pages from page {pfn}", order.pages());
+                    tell!(inner => "allocates {} pages, starting at page {pfn}", order.pages());
                     put(pfn);
                 }
                 Err(met) => {
@@ -559,7 +559,7 @@ impl Zone {
         }
         inner.idle = inner.idle.min(inner.backed);
         inner.taken_again += discarded.saturating_sub(inner.discarded);
-        inner.adapt(shared.keep.get());
+        inner.adapt_surplus(shared.keep.get());
         let splits = (inner.events.splits - splits) as u16;
         op.note(Step::BlocksTaken { blocks: filled as u16, order: order.get(), page: last, splits });
         if inner.events.system_calls() != calls {
@@ -588,7 +588,7 @@ impl Zone {
                 }
             }
             Ok(false) => {}
-            Err(Refused) => limit = Limit::CommitRefused,
+            Err(CommitRefused) => limit = Limit::CommitRefused,
         }
         self.claim(shared, inner, order, mobility)
             .or_else(|| self.steal(shared, inner, order, mobility))
@@ -618,7 +618,7 @@ impl Zone {
         let mut high = state.order();
         while high > low {
             high = high.down();
-            self.insert(shared, inner, pfn.up(high.pages()), state.of_order(high), ListEnd::Front);
+            self.insert(shared, inner, pfn.up(high.pages()), state.with_order(high), ListEnd::Front);
             inner.events.splits += 1;
         }
     }
@@ -644,7 +644,7 @@ impl Zone {
                 let state = shared.frames.frame(pfn).state();
                 self.remove(shared, inner, pfn, state);
                 self.set_types(shared, pfn, current.pages(), mobility);
-                self.split(shared, inner, pfn, state.of_type(mobility), order);
+                self.split(shared, inner, pfn, state.with_type(mobility), order);
                 inner.events.claims += 1;
                 return Some(pfn);
             }
@@ -693,7 +693,7 @@ impl Zone {
         for (block, state) in blocks_between(&shared.frames, start, end) {
             if state.kind() == Kind::Free {
                 self.remove(shared, inner, block, state);
-                self.insert(shared, inner, block, state.of_type(mobility), ListEnd::Back);
+                self.insert(shared, inner, block, state.with_type(mobility), ListEnd::Back);
             }
         }
         self.set_types(shared, start, pages, mobility);
@@ -738,7 +738,7 @@ impl Zone {
             inner.events.pages_freed += u64::from(order.pages());
             self.merge(shared, &mut inner, pfn, order);
             (given, last) = (given + 1, pfn.get());
-            tell!(inner => "frees {} pages from page {pfn}", order.pages());
+            tell!(inner => "frees {} pages, starting at page {pfn}", order.pages());
         }
         let merges = (inner.events.merges - merges) as u16;
         op.note(Step::BlocksGiven { blocks: given, order: order.get(), page: last, merges });
@@ -747,7 +747,7 @@ impl Zone {
         let left = most - most / 4;
         if above {
             inner.returned += inner.backed - left;
-            inner.adapt(shared.keep.get());
+            inner.adapt_surplus(shared.keep.get());
         }
         drop(inner);
         let bytes = if above { self.decommit_down_to(shared, left) } else { 0 };
@@ -806,7 +806,7 @@ impl Zone {
         inner: &mut Inner,
         order: Order,
         mobility: MigrateType,
-    ) -> Result<bool, Refused> {
+    ) -> Result<bool, CommitRefused> {
         let (start, pages) = match inner.fresh.next() {
             Some(block) => (self.start.up(block * shared.max_order.pages()), shared.max_order.pages()),
             None => (self.tail_start(shared), self.tail_pages(shared)),
@@ -822,7 +822,7 @@ impl Zone {
             || !shared.region.commit(byte_range(start, pages))
         {
             inner.events.commits_refused += 1;
-            return Err(Refused);
+            return Err(CommitRefused);
         }
         if is_tail {
             inner.tail_committed = true;
@@ -966,7 +966,7 @@ impl Zone {
             self.remove(shared, inner, pfn, frame.state());
             frame.set_state(State::INSIDE);
         }
-        self.set_types(shared, start, pages, shared.unclaimed());
+        self.set_types(shared, start, pages, shared.default_type());
         inner.uncommitted += pages;
         inner.idle = inner.idle.min(inner.backed);
         inner.events.decommits += 1;
@@ -1027,13 +1027,13 @@ impl Zone {
         for (area, row) in inner.areas.iter().zip(&mut blocks) {
             *row = MigrateType::ALL.map(|mobility| area.len_of(mobility));
         }
-        let unclaimed = shared.unclaimed() as usize;
-        blocks[shared.max_order.index()][unclaimed] += inner.fresh.len();
+        let default_type = shared.default_type() as usize;
+        blocks[shared.max_order.index()][default_type] += inner.fresh.len();
         if !inner.tail_committed {
             for (_, order) in
                 maximal_blocks(self.tail_start(shared), self.tail_pages(shared), shared.max_order)
             {
-                blocks[order.index()][unclaimed] += 1;
+                blocks[order.index()][default_type] += 1;
             }
         }
         blocks

@@ -62,15 +62,15 @@ fn pair_rseq(layer: &Layer<Block>) {
 }
 
 thread_local! {
-    static FREE: RefCell<Vec<Block>> = const { RefCell::new(Vec::new()) };
+    static FREE_BLOCKS: RefCell<Vec<Block>> = const { RefCell::new(Vec::new()) };
 }
 
 #[inline(never)]
 fn pair_vec() {
     for _ in 0..PAIRS {
-        if let Some(block) = FREE.with(|free| free.borrow_mut().pop()) {
+        if let Some(block) = FREE_BLOCKS.with(|free| free.borrow_mut().pop()) {
             let block = touch(block);
-            FREE.with(|free| free.borrow_mut().push(block));
+            FREE_BLOCKS.with(|free| free.borrow_mut().push(block));
         }
     }
 }
@@ -117,7 +117,7 @@ fn layer(cpus: Cpus) -> Layer<Block> {
 fn main() {
     let rounds = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(21);
     let (chosen, claimed) = (layer(Cpus::os()), layer(Cpus::os().claimed()));
-    FREE.with(|free| Blocks.fill(&Operation::new(), 0, 64, |block| free.borrow_mut().push(block)));
+    FREE_BLOCKS.with(|free| Blocks.fill(&Operation::new(), 0, 64, |block| free.borrow_mut().push(block)));
     Blocks.fill(&Operation::new(), 0, 64, put);
     let mut times = [const { Vec::new() }; 4];
     for _ in 0..rounds {

@@ -153,7 +153,7 @@ impl DepotBudget {
 }
 
 #[derive(Debug)]
-pub(crate) struct Full {
+pub(crate) struct FullMagazines {
     /// The magazines, newest first.
     magazines: Blocks,
     len: u32,
@@ -177,7 +177,7 @@ pub(crate) struct Depot {
     limit: u32,
     /// Number of bytes that a magazine represents; 0 if the budget does not count the magazines.
     bytes: u64,
-    pub(crate) full: ForkMutex<Full>,
+    pub(crate) full: ForkMutex<FullMagazines>,
     /// Number of accesses that found the lock held.
     pub(crate) contention: Counter,
     /// 1 if the depot may have unused blocks for magazines, else 0.
@@ -188,7 +188,7 @@ impl Depot {
     /// Creates a depot without blocks, for up to `limit` magazines of `bytes` bytes each.
     pub(crate) fn new(limit: u32, bytes: u64) -> Self {
         let (magazines, spare) = (Blocks::default(), Blocks::default());
-        let full = Full { magazines, len: 0, spare, open: true, min: 0 };
+        let full = FullMagazines { magazines, len: 0, spare, open: true, min: 0 };
         Self {
             exchanges: Counter::new(0),
             len: AtomicU32::new(0),
@@ -207,7 +207,7 @@ impl Depot {
         crate::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
     }
 
-    fn lock(&self, op: &Operation) -> MutexGuard<'_, Full> {
+    fn lock(&self, op: &Operation) -> MutexGuard<'_, FullMagazines> {
         let free = self.full.try_lock();
         tell!(op: if free.is_some() { Step::DepotVisited } else { Step::DepotContended });
         free.unwrap_or_else(|| {
@@ -218,7 +218,7 @@ impl Depot {
 
     /// For debuggers: address of the pointer to the newest magazine's slot.
     pub(crate) fn first(&self) -> usize {
-        self.full.place().addr() + core::mem::offset_of!(Full, magazines)
+        self.full.place().addr() + core::mem::offset_of!(FullMagazines, magazines)
     }
     /// Returns the number of magazines, as a hint.
     pub(crate) fn len(&self) -> u32 {
@@ -232,7 +232,7 @@ impl Depot {
         self.len.store(len, Relaxed);
     }
     /// Counts a moved magazine. The caller must hold the depot's lock.
-    fn exchanged(&self) {
+    fn count_exchange(&self) {
         self.exchanges.set(self.exchanges.get() + 1);
     }
 
@@ -260,13 +260,13 @@ impl Depot {
         full.min = full.min.min(full.len);
         self.publish(full.len);
         tell!(op: self => Step::DepotTaken);
-        self.exchanged();
+        self.count_exchange();
         true
     }
 
     /// Adds a magazine. Returns `false` if the depot is full or closed, if the budget is used up, or if `more` is
     /// needed and supplies no block.
-    #[must_use = "a magazine that was not taken is still the caller's"]
+    #[must_use = "the caller still owns a magazine that was not taken"]
     pub(crate) fn put(
         &self,
         op: &Operation,
@@ -296,7 +296,7 @@ impl Depot {
         full.len += 1;
         self.publish(full.len);
         tell!(op: self => Step::DepotGiven);
-        self.exchanged();
+        self.count_exchange();
         true
     }
 

@@ -57,7 +57,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         self.class == NO_CLASS
     }
     /// Returns `true` if both fast paths are enabled and belong to one table.
-    fn is_beside(&self, other: &Self) -> bool {
+    fn pairs_with(&self, other: &Self) -> bool {
         !self.is_disabled() && self.pcpu == other.pcpu && self.table == other.table
     }
     pub(crate) fn pcpu(&self) -> PcpuPtr {
@@ -127,7 +127,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     /// # Safety
     /// The layer must be alive, as for [`alloc`](Self::alloc).
     #[inline(always)]
-    #[must_use = "a round that was not taken is still the caller's"]
+    #[must_use = "the caller still owns a round that was not taken"]
     pub unsafe fn free(&self, round: R) -> bool {
         // SAFETY: the layer is alive, by this function's contract.
         unsafe { self.free_fast(round) || self.free_claimed(round) }
@@ -137,7 +137,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     /// # Safety
     /// The layer must be alive, as for [`alloc`](Self::alloc).
     #[inline(always)]
-    #[must_use = "a round that was not taken is still the caller's"]
+    #[must_use = "the caller still owns a round that was not taken"]
     pub unsafe fn free_fast(&self, round: R) -> bool {
         self.pcpu.push(self.class, round.into_raw())
     }
@@ -146,7 +146,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     /// # Safety
     /// The layer must be alive, as for [`alloc`](Self::alloc).
     #[inline]
-    #[must_use = "a round that was not taken is still the caller's"]
+    #[must_use = "the caller still owns a round that was not taken"]
     pub unsafe fn free_claimed(&self, round: R) -> bool {
         // SAFETY: the layer is alive, by contract, and keeps its table alive.
         self.table.is_some_and(|table| push(unsafe { table.as_ref() }, self.class, round.into_raw()))
@@ -198,7 +198,7 @@ mod statics {
         /// Pushes an object, like [`FastPath::free_fast`], through the words of [inlined
         /// frees](Words::InlinedFrees).
         #[inline(always)]
-        #[must_use = "a round that was not taken is still the caller's"]
+        #[must_use = "the caller still owns a round that was not taken"]
         pub fn free(self, round: R) -> bool {
             PcpuPtr::of_static(self.words, Words::InlinedFrees).push(self.class(), round.into_raw())
         }
@@ -273,7 +273,7 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
     /// are disabled.
     pub fn of(fast_paths: [FastPath<R, M>; N]) -> Self {
         let Some(first) =
-            fast_paths.first().filter(|first| fast_paths.iter().all(|fast_path| fast_path.is_beside(first)))
+            fast_paths.first().filter(|first| fast_paths.iter().all(|fast_path| fast_path.pairs_with(first)))
         else {
             let FastPath { pcpu, table, class, .. } = FastPath::<R, M>::disabled();
             return Self { pcpu, table, stacks: [Stack::of(class); N], rounds: PhantomData };
@@ -303,7 +303,7 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
     ///
     /// # Panics
     /// Panics if the values of `end` do not increase up to `K`.
-    pub fn spread<const K: usize>(
+    pub fn spread_into<const K: usize>(
         &self,
         end: impl Fn(usize) -> usize,
         place: &mut MaybeUninit<FastPathTable<R, M, K>>,
@@ -372,8 +372,8 @@ mod tests {
             let fast_paths =
                 FastPathTable::of(layers.each_ref().map(|layer| layer.fast_path(Words::Inlined)));
             let mut arranged = MaybeUninit::<FastPathTable<_, _, 4>>::uninit();
-            fast_paths.spread(|i| [1, 3, 4][i], &mut arranged);
-            // SAFETY: `spread` has just initialised the value.
+            fast_paths.spread_into(|i| [1, 3, 4][i], &mut arranged);
+            // SAFETY: `spread_into` has just initialised the value.
             let arranged = unsafe { arranged.assume_init() };
             assert!(!fast_paths.is_disabled() && !arranged.is_disabled());
             for (i, layer) in layers.iter().enumerate() {
@@ -412,10 +412,10 @@ mod tests {
         for layer in layers(&table) {
             let front = layer.fast_path(Words::Inlined);
             assert!(!front.is_disabled() && FastPath::<TestRound>::disabled().is_disabled());
-            let within = front.stack_place().checked_sub((&raw const front).addr()).unwrap();
-            assert!(within + size_of::<u32>() <= size_of_val(&front));
+            let offset = front.stack_place().checked_sub((&raw const front).addr()).unwrap();
+            assert!(offset + size_of::<u32>() <= size_of_val(&front));
             // SAFETY: the offset is inside `front`, which is initialised.
-            let read = unsafe { (&raw const front).byte_add(within).cast::<u32>().read() };
+            let read = unsafe { (&raw const front).byte_add(offset).cast::<u32>().read() };
             assert_eq!(read, front.class().stack);
         }
     }
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn mixing_fast_paths_of_two_tables_disables_all() {
+    fn fast_paths_used_with_two_tables_are_all_disabled() {
         on_cpu(0);
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os()] {
             let (one, other, supplier) = (table(cpus), table(cpus), TestSupplier::new(0, 1));

@@ -11,7 +11,7 @@
 //! The tested code uses the claimed slot. No thread stops inside a section or under a lock. The loom models,
 //! which run the same bodies, and the stepper cover interruptions of sections.
 
-#[allow(dead_code, reason = "what explores it is another program")]
+#[allow(dead_code, reason = "only another program explores the model")]
 #[path = "../../tests/protocol/model.rs"]
 mod model;
 
@@ -42,7 +42,7 @@ std::thread_local! {
 }
 
 /// Waits until the script continues this thread. Threads outside a script do not wait at the gate.
-pub(crate) fn gate() {
+pub(crate) fn wait_at_gate() {
     GATE.with_borrow(|gate| {
         if let Some((said, detected)) = gate {
             // When the script ends, its threads end, even inside an operation.
@@ -57,7 +57,7 @@ pub(crate) fn gate() {
 struct RoundSupplier(Mutex<BTreeSet<usize>>);
 impl Supplier<TestRound> for RoundSupplier {
     fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
-        gate();
+        wait_at_gate();
         let mut rounds = self.0.lock();
         let chosen: Vec<usize> = rounds.iter().copied().take(max).collect();
         chosen.iter().for_each(|round| _ = rounds.remove(round));
@@ -65,7 +65,7 @@ impl Supplier<TestRound> for RoundSupplier {
         chosen.len()
     }
     fn flush(&self, _: &Operation, rounds: impl Iterator<Item = TestRound>) {
-        gate();
+        wait_at_gate();
         let rounds: Vec<usize> = rounds.map(|round| round.0).collect();
         for round in rounds {
             assert!(self.0.lock().insert(round), "round {round} was flushed to the supplier twice");
@@ -90,7 +90,7 @@ impl Code {
         let stock = protocol.reach / protocol.capacity - 2;
         let config = Config::new(protocol.capacity.into(), stock.into(), protocol.depot_limit.into());
         Self {
-            layer: Mutex::new(Some(Self::owner(&table, config))),
+            layer: Mutex::new(Some(Self::new_layer(&table, config))),
             table,
             config,
             supplier: RoundSupplier(Mutex::new((1..=protocol.rounds.into()).collect())),
@@ -98,7 +98,7 @@ impl Code {
             held: protocol.roles.iter().map(|_| Mutex::new(vec![])).collect(),
         }
     }
-    fn owner(table: &Arc<Table<Heap>>, config: Config) -> Arc<Layer<TestRound>> {
+    fn new_layer(table: &Arc<Table<Heap>>, config: Config) -> Arc<Layer<TestRound>> {
         let layer = Layer::new(table, config).unwrap();
         layer.join_sweeps(GROUP);
         Arc::new(layer)
@@ -125,7 +125,7 @@ impl Code {
             Op::Reap => {
                 drop(layer);
                 self.table.sweep(0..self.table.cpus().count(), DrainScope::Idle, |group| group == GROUP);
-                gate();
+                wait_at_gate();
                 self.layer().reap_swept(&self.supplier);
             }
             Op::Close => {
@@ -148,7 +148,7 @@ impl Code {
                 // The objects of the next owner get the next higher numbers.
                 let fresh = self.rounds + 1..=2 * self.rounds;
                 *self.supplier.0.lock() = fresh.collect();
-                *self.layer.lock() = Some(Self::owner(&self.table, self.config));
+                *self.layer.lock() = Some(Self::new_layer(&self.table, self.config));
                 assert_eq!(self.class().index, class, "the number belongs to the next layer");
             }
             // SAFETY: the thread does nothing between the two calls, and in the child no other thread continues.
@@ -167,7 +167,7 @@ impl Code {
     }
 
     /// The code's state, to compare with the model's state.
-    fn look(&self) -> Vec<(String, String)> {
+    fn state_lines(&self) -> Vec<(String, String)> {
         let (layer, class) = (self.layer(), self.class());
         let mut parts = vec![];
         let mut put = |name: String, value: String| parts.push((name, value));
@@ -223,7 +223,7 @@ impl Fork for Process<'_> {
 }
 
 /// The model's state, to compare with the code's state.
-fn look(protocol: &Protocol, s: &State) -> Vec<(String, String)> {
+fn state_lines(protocol: &Protocol, s: &State) -> Vec<(String, String)> {
     let mut parts = vec![];
     let mut put = |name: String, value: String| parts.push((name, value));
     for (cpu, region) in s.regions.iter().enumerate().take(protocol.cpus.into()) {
@@ -239,7 +239,7 @@ fn look(protocol: &Protocol, s: &State) -> Vec<(String, String)> {
         );
     }
     let magazine = |full: &[u8; model::BATCH]| full[..usize::from(protocol.capacity)].to_vec();
-    let depot: Vec<Vec<u8>> = s.depot.upcoming().map(|full| magazine(&full)).collect();
+    let depot: Vec<Vec<u8>> = s.depot.in_take_order().map(|full| magazine(&full)).collect();
     put("depot".to_owned(), format!("{depot:?}"));
     let supplier: BTreeSet<u32> = (0..16).filter(|round| s.supplier >> round & 1 == 1).collect();
     put("supplier".to_owned(), format!("{supplier:?}"));
@@ -273,7 +273,7 @@ fn is_gate(pc: Pc, before: Pc) -> bool {
 
 /// Executes all actions of a thread from one gate to the next, on `cpu`. After a fork, the thread continues
 /// as the child if `child` is set. Drains process the CPUs in ascending order.
-fn up_to_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu: u8, child: bool) -> State {
+fn state_at_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu: u8, child: bool) -> State {
     let me = usize::from(first.thread);
     let mut action = first;
     loop {
@@ -307,7 +307,7 @@ impl Random {
 }
 
 /// Runs one thread of the script, from its first operation to the end of the script.
-fn play(code: &Code, thread: usize, say: Sender<ThreadReport>, detected: Receiver<ThreadCommand>) {
+fn run_thread(code: &Code, thread: usize, say: Sender<ThreadReport>, detected: Receiver<ThreadCommand>) {
     GATE.set(Some((say, detected)));
     let next = || GATE.with_borrow(|gate| gate.as_ref().and_then(|(_, detected)| detected.recv().ok()));
     while let Some((cpu, op, child)) = next() {
@@ -318,14 +318,14 @@ fn play(code: &Code, thread: usize, say: Sender<ThreadReport>, detected: Receive
 }
 
 /// Runs a script of `steps` steps through the model and the code. Returns the first difference and the steps before it.
-fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
+fn difference(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
     let code = Arc::new(Code::new(protocol));
     let (mut state, mut script, mut dice) = (protocol.start(), String::new(), Random(seed * 2 + 1));
     let mut ends = vec![];
     for thread in 0..protocol.roles.len() {
         let ((tell, detected), (say, said)) = (channel(), channel());
         let code = code.clone();
-        ends.push((tell, said, std::thread::spawn(move || play(&code, thread, say, detected))));
+        ends.push((tell, said, std::thread::spawn(move || run_thread(&code, thread, say, detected))));
     }
     let mut step = || {
         let mut actions = vec![];
@@ -351,7 +351,7 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
         };
         script += &format!("thread {me} on CPU {cpu}: {pc:?} {:?}\n", first.act);
         let child = op == Op::Fork && dice.below(2) == 1;
-        state = up_to_the_next_gate(protocol, state, first, cpu, child);
+        state = state_at_the_next_gate(protocol, state, first, cpu, child);
         let _ = ends[me].0.send((cpu.into(), op, child));
         let Ok(over) = ends[me].1.recv() else { panic!("the code panicked after\n{script}") };
         if let Some(fault) = state.fault {
@@ -363,7 +363,7 @@ fn differs(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
                 state.threads[me].pc
             ));
         }
-        let (model, code) = (look(protocol, &state), code.look());
+        let (model, code) = (state_lines(protocol, &state), code.state_lines());
         let other = model.iter().zip(&code).find(|(model, code)| model != code);
         other.map(|((part, model), (_, code))| {
             format!("{part}: the model has {model}, but the code has {code}")
@@ -426,20 +426,20 @@ const STEPS: usize = if cfg!(miri) { 20 } else { 300 };
 
 #[test]
 fn layer_agrees_with_its_model() {
-    let mut ran = 0;
+    let mut scripts = 0;
     for sizes in SIZES {
         // Miri reports threads that the child does not have as leaks.
         for roles in ROLES.into_iter().filter(|roles| !cfg!(miri) || !roles.contains(&Role::Forker)) {
             for seed in 0..SCRIPTS {
                 let protocol = protocol(sizes, roles, None);
-                if let Some(difference) = differs(&protocol, seed, STEPS) {
+                if let Some(difference) = difference(&protocol, seed, STEPS) {
                     panic!("{sizes:?} {roles:?} seed {seed}: {difference}");
                 }
-                ran += 1;
+                scripts += 1;
             }
         }
     }
-    println!("IN STEP | {ran} scripts | {STEPS} steps each");
+    println!("IN STEP | {scripts} scripts | {STEPS} steps each");
 }
 
 /// The scripts reach the states in which a wrong model differs from the code.
@@ -463,7 +463,7 @@ fn layer_differs_from_a_wrong_model() {
     for bug in bugs {
         let mut kinds =
             SIZES.iter().flat_map(|sizes| ROLES.iter().map(move |roles| protocol(*sizes, roles, Some(bug))));
-        let detected = kinds.any(|wrong| (0..SCRIPTS).any(|seed| differs(&wrong, seed, STEPS).is_some()));
+        let detected = kinds.any(|wrong| (0..SCRIPTS).any(|seed| difference(&wrong, seed, STEPS).is_some()));
         assert!(detected, "the comparison must detect {bug:?}");
     }
 }

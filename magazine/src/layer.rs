@@ -175,7 +175,7 @@ pub fn yield_every(n: u32) {
 }
 fn inject_yield() {
     #[cfg(all(test, not(any(loom, shuttle))))]
-    crate::in_step::gate();
+    crate::in_step::wait_at_gate();
     #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
     if let n @ 1.. = INJECTED_YIELDS.get() {
         static MISSES: Counter = Counter::new(0);
@@ -338,7 +338,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Returns the class of the node to which an object belongs. Returns `None` if the object's node has no
     /// CPUs.
     #[inline(always)]
-    fn home_of(&self, supplier: &impl Supplier<R>, round: R) -> Option<&NodeClass<R, M>> {
+    fn home_class(&self, supplier: &impl Supplier<R>, round: R) -> Option<&NodeClass<R, M>> {
         if self.nodes.len() == 1 {
             return self.nodes.first();
         }
@@ -387,7 +387,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline(never)]
     pub fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         // Without a retry after the registration, each new thread would fetch another magazine for its CPU.
-        if rseq::joins()
+        if rseq::register_if_unregistered()
             // SAFETY: this layer is alive.
             && let Some(round) = unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
         {
@@ -441,7 +441,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline]
     pub fn free(&self, supplier: &impl Supplier<R>, round: R) {
         // SAFETY: this layer is alive.
-        if !self.home_of(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
+        if !self.home_class(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
             self.free_new(supplier, round);
         }
     }
@@ -449,7 +449,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline]
     pub fn free_in(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
         // SAFETY: this layer is alive.
-        if !self.home_of(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
+        if !self.home_class(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
             self.free_slow(op, supplier, round);
         }
     }
@@ -596,7 +596,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn flush_all(&self, supplier: &impl Supplier<R>) {
         self.flush_all_in(&self.operation(OperationKind::Reclaim), supplier);
     }
-    fn empty_depots(&self, op: &Operation, supplier: &impl Supplier<R>) {
+    fn flush_depots(&self, op: &Operation, supplier: &impl Supplier<R>) {
         for node in &self.nodes {
             self.flush_depot(op, supplier, node, u32::MAX);
         }
@@ -647,7 +647,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             let surplus = node.depot.surplus(op);
             rounds += self.flush_depot(op, supplier, node, surplus);
         }
-        if let Some(reach) = self.tuning.interval(&self.config) {
+        if let Some(reach) = self.tuning.end_interval(&self.config) {
             tell!(op: Step::Resized { places: reach });
             self.change_limits();
         }
@@ -664,7 +664,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         stats.capacity = self.config.capacity.into();
         for node in &self.nodes {
             let (mut ops, mut held) = (0, 0);
-            for region in self.table.used(0..self.cpus().count()) {
+            for region in self.table.used_regions(0..self.cpus().count()) {
                 let (served, len) = region.served(node.class());
                 ops += served;
                 // Objects that a drain has taken but not begun to flush are still on the stack.
@@ -710,7 +710,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Flushes like `flush_all`, inside an operation that found no memory elsewhere.
     pub fn flush_all_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_in(op, supplier, 0..self.cpus().count(), DrainScope::All);
-        self.empty_depots(op, supplier);
+        self.flush_depots(op, supplier);
     }
 
     /// Closes stacks and depots. After a [`flush_all`](Self::flush_all), all frees reach the supplier.
@@ -764,8 +764,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.classes().for_each(|class| self.table.join_sweeps(class, group));
     }
 
-    /// Flushes to the supplier the objects that a [sweep](Table::sweep) took from this layer, as the second
-    /// half of a [drain](Self::drain). Returns the number of objects.
+    /// Does the second half of a [drain](Self::drain): flushes the objects that a [sweep](Table::sweep) took from
+    /// this layer to the supplier. Returns the number of objects.
     pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
         let (mut rounds, mut panics) = (0, FirstPanic::default());
         for class in self.classes() {
@@ -779,7 +779,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Completes a [flush](Self::flush_all_in) after a [sweep](Table::sweep) of all stacks.
     pub fn flush_swept(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_swept(op, supplier);
-        self.empty_depots(op, supplier);
+        self.flush_depots(op, supplier);
     }
 
     /// Completes a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the number of

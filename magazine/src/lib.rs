@@ -154,7 +154,7 @@ pub use {
     view::{CpuView, DepotView, LayerView, MagazineView},
 };
 
-pub use table::{Table, TooSmall};
+pub use table::{BadTableMemory, Table};
 pub use tracepoints::Operation;
 
 /// Runs the README's example.

@@ -65,7 +65,7 @@ mod tests {
 
     /// `Mutex::new` creates a lock without a rank, for users, tests and models only.
     #[test]
-    #[cfg_attr(miri, ignore = "reads all sources: minutes, of nothing that is unsafe")]
+    #[cfg_attr(miri, ignore = "takes minutes to read all sources, and runs no unsafe code")]
     fn each_lock_has_a_rank() {
         let mut folders: Vec<_> =
             ["magazine", "buddy", "slab"].map(|krate| format!("../{krate}/src").into()).into();
@@ -85,10 +85,10 @@ mod tests {
                 files += 1;
                 let text = std::fs::read_to_string(&path).unwrap();
                 let shipped = text.split("\nmod tests {").next().unwrap();
-                let unranked =
+                let unranked_locks =
                     |line: &&str| line.contains("Mutex::new(") && !line.contains("ForkMutex::new(");
                 found.extend(
-                    shipped.lines().filter(unranked).map(|line| format!("{}: {line}", path.display())),
+                    shipped.lines().filter(unranked_locks).map(|line| format!("{}: {line}", path.display())),
                 );
             }
         }

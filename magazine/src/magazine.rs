@@ -55,7 +55,7 @@ impl Magazine {
     }
     /// Calls `fill`, which writes `len` objects, and sets the length to `len` if `fill` returns `true`. If
     /// `fill` returns `false`, the magazine stays empty.
-    #[allow(dead_code, reason = "for restartable sequences, which are not in every build")]
+    #[allow(dead_code, reason = "only builds with restartable sequences use it")]
     #[inline]
     pub(crate) fn fill_with(&mut self, len: u32, fill: impl FnOnce(*mut NonNull<u8>) -> bool) -> bool {
         debug_assert!(self.is_empty() && len <= u32::from(MAX_CAPACITY));

@@ -5,7 +5,7 @@
 //! worth of operations (I2). Alternating allocations and frees, at any fill level, never access the depot
 //! twice (I3). A CPU detects an empty depot without locking it (I4). No object is lost (I5).
 
-use crate::region::LEN;
+use crate::region::LEN_MASK;
 use crate::shadow::{self, Setup, Step, TestSupplier};
 use crate::test_round::TestRound;
 use crate::{Config, Cpus, Layer, Operation, Path, Paths, Supplier, on_cpu};
@@ -48,7 +48,7 @@ proptest! {
 
     /// I2: at least `capacity` operations of a CPU separate two accesses of the shared depot.
     #[test]
-    fn a_magazine_of_operations_separates_two_depot_visits(
+    fn depot_is_visited_at_most_once_per_magazine_of_operations(
         capacity in 1..8u16, seq in prop::collection::vec(any::<bool>(), 50..400),
     ) {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, 0, 1000);
@@ -100,7 +100,7 @@ proptest! {
         let s = layer.stats();
         prop_assert_eq!(s.depot_exchanges, warm.depot_exchanges);
         prop_assert_eq!((s.fills, s.flushes), (warm.fills, warm.flushes));
-        prop_assert_eq!(s.paths.cpu - warm.paths.cpu, 200, "all of them by the CPU's own stack");
+        prop_assert_eq!(s.paths.cpu - warm.paths.cpu, 200, "the CPU's own stack must serve all operations");
     }
 }
 
@@ -158,18 +158,18 @@ fn reap_returns_only_magazines_unused_for_an_interval() {
     assert_eq!(full, 36, "40 rounds, 4 of them on the CPU's stack");
     assert_eq!(layer.reap(&supplier), 0, "the first interval began with an empty depot");
     // The workload steadily needs 10 objects.
-    let steady = || {
+    let run_steady_load = || {
         let held: Vec<TestRound> = (0..10).map(|_| layer.alloc(&supplier).unwrap()).collect();
         held.iter().for_each(|b| layer.free(&supplier, *b));
     };
-    steady();
+    run_steady_load();
     let before = layer.stats().in_depot;
     let reaped = layer.reap(&supplier);
     assert_eq!(layer.stats().in_depot + reaped, before, "the layer no longer holds the reaped rounds");
     assert!((28..=32).contains(&reaped), "all rounds except those in steady use are reaped: {reaped}");
     let flushes = layer.stats().flushes;
     for _ in 0..5 {
-        steady();
+        run_steady_load();
         layer.reap(&supplier);
     }
     let s = layer.stats();
@@ -209,7 +209,7 @@ fn layer_keeps_no_more_rounds_than_it_has_served() {
         assert!(kept < served, "{kept} rounds after {served} allocations");
         most = most.max(kept);
     }
-    assert!(most > 55, "{most}: after that, whole magazines are filled");
+    assert!(most > 55, "the layer must fill whole magazines at the end, but kept at most {most} rounds");
 }
 
 /// Each shortage of memory halves a stack's limit, down to two magazines. An interval without a shortage
@@ -221,7 +221,7 @@ fn stack_limits_shrink_under_memory_pressure_and_recover() {
     let (layer, supplier) = (layer(cpus, 2, 6, 100), TestSupplier::new(100, 1));
     let most = || {
         layer.flush_all(&supplier);
-        batch(&layer, &supplier, 40);
+        alloc_and_free_batch(&layer, &supplier, 40);
         layer.stats().in_magazines
     };
     assert_eq!(most(), 16);
@@ -230,11 +230,11 @@ fn stack_limits_shrink_under_memory_pressure_and_recover() {
         most()
     });
     assert_eq!(shrunk, [8, 4, 4]);
-    let recovered = [(); 4].map(|()| {
+    let recovered_limits = [(); 4].map(|()| {
         layer.reap(&supplier);
         most()
     });
-    assert_eq!(recovered, [4, 8, 16, 16], "memory was short in the first interval");
+    assert_eq!(recovered_limits, [4, 8, 16, 16], "only the first interval was short of memory");
 }
 
 /// Objects on a stack above its new limit stay usable, and leave at the next drain.
@@ -243,10 +243,10 @@ fn stack_above_its_limit_still_serves() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 2, 10);
     on_cpu(0);
     let supplier = TestSupplier::new(40, 1);
-    batch(&layer, &supplier, 8);
+    alloc_and_free_batch(&layer, &supplier, 8);
     layer.shrink();
     let before = layer.stats();
-    batch(&layer, &supplier, 8);
+    alloc_and_free_batch(&layer, &supplier, 8);
     let s = layer.stats();
     assert_eq!((s.paths.cpu - before.paths.cpu, s.in_magazines), (16, 8));
 }
@@ -256,8 +256,8 @@ fn stack_above_its_limit_still_serves() {
 #[test]
 fn concurrent_threads_lose_no_round() {
     use crate::sync::Mutex;
-    struct Locked(Mutex<Vec<usize>>);
-    impl Supplier<TestRound> for Locked {
+    struct LockedSupplier(Mutex<Vec<usize>>);
+    impl Supplier<TestRound> for LockedSupplier {
         fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
             op.did(Path::Slab);
             let mut free = self.0.lock();
@@ -272,7 +272,7 @@ fn concurrent_threads_lose_no_round() {
     }
     let cpus = Cpus::simulated(2, 1).unwrap();
     let layer = layer(cpus, 3, 2, 4);
-    let supplier = Locked(Mutex::new((1..=200).collect()));
+    let supplier = LockedSupplier(Mutex::new((1..=200).collect()));
     let done: u64 = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..4u32)
             .map(|t| {
@@ -320,10 +320,10 @@ fn thread_moved_between_nodes_mixes_no_rounds() {
         crate::Script { cpu: 0, at, then: 1, aborted: false }.install();
         let check = |behind: &str| {
             for (node, class) in (0..).zip(layer.nodes.iter().map(|node| node.class())) {
-                for region in layer.table.used(0..2) {
-                    for i in 1..=(region.head(class) & LEN) as u32 {
+                for region in layer.table.used_regions(0..2) {
+                    for i in 1..=(region.head(class) & LEN_MASK) as u32 {
                         let round = region.round(class, i).unwrap().addr().get() as u32;
-                        assert_eq!(round % 2, node, "moved before read {at}: round {round} after {behind}");
+                        assert_eq!(round % 2, node, "moved before read {at}, {behind}: stray round {round}");
                     }
                 }
             }
@@ -340,7 +340,7 @@ fn thread_moved_between_nodes_mixes_no_rounds() {
 }
 
 /// Allocates `n` objects and frees them, on the current CPU.
-fn batch(layer: &Layer<TestRound>, supplier: &TestSupplier, n: usize) {
+fn alloc_and_free_batch(layer: &Layer<TestRound>, supplier: &TestSupplier, n: usize) {
     let held: Vec<TestRound> = (0..n).map(|_| layer.alloc(supplier).unwrap()).collect();
     held.iter().for_each(|b| layer.free(supplier, *b));
 }
@@ -351,16 +351,16 @@ fn batch_that_fits_the_stack_stays_on_its_cpu() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 4, 100);
     on_cpu(0);
     let supplier = TestSupplier::new(60, 1);
-    (0..3).for_each(|_| batch(&layer, &supplier, 12));
+    (0..3).for_each(|_| alloc_and_free_batch(&layer, &supplier, 12));
     let warm = layer.stats();
     assert_eq!((warm.in_magazines, warm.in_depot), (12, 0));
-    (0..20).for_each(|_| batch(&layer, &supplier, 12));
+    (0..20).for_each(|_| alloc_and_free_batch(&layer, &supplier, 12));
     let s = layer.stats();
     assert_eq!((s.depot_exchanges, s.fills, s.magazines), (0, warm.fills, 6));
 
-    (0..3).for_each(|_| batch(&layer, &supplier, 42));
+    (0..3).for_each(|_| alloc_and_free_batch(&layer, &supplier, 42));
     let warm = layer.stats();
-    (0..10).for_each(|_| batch(&layer, &supplier, 42));
+    (0..10).for_each(|_| alloc_and_free_batch(&layer, &supplier, 42));
     let s = layer.stats();
     // 15 full magazines leave the CPU and return.
     assert_eq!((s.depot_exchanges - warm.depot_exchanges, s.fills - warm.fills), (10 * 30, 0));
@@ -408,7 +408,7 @@ fn statistics_count_rounds_by_place() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 1, 100);
     on_cpu(0);
     let supplier = TestSupplier::new(40, 1);
-    batch(&layer, &supplier, 20);
+    alloc_and_free_batch(&layer, &supplier, 20);
     let s = layer.stats();
     assert_eq!((s.in_magazines, s.in_depot, s.magazines, s.depot_exchanges), (6, 14, 10, 7));
     assert_eq!((s.fills, s.flushes, s.capacity), (10, 0, 2));

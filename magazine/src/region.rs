@@ -20,7 +20,7 @@
 //!   has no other test for an empty stack.
 //! * A push misses if its object is already on top, because the object was freed twice. The slow path can
 //!   detect the double free.
-//! * Drains use `seen` and the notes (`taken`, `served`, `backed`, `going`).
+//! * Drains use `seen` and the notes (`taken`, `served`, `backed`, `unwritable_pages`).
 //!
 //! A stack is contiguous: a section reaches all its data from one address, and the head shares a cache line
 //! with the lowest objects. With heads in a separate array, an allocation and free took 10 % longer.
@@ -44,15 +44,15 @@ use core::ptr::NonNull;
 pub(crate) use layout::*;
 
 /// Mask of the stack's length, the low 16 bits of a head word.
-pub(crate) const LEN: u64 = 0xffff;
+pub(crate) const LEN_MASK: u64 = 0xffff;
 /// Amount by which a head word grows per operation; the operation count is above the length.
-pub(crate) const OP: u64 = 1 << 16;
+pub(crate) const OP_STEP: u64 = 1 << 16;
 /// Mask of the limit in the limit word. The upper half of the limit word is `quiet`.
-const LIMITED: u32 = 0xffff;
+const LIMIT_MASK: u32 = 0xffff;
 /// Flag in a class's `served` word: a drain is moving the head's count to `served` and clearing the head.
-const MOVING: u64 = 1;
+const MOVING_FLAG: u64 = 1;
 /// Amount by which a `served` word grows per operation; the operation count is above the flag.
-const SERVED: u64 = 2;
+const SERVED_STEP: u64 = 2;
 pub(crate) const ROUND: usize = size_of::<*mut u8>();
 
 /// Maximum size of a region's address range, in bytes.
@@ -158,10 +158,10 @@ impl Region<'_> {
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class, commit: Commit) -> Option<NonNull<u8>> {
         let head = self.head(class);
-        let round = self.round(class, (head & LEN) as u32)?;
+        let round = self.round(class, (head & LEN_MASK) as u32)?;
         // One store commits the length and the count together.
         if commit == Commit::Done {
-            self.set_head(class, head.wrapping_add(OP) - 1);
+            self.set_head(class, head.wrapping_add(OP_STEP) - 1);
             tell!(self => "pops {}", crate::sync::story::name(round));
         }
         Some(round)
@@ -172,14 +172,14 @@ impl Region<'_> {
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>, commit: Commit) -> bool {
         let head = self.head(class);
-        let (len, cap) = ((head & LEN) as u32, self.cap(class));
+        let (len, cap) = ((head & LEN_MASK) as u32, self.cap(class));
         if len >= cap || self.round(class, len) == Some(round) {
             return false;
         }
         // No reader sees the stored object before the stack's length grows.
         self.set_round(class, len + 1, round);
         if commit == Commit::Done {
-            self.set_head(class, head.wrapping_add(OP) + 1);
+            self.set_head(class, head.wrapping_add(OP_STEP) + 1);
             tell!(self => "pushes {}", crate::sync::story::name(round));
         }
         true
@@ -192,12 +192,12 @@ impl Region<'_> {
     /// is aborted afterwards.
     pub(crate) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>], commit: Commit) -> bool {
         let head = self.head(class);
-        let (len, cap) = ((head & LEN) as u32, self.cap(class));
+        let (len, cap) = ((head & LEN_MASK) as u32, self.cap(class));
         let need = len + rounds.len() as u32;
         if need > cap {
             // Acquire: pairs with the Release in `open`, which makes a drained stack usable again.
             let limit = self.limit_word(class).load(Acquire);
-            let limit = limit & LIMITED;
+            let limit = limit & LIMIT_MASK;
             let cap = (2 * cap).max(need).min(limit);
             let end = class.end(cap);
             if need > cap || end > self.committed() {
@@ -219,7 +219,7 @@ impl Region<'_> {
     /// Pops the `n` newest objects, or none.
     pub(crate) fn pop_batch(&self, class: Class, n: u32, into: &mut Magazine, commit: Commit) -> bool {
         let head = self.head(class);
-        let Some(rest) = ((head & LEN) as u32).checked_sub(n) else { return false };
+        let Some(rest) = ((head & LEN_MASK) as u32).checked_sub(n) else { return false };
         let mut batch = Magazine::new();
         for i in 1..=n {
             let Some(round) = self.round(class, rest + i) else { return false };
@@ -239,13 +239,13 @@ impl Region<'_> {
     /// belong to the drain with the number `drain`.
     pub(crate) fn take(&self, class: Class, drain: u64) {
         let head = self.head(class);
-        let len = head & LEN;
+        let len = head & LEN_MASK;
         if len > 0 {
             debug_assert_eq!(self.taken_rounds(class), 0, "no thread pushes to a closed stack");
             // Relaxed: the drain of that number reads its own store. Other threads use the stored value only
             // as a count.
-            self.taken_word(class).store((drain * OP) | len, Relaxed);
-            self.set_head(class, head & !LEN);
+            self.taken_word(class).store((drain * OP_STEP) | len, Relaxed);
+            self.set_head(class, head & !LEN_MASK);
             tell!(self => "takes a stack of {len}");
         }
         self.close(class);
@@ -268,7 +268,7 @@ impl Region<'_> {
             // Release: pairs with the Acquire in `push_batch`, which overwrites places that a drain has read.
             self.limit_word(class).store(limit, Release);
         }
-        tell!(self => "opens a stack for {limit}");
+        tell!(self => "opens a stack with the limit word {limit:#x}");
     }
     /// Returns `true` if the class is open. The result is exact if the caller holds the lock of drains.
     pub(crate) fn is_open(&self, class: Class) -> bool {
@@ -277,7 +277,7 @@ impl Region<'_> {
     /// Returns the limit of places. The result is exact if the caller holds the lock of drains.
     pub(crate) fn limit(&self, class: Class) -> u32 {
         // Relaxed: the lock of drains orders the limit, which is a hint for other threads.
-        self.limit_word(class).load(Relaxed) & LIMITED
+        self.limit_word(class).load(Relaxed) & LIMIT_MASK
     }
     /// Returns `quiet`, as the [module](self) defines it. The result is exact if the caller holds the lock of drains.
     #[cfg(all(test, not(any(loom, shuttle))))]
@@ -286,7 +286,7 @@ impl Region<'_> {
         self.limit_word(class).load(Relaxed) >> 16
     }
     /// Gives the objects that a drain took and will never flush back to the stack.
-    pub(crate) fn untake(&self, class: Class) {
+    pub(crate) fn return_taken_rounds(&self, class: Class) {
         let taken = self.taken_rounds(class);
         if taken > 0 {
             self.set_head(class, self.head(class) | u64::from(taken));
@@ -298,8 +298,8 @@ impl Region<'_> {
     pub(crate) fn hand_over(&self, class: Class, from: u64, to: u64) {
         // Relaxed: the lock of drains orders the note with later readers.
         let taken = self.taken_word(class).load(Relaxed);
-        if taken / OP == from {
-            self.taken_word(class).store((to * OP) | taken & LEN, Relaxed);
+        if taken / OP_STEP == from {
+            self.taken_word(class).store((to * OP_STEP) | taken & LEN_MASK, Relaxed);
         }
     }
     /// Returns the pages of stacks that may be backed by memory. The caller must hold the lock of drains.
@@ -314,39 +314,39 @@ impl Region<'_> {
     }
     /// Returns the pages that no operation can write until the current decommit ends. The caller must hold
     /// the lock of drains.
-    pub(crate) fn going(&self) -> Pages {
+    pub(crate) fn unwritable_pages(&self) -> Pages {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
-        self.going_cell().with(|p| unsafe { *p })
+        self.unwritable_pages_cell().with(|p| unsafe { *p })
     }
     /// Sets the pages that no operation can write until the decommit ends. The caller must hold the lock of
     /// drains.
     pub(crate) fn mark_pages_unwritable(&self, pages: &Pages) {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
-        self.going_cell().with_mut(|p| unsafe { *p = *pages });
+        self.unwritable_pages_cell().with_mut(|p| unsafe { *p = *pages });
     }
-    /// Returns the head of the class at the last call of [`see`](Self::see). The caller must hold the lock of drains.
-    pub(crate) fn head_at_see(&self, class: Class) -> u64 {
+    /// Returns the head that [`record_head`](Self::record_head) recorded last. The caller must hold the lock of drains.
+    pub(crate) fn recorded_head(&self, class: Class) -> u64 {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.seen_cell(class).with(|p| unsafe { *p })
     }
     /// Notes the current head of the class. The caller must hold the lock of drains.
-    pub(crate) fn see(&self, class: Class) {
+    pub(crate) fn record_head(&self, class: Class) {
         let head = self.head(class);
         // The memory of a stack that was never written may be uncommitted.
-        if self.head_at_see(class) != head {
-            self.set_seen(class, head);
+        if self.recorded_head(class) != head {
+            self.set_recorded_head(class, head);
         }
     }
-    fn set_seen(&self, class: Class, head: u64) {
+    fn set_recorded_head(&self, class: Class, head: u64) {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.seen_cell(class).with_mut(|p| unsafe { *p = head });
     }
     /// Resets the class for another owner of the class number.
     pub(crate) fn reset(&self, class: Class) {
-        self.set_aside(class);
+        self.move_operation_count(class);
         // The memory of a stack that was never written may be uncommitted.
-        if self.head_at_see(class) != 0 {
-            self.set_seen(class, 0);
+        if self.recorded_head(class) != 0 {
+            self.set_recorded_head(class, 0);
         }
         // Relaxed: the class of any concurrent reader has been retired.
         if self.served_word(class).load(Relaxed) != 0 {
@@ -355,32 +355,32 @@ impl Region<'_> {
         self.clear_taken_note(class);
     }
     /// Moves the operation count of an empty stack out of the stack's page, so that the page can be decommitted.
-    pub(crate) fn set_aside(&self, class: Class) {
+    pub(crate) fn move_operation_count(&self, class: Class) {
         let head = self.head(class);
         if head != 0 {
-            debug_assert_eq!(head & LEN, 0, "a stack that holds rounds is not idle");
+            debug_assert_eq!(head & LEN_MASK, 0, "a stack that holds rounds is not idle");
             // Relaxed: this thread holds the lock of drains, and no other thread writes the word.
             let served = self.served_word(class).load(Relaxed);
-            self.served_word(class).store(served | MOVING, Relaxed);
+            self.served_word(class).store(served | MOVING_FLAG, Relaxed);
             self.writable(1);
-            // Release: pairs with the Acquire of the head in `served`, which then sees `MOVING`.
+            // Release: pairs with the Acquire of the head in `served`, which then sees `MOVING_FLAG`.
             self.head_word(class).store(0, Release);
             // Release: pairs with the first Acquire in `served`, which then sees the cleared head.
-            self.served_word(class).store(served + head / OP * SERVED, Release);
-            self.set_seen(class, 0);
+            self.served_word(class).store(served + head / OP_STEP * SERVED_STEP, Release);
+            self.set_recorded_head(class, 0);
         }
     }
     /// Returns the number of pops and pushes that the class has served, and the number of objects on its
     /// stack. The two counts are one snapshot, and any thread may take the snapshot.
     pub(crate) fn served(&self, class: Class) -> (u64, u64) {
         loop {
-            // Acquire: pairs with the second Release in `set_aside`.
+            // Acquire: pairs with the second Release in `move_operation_count`.
             let served = self.served_word(class).load(Acquire);
-            // Acquire: pairs with the first Release in `set_aside`.
+            // Acquire: pairs with the first Release in `move_operation_count`.
             let head = self.head_word(class).load(Acquire);
             // Relaxed: the preceding Acquire load orders this load.
-            if served & MOVING == 0 && self.served_word(class).load(Relaxed) == served {
-                return (served / SERVED + head / OP, head & LEN);
+            if served & MOVING_FLAG == 0 && self.served_word(class).load(Relaxed) == served {
+                return (served / SERVED_STEP + head / OP_STEP, head & LEN_MASK);
             }
             crate::sync::relax();
         }
@@ -389,14 +389,14 @@ impl Region<'_> {
     pub(crate) fn taken_rounds(&self, class: Class) -> u32 {
         // Relaxed: other callers use the value only as a count, and the drain that stored the value sees its
         // own store.
-        (self.taken_word(class).load(Relaxed) & LEN) as u32
+        (self.taken_word(class).load(Relaxed) & LEN_MASK) as u32
     }
     /// Returns the number of taken objects if drain `drain` took them, else 0. Only drain `drain` may call
     /// `taken_by`.
     pub(crate) fn taken_by(&self, class: Class, drain: u64) -> u32 {
         // Relaxed: drain `drain` reads its own store, and any other value counts as 0.
         let taken = self.taken_word(class).load(Relaxed);
-        if taken / OP == drain { (taken & LEN) as u32 } else { 0 }
+        if taken / OP_STEP == drain { (taken & LEN_MASK) as u32 } else { 0 }
     }
     /// Clears the note of taken objects, because a drain is flushing them or they are lost.
     pub(crate) fn clear_taken_note(&self, class: Class) {

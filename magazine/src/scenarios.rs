@@ -48,7 +48,7 @@ crate::sync::scenarios! {
 
     // ---- The contract of a section
     section_contract_under_migration {
-        loom("R1 R3: alloc and free, moved and aborted", both_mechanisms(TWO, [5800, 6900], moves(9)), models::contract);
+        loom("R1 R3: alloc and free while threads migrate and sections abort", both_mechanisms(TWO, [5800, 6900], moves(9)), models::contract);
         rseq("section not armed", "R1", RACE);
         rseq("an operation is counted before its commit", "R3", "the counts are exact");
         claimed("a CPU's region is used without a claim", "R1", RACE);
@@ -64,7 +64,7 @@ crate::sync::scenarios! {
         bug("a stack grows beyond its limit", "M2", "no more places than its maximum");
     }
     m2_a_stack_overflows {
-        loom("M2: two threads of a CPU whose stack is full", both_mechanisms(THREE, [4700, 4700], moves(6)), models::overflow);
+        loom("M2: two threads push to the full stack of a CPU", both_mechanisms(THREE, [4700, 4700], moves(6)), models::overflow);
         rseq("the CPU number is read before the restartable section", "M2", RACE);
         rseq("the stack length is read before the restartable section", "M2", ROUND_IN_ONE_PLACE);
         claimed("a push overflows the stack", "M2", "a stack holds no more than it has places");
@@ -73,7 +73,7 @@ crate::sync::scenarios! {
         claimed("an operation does not release its claim", "M2", "is still claimed");
     }
     m3_two_threads_of_one_cpu {
-        loom("M3: two threads of one CPU", both_mechanisms(THREE, [330, 160], Scripts { reads: 4, cpus: 1 }), models::same_cpu);
+        loom("M3: two threads share a CPU", both_mechanisms(THREE, [330, 160], Scripts { reads: 4, cpus: 1 }), models::same_cpu);
         rseq("section not armed", "M3", RACE);
         rseq("a batch push commits before writing its rounds", "R1", ROUND_IN_ONE_PLACE);
         claimed("a CPU's region is used without a claim", "M3", RACE);
@@ -85,7 +85,7 @@ crate::sync::scenarios! {
         bug("an operation uses two classes", "M4", "each operation has one level");
     }
     m4_nothing_to_fill_from {
-        loom("M4: nothing to fill from", both_mechanisms(THREE, [38, 5], stays()), models::nothing_to_fill_from);
+        loom("M4: the supplier has no rounds for a fill", both_mechanisms(THREE, [38, 5], stays()), models::nothing_to_fill_from);
     }
 
     // ---- Drains
@@ -130,51 +130,51 @@ crate::sync::scenarios! {
         loom("H1: drain while a magazine is filled", both_mechanisms(TWO, [1700, 8700], moves(4)), models::drain_filling);
     }
     h1_reap_of_a_cpu_that_wakes_up {
-        loom("H1 T1: reap of a CPU that wakes up", both_mechanisms(THREE, [690, 1000], stays()), models::reap_waking);
+        loom("H1 T1: reap while an idle CPU becomes busy", both_mechanisms(THREE, [690, 1000], stays()), models::reap_waking);
         bug("a drain issues no fence", "H1 T1", RACE);
         bug("reap does nothing", "H1", "a reap leaves no rounds");
         bug("a reap takes busy stacks", "H1", "a round that was just freed is not idle");
     }
     h2_drain_against_two_cpus {
-        loom("H2 T1: drain of two CPUs that are used", both_mechanisms(TWO, [5500, 10000], stays()), models::drain_and_two);
-        rseq("a drain of several CPUs fences one", "H2 T1", RACE);
+        loom("H2 T1: drain of two busy CPUs", both_mechanisms(TWO, [5500, 10000], stays()), models::drain_and_two);
+        rseq("a drain of several CPUs fences only one", "H2 T1", RACE);
     }
     h2_drain_against_two_threads_of_one_cpu {
         loom("H2 M3 T1: drain of a CPU with two threads", both_mechanisms(TWO, [4300, 10000], stays()), models::drain_and_two_of_one);
     }
     h3_two_drains_at_once {
-        loom("H3 T1: two drains at once", both_mechanisms(TWO, [3600, 5200], stays()), models::two_drains);
+        loom("H3 T1: two concurrent drains", both_mechanisms(TWO, [3600, 5200], stays()), models::two_drains);
         bug("a drain does not take the drain lock", "H3", RACE);
     }
     h3_a_drain_meets_another_one {
-        loom("H3 T1: a drain meets one that gives rounds away", both_mechanisms(TWO, [1100, 2100], stays()), models::drain_meets_drain);
+        loom("H3 T1: a drain starts while another drain flushes rounds", both_mechanisms(TWO, [1100, 2100], stays()), models::drain_meets_drain);
         bug("a stack grows beyond its limit", "H3 T1", RACE);
         bug("a stack opens while another drain holds it", "H3 T1", RACE);
         bug("a drain flushes the rounds of another drain", "H3", ROUND_IN_ONE_PLACE);
     }
     h3_a_stack_is_opened_for_another_thread {
-        loom("H3: a stack is opened for another thread", both_mechanisms(TWO, [2400, 10000], stays()), models::opened_for_another);
+        loom("H3: a drain opens a stack that another thread needs", both_mechanisms(TWO, [2400, 10000], stays()), models::opened_for_another);
     }
     h4_a_cpu_beyond_the_table {
-        loom("H4: a CPU beyond the table", both_mechanisms(THREE, [220, 460], Scripts { reads: 4, cpus: 3 }), models::beyond_the_table);
+        loom("H4: a thread runs on a CPU beyond the table", both_mechanisms(THREE, [220, 460], Scripts { reads: 4, cpus: 3 }), models::beyond_the_table);
         bug("a CPU beyond the table has a node", "H4", "index out of bounds: the len is 2 but the index is 2");
         bug("a CPU beyond the table has a region", "H4", "the empty region stays empty");
     }
     h4_a_thread_without_a_region_beside_a_drain {
-        loom("H4: a thread without a region beside a drain", both_mechanisms(THREE, [9800, 28000], stays()), models::drain_and_no_region);
+        loom("H4: a thread without a region runs during a drain", both_mechanisms(THREE, [9800, 28000], stays()), models::drain_and_no_region);
     }
     h5_a_layer_is_closed_beside_a_first_free {
-        loom("H5: closed beside a first free", both_mechanisms(THREE, [310, 910], stays()), models::closed_during_a_first_free);
+        loom("H5: a layer is closed during the first free", both_mechanisms(THREE, [310, 910], stays()), models::closed_during_a_first_free);
         bug("a stack is opened during a drain", "H5", "a closed layer holds no rounds");
     }
     h5_a_layer_is_closed_beside_frees {
-        loom("H5: a layer is closed and flushed beside frees", both_mechanisms(TWO, [1600, 20000], stays()), models::close_and_flush);
+        loom("H5: a layer is closed and flushed during frees", both_mechanisms(TWO, [1600, 20000], stays()), models::close_and_flush);
         bug("closing a class skips empty stacks", "H5", "a closed layer holds no rounds");
         bug("a closed depot accepts magazines", "H5", "a closed layer holds no rounds");
     }
 
     h5_a_layer_is_closed_beside_a_shrink {
-        loom("H5: closed beside a shrink", both_mechanisms(THREE, [11, 11], stays()), models::closed_during_a_shrink);
+        loom("H5: a layer is closed during a shrink", both_mechanisms(THREE, [11, 11], stays()), models::closed_during_a_shrink);
         bug("raising the limit reopens a retired class", "H5", "a closed layer holds no rounds");
     }
 
@@ -183,51 +183,51 @@ crate::sync::scenarios! {
         loom("T1: a drain leaves other classes alone", both_mechanisms(TWO, [990, 7400], moves(5)), models::two_classes);
     }
     t1_a_sweep_of_two_layers {
-        loom("T1: a sweep of two layers that are used", both_mechanisms(TWO, [520, 1200], stays()), models::sweep_of_two);
+        loom("T1: a sweep of two busy layers", both_mechanisms(TWO, [520, 1200], stays()), models::sweep_of_two);
         bug("a drain issues no fence", "T1", RACE);
     }
     t1_a_sweep_meets_a_drain {
-        loom("T1: a sweep meets a drain of one layer", both_mechanisms(TWO, [1300, 2600], stays()), models::sweep_meets_drain);
+        loom("T1: a sweep runs during a drain of one layer", both_mechanisms(TWO, [1300, 2600], stays()), models::sweep_meets_drain);
         bug("drained rounds are lost to the next drain", "T1", "the rounds that a drain took are flushed");
     }
     t1_a_region_committed_in_part {
-        loom("T1: a region committed in part", both_mechanisms(THREE, [1900, 3100], stays()), models::committed_in_part);
+        loom("T1: a region is only partly committed", both_mechanisms(THREE, [1900, 3100], stays()), models::committed_in_part);
         bug("a stack grows before its memory is committed", "T1", "that is not committed was written");
     }
     t2_a_number_is_reused {
-        loom("T2: a number is given back and reused", both_mechanisms(THREE, [3400, 11000], moves(4)), models::number_is_reused);
+        loom("T2: a class number is freed and reused", both_mechanisms(THREE, [3400, 11000], moves(4)), models::number_is_reused);
         bug("a class number is freed after draining one CPU", "T2", ROUND_TWICE);
         bug("a freed class number is not closed", "T2", "a class number without an owner is closed");
     }
     t2_numbers_have_one_owner {
-        loom("T2: two take numbers and give them back", Model::new(THREE, 10), models::numbers_have_one_owner);
+        loom("T2: two threads allocate and free class numbers", Model::new(THREE, 10), models::numbers_have_one_owner);
         bug("a class number is allocated without an atomic exchange", "T2", "a class number has one owner");
     }
     t3_pages_go_back_while_their_stacks_are_closed {
-        loom("T3: pages go back", both_mechanisms(TWO, [650, 4600], moves(4)), models::pages_are_decommitted_during_use);
+        loom("T3: pages are decommitted during use", both_mechanisms(TWO, [650, 4600], moves(4)), models::pages_are_decommitted_during_use);
         bug("a page is decommitted while its stacks are open", "T3", RACE);
         bug("a drain issues no fence", "T3", RACE);
     }
     t3_pages_stay_while_their_rounds_are_given_away {
-        loom("T3: pages stay beside a drain", both_mechanisms(THREE, [9, 9], stays()), models::pages_beside_a_drain);
+        loom("T3: pages stay committed during a drain", both_mechanisms(THREE, [9, 9], stays()), models::pages_beside_a_drain);
         bug("a page is decommitted while its rounds are being flushed", "T3", RACE);
     }
     t3_operations_stay_counted_when_their_page_goes_back {
-        loom("T3: counts beside pages", both_mechanisms(THREE, [800, 800], stays()), models::counts_survive_a_decommit);
+        loom("T3: counts survive the decommit of their page", both_mechanisms(THREE, [800, 800], stays()), models::counts_survive_a_decommit);
         bug("a decommit loses the operation counts of its stacks", "T3", "the counts are exact");
     }
 
     // ---- Nodes, fork
     n1_rounds_of_another_node_go_home {
-        loom("N1: rounds of another node go home", both_mechanisms(THREE, [7500, 8200], moves(8)), models::frees_of_another_node);
+        loom("N1: freed rounds of another node return to it", both_mechanisms(THREE, [7500, 8200], moves(8)), models::frees_of_another_node);
         bug("a freed round goes to the freeing CPU's node", "N1", "only rounds of that node");
     }
     n1_a_thread_moved_between_nodes {
-        loom("N1: a thread moved between nodes", both_mechanisms(THREE, [1500, 200], moves(8)), models::between_nodes);
+        loom("N1: a thread moves between nodes", both_mechanisms(THREE, [1500, 200], moves(8)), models::between_nodes);
         bug("a freed round goes to the freeing CPU's node", "N1", "only rounds of that node");
     }
     f1_a_fork_beside_an_exchange {
-        loom("F1: a fork beside an exchange and a drain", both_mechanisms(THREE, [8, 18], stays()), models::fork_beside_exchange);
+        loom("F1: a fork during an exchange and a drain", both_mechanisms(THREE, [8, 18], stays()), models::fork_beside_exchange);
         claimed("claims of other threads survive a fork", "F1", "a child has no claims or drains of its parent's other threads");
         bug("drains of other threads survive a fork", "F1", "a child has no claims or drains of its parent's other threads");
         bug("a forked child loses drained rounds", "F1", ROUND_IN_ONE_PLACE);
@@ -236,7 +236,7 @@ crate::sync::scenarios! {
 
     // ---- The depot alone
     d1_a_magazine_is_in_one_place {
-        loom("D1: take, take, put against take", Model::new(Bound::None, 680), models::depot_aba);
+        loom("D1: take, take, put || take", Model::new(Bound::None, 680), models::depot_aba);
         bug("the depot length is read before locking", "D1", "the depot must lose no magazine");
         bug("a magazine is taken twice from the depot", "D1", RACE);
     }
@@ -249,27 +249,27 @@ crate::sync::scenarios! {
         bug("the depot length is read before locking", "D3", "of two magazines, at most one was taken");
     }
     d4_a_reap_takes_only_what_nobody_needed {
-        loom("D4: reap against take and put", Model::new(Bound::None, 11000), models::depot_reap);
+        loom("D4: reap || take, put", Model::new(Bound::None, 11000), models::depot_reap);
         bug("a reap ignores the working set", "D4", "a reap keeps magazines that were just put");
     }
     d4_a_reap_knows_what_was_needed {
-        loom("D4: reap behind take and put", Model::new(Bound::None, 3), models::depot_reap_beside_put);
+        loom("D4: reap after take and put", Model::new(Bound::None, 3), models::depot_reap_beside_put);
         bug("a depot take is recorded after unlocking", "D4", "one of the two magazines was needed");
     }
     d5_two_put_where_one_has_room {
-        loom("D5: put, put, room for one", Model::new(Bound::None, 3), || depot_limit(2, 1));
-        shuttle("D5: four put, room for two", RUNS, || depot_limit(4, 2));
+        loom("D5: put || put, with room for one magazine", Model::new(Bound::None, 3), || depot_limit(2, 1));
+        shuttle("D5: four threads put magazines, with room for two", RUNS, || depot_limit(4, 2));
         bug("a magazine is put without checking the room again", "D5", "holds as many magazines as its limit allows");
     }
     d5_a_depot_is_closed_and_emptied {
-        loom("D5: put against close and take", Model::new(Bound::None, 3), || depot_closed(1));
-        shuttle("D5: three put against close and take", RUNS, || depot_closed(3));
+        loom("D5: put || close, take", Model::new(Bound::None, 3), || depot_closed(1));
+        shuttle("D5: three threads put magazines during close and take", RUNS, || depot_closed(3));
         bug("a magazine is put without checking the room again", "D5", "closed depot holds no magazines");
     }
 
     // ---- Larger scenarios
     exchanges {
-        shuttle("R1 R3 M1 M2 M3 M4 H4: four threads exchange", BOTH_CHECKERS, schedules::exchange);
+        shuttle("R1 R3 M1 M2 M3 M4 H4: four threads exchange rounds", BOTH_CHECKERS, schedules::exchange);
         claimed("a CPU's region is used without a claim", "M1 M3", ROUND_TWICE);
         rseq("section not armed", "R1", ROUND_TWICE);
         rseq("an operation is counted before its commit", "R3", "the counts are exact");
@@ -281,12 +281,12 @@ crate::sync::scenarios! {
         bug("a CPU beyond the table has a region", "H4", "the empty region stays empty");
     }
     explained {
-        shuttle("M1 H1: what four saw beside drains is explained by one order", BOTH_CHECKERS, schedules::history);
+        shuttle("M1 H1: one order explains what four threads observed during drains", BOTH_CHECKERS, schedules::history);
         claimed("a CPU's region is used without a claim", "M1", "no sequential order explains");
         rseq("section not armed", "M1", "no sequential order explains");
     }
     drained {
-        shuttle("H1 H2 H3 H4 T1: two drain what two use", BOTH_CHECKERS, schedules::drain);
+        shuttle("H1 H2 H3 H4 T1: two threads drain the CPUs of two others", BOTH_CHECKERS, schedules::drain);
         rseq("the region is read before the restartable section", "T1", ROUND_IN_ONE_PLACE);
         rseq("a drain restores a CPU word too early", "T1", ROUND_IN_ONE_PLACE);
         claimed("a drain issues no fence", "H1 T1", ROUND_IN_ONE_PLACE);
@@ -299,32 +299,32 @@ crate::sync::scenarios! {
         bug("drain does nothing", "H1", "a drain leaves no rounds");
     }
     closed_beside_others {
-        shuttle("H5: a layer is closed beside three that use it", BOTH_CHECKERS, schedules::closed);
+        shuttle("H5: a layer is closed while three threads use it", BOTH_CHECKERS, schedules::closed);
         bug("closing a class skips empty stacks", "H5", "a flush of a closed layer leaves");
         bug("a closed depot accepts magazines", "H5", "a closed depot is empty");
     }
     of_two_nodes {
-        shuttle("N1 M2 T1: two nodes, and a drain", BOTH_CHECKERS, schedules::nodes);
+        shuttle("N1 M2 T1: a drain on a machine of two nodes", BOTH_CHECKERS, schedules::nodes);
         bug("a freed round goes to the freeing CPU's node", "N1", "only rounds of that node");
     }
     gone_back {
-        shuttle("T3: pages go back beside three that use them, drain and count", BOTH_CHECKERS, schedules::pages);
+        shuttle("T3: pages are decommitted while three threads use, drain and count", BOTH_CHECKERS, schedules::pages);
         bug("a page is decommitted while its stacks are open", "T3", "a supplier takes all rounds");
         bug("a page is decommitted while its rounds are being flushed", "T3", "a supplier takes all rounds");
         claimed("a decommit loses the operation counts of its stacks", "T3", "every operation is counted");
         rseq("a decommit loses the operation counts of its stacks", "T3", "the counts are exact");
     }
     forked {
-        shuttle("F1: forks beside an exchange and drains", BOTH_CHECKERS, schedules::forks);
+        shuttle("F1: forks during an exchange and drains", BOTH_CHECKERS, schedules::forks);
         claimed("claims of other threads survive a fork", "F1", "a child has no claims or drains of its parent's other threads");
         bug("drains of other threads survive a fork", "F1", "a child has no claims or drains of its parent's other threads");
     }
     come_and_gone {
-        shuttle("T2 T1: layers come and go beside one that stays", BOTH_CHECKERS, schedules::numbers);
+        shuttle("T2 T1: short-lived layers run next to a permanent one", BOTH_CHECKERS, schedules::numbers);
         bug("a class number is freed after draining one CPU", "T2", "no round belongs to the layer that had the number before");
     }
     depots {
-        shuttle("D1 D2 D3 D4: three exchange with a depot that is reaped", RUNS, schedules::depot);
+        shuttle("D1 D2 D3 D4: three threads exchange magazines with a reaped depot", RUNS, schedules::depot);
         bug("the depot length is read before locking", "D3 D4", "a reap keeps the rounds that were just freed");
         bug("a magazine is taken twice from the depot", "D1", "each magazine is in one place");
         bug("a reap ignores the working set", "D4", "a reap keeps the rounds that were just freed");

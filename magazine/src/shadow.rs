@@ -152,7 +152,7 @@ impl Shadow {
         let supplier = TestSupplier::new(total, cpus.nodes());
         Self {
             layer: Layer::new(&table, config).unwrap(),
-            spec: specified(&config, &cpus),
+            spec: specified_layer(&config, &cpus),
             world: SpecWorld {
                 free: (1..=total).map(TestRound).collect(),
                 nodes: cpus.nodes() as usize,
@@ -212,13 +212,13 @@ impl Shadow {
         for of in Path::ALL {
             let counted = after.0.paths.of(of) - before.0.paths.of(of);
             let one = u64::from(of == path && answer.is_some());
-            assert_eq!(counted, one, "{of:?} of an operation of class {path:?}: {after:?}");
+            assert_eq!(counted, one, "{of:?} counts an operation of {path:?}: {after:?}");
         }
         answer
     }
     /// Committed bytes in the regions of all CPUs.
     fn committed(&self) -> usize {
-        self.table.used(0..self.table.cpus().count()).map(|region| region.committed()).sum()
+        self.table.used_regions(0..self.table.cpus().count()).map(|region| region.committed()).sum()
     }
     fn cached(&self) -> u64 {
         let s = self.layer.stats();
@@ -247,7 +247,7 @@ impl Shadow {
             }
             Step::Reap => {
                 let flushed = self.layer.reap(&self.supplier);
-                assert_eq!(flushed, self.spec.reap(&mut self.world) as u64, "rounds that a reap flushes");
+                assert_eq!(flushed, self.spec.reap(&mut self.world) as u64, "each idle round is flushed");
             }
             Step::Shrink => {
                 self.layer.shrink();
@@ -266,7 +266,7 @@ impl Shadow {
         // The table has numbers for two layers, but the next layer must get the dropped layer's number.
         self.layer = Layer::new(&self.table, Config::new(1, 0, 0)).unwrap();
         self.layer = Layer::new(&self.table, self.config).unwrap();
-        self.spec = specified(&self.config, self.table.cpus());
+        self.spec = specified_layer(&self.config, self.table.cpus());
         let all = (1..=self.total).map(TestRound);
         self.world.free = all.filter(|round| !self.live.contains(round)).collect();
         self.world.budget = spec::Budget::new(self.budget);
@@ -292,21 +292,21 @@ impl Shadow {
         }
         for (node, shown) in view.depots.iter().enumerate() {
             let full = shown.full.iter().map(|of| of.rounds.clone());
-            assert!(self.spec.depot(node).upcoming().eq(full), "depot {node}: {view:?} {:?}", self.spec);
+            assert!(self.spec.depot(node).in_take_order().eq(full), "depot {node}: {view:?} {:?}", self.spec);
         }
-        assert_eq!(*self.supplier.free.borrow(), self.world.free, "the rounds of the supplier");
+        assert_eq!(*self.supplier.free.borrow(), self.world.free, "both suppliers must be equal");
         let s = self.layer.stats();
         let held = self.live.len() as u64 + self.cached() + self.world.free.len() as u64;
         assert_eq!(held, self.total as u64, "a round was lost: {s:?}");
         assert_eq!((s.allocs, s.frees), (self.allocs, self.frees));
-        assert_eq!(s.paths.operations(), s.allocs + s.frees, "each operation is of one class: {s:?}");
+        assert_eq!(s.paths.operations(), s.allocs + s.frees, "each operation must count at one level: {s:?}");
         assert_eq!(s.busy, 0, "one thread never finds a region in use");
         assert!(self.cached() <= self.config.most_rounds(self.table.cpus()), "{s:?}");
     }
 }
 
 /// Returns the specification of a layer.
-fn specified(config: &Config, cpus: &Cpus) -> spec::Layer<TestRound> {
+fn specified_layer(config: &Config, cpus: &Cpus) -> spec::Layer<TestRound> {
     let capacity = usize::from(config.capacity);
     let sizes = spec::Sizes {
         capacity,

@@ -78,7 +78,7 @@ use crate::fork::Fork;
 use crate::magazine::MAX_CAPACITY;
 use crate::memory::{ALIGN, Memory};
 pub use crate::region::REGION;
-use crate::region::{CLASSES, Class, LEN, NULL, PAGE, ROUND, Region, SEEN_OFFSET, STACKS};
+use crate::region::{CLASSES, Class, LEN_MASK, NULL, PAGE, ROUND, Region, SEEN_OFFSET, STACKS};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::fork::{ForkLock, ForkMutex};
 use crate::sync::{AtomicU32, Counter, MODEL, Rank, UnsafeCell, tell};
@@ -206,21 +206,21 @@ impl<M> core::fmt::Debug for Table<M> {
 
 /// Error: the memory given to [`Table::new`] is too small for the table, or could not be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooSmall;
+pub struct BadTableMemory;
 
-impl core::fmt::Display for TooSmall {
+impl core::fmt::Display for BadTableMemory {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("the memory for the magazines is too small, unaligned or could not be committed")
     }
 }
-impl core::error::Error for TooSmall {}
+impl core::error::Error for BadTableMemory {}
 
 /// Size of a set of words in bytes, including the spare words.
 fn word_bytes(cpus: &Cpus) -> usize {
-    (SPARE_POINTERS + cpus.slots() as usize) * WORD
+    (SPARE_POINTERS + cpus.word_count() as usize) * WORD
 }
 /// Number of bytes in front of the first region.
-fn front(cpus: &Cpus) -> usize {
+fn header_bytes(cpus: &Cpus) -> usize {
     (3 * word_bytes(cpus)).next_multiple_of(ALIGN)
 }
 
@@ -234,7 +234,7 @@ impl<M: Memory> Table<M> {
     /// # Errors
     /// Returns an error if `memory` cannot hold a region of `region` bytes for each CPU, or if the words could not be
     /// committed.
-    pub fn new(cpus: Cpus, region: usize, memory: M) -> Result<Self, TooSmall> {
+    pub fn new(cpus: Cpus, region: usize, memory: M) -> Result<Self, BadTableMemory> {
         let (tracepoints, depots) = (Tracepoints::new(cpus), DepotBudget::of(&cpus));
         Self::observed(cpus, region, memory, Arc::new(tracepoints), Arc::new(depots))
     }
@@ -255,19 +255,19 @@ impl<M: Memory> Table<M> {
         (cpu < self.cpus.count()).then(|| self.region_at(cpu))
     }
     /// The regions of CPUs that were ever used.
-    pub(crate) fn used(&self, cpus: Range<u32>) -> impl Iterator<Item = Region<'_>> {
+    pub(crate) fn used_regions(&self, cpus: Range<u32>) -> impl Iterator<Item = Region<'_>> {
         let cpus = cpus.start..cpus.end.min(self.cpus.count());
         cpus.filter_map(|cpu| self.region(cpu)).filter(|region| region.committed() > 0)
     }
     /// The first step of a drain: points all words of `cpu` to the empty region.
-    fn take_away(&self, cpu: u32) {
+    fn detach_region(&self, cpu: u32) {
         for words in Words::ALL {
             self.detach_cpu(words, cpu);
         }
         tell!(self => "detaches the region of CPU {cpu}");
     }
     /// The last step of a drain: points the words that are not closed to the CPU's region.
-    fn put_back(&self, cpu: u32) {
+    fn restore_region(&self, cpu: u32) {
         let open = Words::ALL.into_iter().filter(|words| self.closed[*words as usize].get() == 0);
         open.for_each(|words| self.reattach_cpu(words, cpu));
         tell!(self => "restores the region of CPU {cpu}");
@@ -320,8 +320,8 @@ impl<M: Memory> Table<M> {
     /// Returns the classes of all class numbers that have a room.
     fn all(&self) -> impl Iterator<Item = (Class, &Number)> + Clone {
         let numbers = (0..).zip(&*self.numbers).skip(1);
-        let roomy = numbers.filter(|(_, number)| !number.pages().is_empty());
-        roomy.map(|(index, number)| (self.class_at(index), number))
+        let numbers_with_room = numbers.filter(|(_, number)| !number.pages().is_empty());
+        numbers_with_room.map(|(index, number)| (self.class_at(index), number))
     }
 
     /// Sets the number of objects that a full stack of the class passes to the depot. `set_magazine` is
@@ -377,7 +377,7 @@ impl<M: Memory> Table<M> {
         }
         // Open stacks stay open until they are drained.
         if limit > 0 {
-            let open = self.used(0..self.cpus.count()).filter(|region| region.is_open(class));
+            let open = self.used_regions(0..self.cpus.count()).filter(|region| region.is_open(class));
             open.for_each(|region| region.open(class, limit, number.quiet(limit)));
         }
     }
@@ -416,7 +416,7 @@ impl<M: Memory> Table<M> {
                     self.reopen(class);
                 }
             }
-            let wanted = |region: Region<'_>| region.is_open(class) || region.head(class) & LEN > 0;
+            let wanted = |region: Region<'_>| region.is_open(class) || region.head(class) & LEN_MASK > 0;
             let mut owned = |region: Region<'_>| region.take(class, 0);
             // If the kernel refuses the fence, an operation may still use the class number, so the number
             // gets no other owner.
@@ -424,7 +424,7 @@ impl<M: Memory> Table<M> {
                 return;
             }
             // No operation writes to a stack that is closed permanently.
-            self.used(all).for_each(|region| region.reset(class));
+            self.used_regions(all).for_each(|region| region.reset(class));
         }
         let mut making = self.making.lock();
         let number = &self.numbers[class.index as usize];
@@ -502,13 +502,13 @@ impl<M: Memory> Table<M> {
     /// Bytes of address space that a table needs for the words, for a region of `region` bytes per CPU, and
     /// for the depots, which get as many bytes as all regions together.
     pub fn footprint(cpus: &Cpus, region: usize) -> usize {
-        front(cpus) + Self::stride(region) * (cpus.count() as usize + 2)
+        header_bytes(cpus) + Self::stride(region) * (cpus.count() as usize + 2)
     }
 
     /// Number of bytes at the start of the footprint that may be committed immediately: all bytes before the empty
     /// region.
     pub fn writable(cpus: &Cpus, region: usize) -> usize {
-        front(cpus) + Self::stride(region) * cpus.count() as usize
+        header_bytes(cpus) + Self::stride(region) * cpus.count() as usize
     }
 
     /// Size of a region in bytes of address space, or of memory if `on_heap` is set.
@@ -531,10 +531,10 @@ impl<M: Memory> Table<M> {
         memory: M,
         tracepoints: Arc<Tracepoints>,
         depots: Arc<DepotBudget>,
-    ) -> Result<Self, TooSmall> {
+    ) -> Result<Self, BadTableMemory> {
         let region = Self::stride(region);
         if !Self::fits(&cpus, region, &memory) {
-            return Err(TooSmall);
+            return Err(BadTableMemory);
         }
         let number = |_| Number {
             limit: AtomicU32::new(0),
@@ -590,7 +590,7 @@ impl<M: Memory> Fork for Table<M> {
         }
     }
     unsafe fn forget_other_threads(&self) {
-        for region in self.used(0..self.cpus.count()) {
+        for region in self.used_regions(0..self.cpus.count()) {
             // Relaxed: the child of a fork has one thread.
             region.claim().store(0, Relaxed);
         }
@@ -604,9 +604,9 @@ impl<M: Memory> Fork for Table<M> {
             // SAFETY: the child of a fork has one thread.
             number.waiting.with_mut(|p| unsafe { *p = 0 });
             if drains > 0 {
-                for region in self.used(0..self.cpus.count()) {
+                for region in self.used_regions(0..self.cpus.count()) {
                     if own.clone().all(|number| region.taken_by(class, number) == 0) {
-                        region.untake(class);
+                        region.return_taken_rounds(class);
                     }
                 }
                 if own.count() == 0 {

@@ -8,7 +8,7 @@ pub type ThreadFn<W> = fn(&W) -> Vec<Option<usize>>;
 
 /// Runs `here` in this thread and each other function in a new thread. Each thread follows its script.
 /// Returns the objects that the threads keep.
-pub fn together<W: Send + Sync + 'static>(
+pub fn run_together<W: Send + Sync + 'static>(
     world: &Arc<W>,
     here: (Script, ThreadFn<W>),
     others: &[(Script, ThreadFn<W>)],
@@ -29,8 +29,8 @@ pub fn together<W: Send + Sync + 'static>(
 }
 
 /// Runs `side` in `threads` threads, including this thread. Each of the threads receives its number. The thread that
-/// calls `crowd` has number 0.
-pub fn crowd<W: Send + Sync + 'static>(world: &Arc<W>, threads: usize, side: fn(&W, usize)) {
+/// calls `run_crowd` has number 0.
+pub fn run_crowd<W: Send + Sync + 'static>(world: &Arc<W>, threads: usize, side: fn(&W, usize)) {
     let spawn = |number| {
         let world = world.clone();
         thread::spawn(move || side(&world, number))
@@ -46,6 +46,6 @@ pub fn crowd<W: Send + Sync + 'static>(world: &Arc<W>, threads: usize, side: fn(
 #[cfg(shuttle)]
 pub fn migrate_between_cpus(cpus: u32) {
     use crate::sync::schedule::choose;
-    let anywhere = || choose(2 * cpus as usize + 1) as u32 / 2;
-    Script { cpu: anywhere(), at: choose(5) as u32, then: anywhere(), aborted: choose(2) == 1 }.install();
+    let random_cpu = || choose(2 * cpus as usize + 1) as u32 / 2;
+    Script { cpu: random_cpu(), at: choose(5) as u32, then: random_cpu(), aborted: choose(2) == 1 }.install();
 }

@@ -325,7 +325,7 @@ macro_rules! tell {
     ($($text:tt)*) => { $crate::uslab_sync::tell!($($text)*) };
 }
 
-type Watch = dyn Fn(&Observed<'_>) + Send + Sync;
+type ObserverFn = dyn Fn(&Observed<'_>) + Send + Sync;
 
 /// Counts of operations and steps that a subsystem's observers did not see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -344,7 +344,7 @@ pub struct Counts {
 /// When the drop of an `Observer` returns, its function is dropped, and no call of the function runs or begins. A drop
 /// inside an observer does not wait: a call on another thread may still run.
 #[derive(Debug)]
-#[must_use = "nobody observes any more when it is dropped"]
+#[must_use = "dropping the observer stops the observation"]
 pub struct Observer {
     tracepoints: Arc<Tracepoints>,
     place: Option<Place>,
@@ -368,7 +368,7 @@ impl Drop for Observer {
 #[derive(Debug)]
 pub struct Tracepoints {
     cpus: Cpus,
-    observers: Observers<Watch>,
+    observers: Observers<ObserverFn>,
     lost: Counter,
 }
 
@@ -396,7 +396,7 @@ impl Tracepoints {
 
     #[inline]
     fn notes<'t>(&'t self, what: OperationKind, name: &'t str) -> Option<Notes<'t>> {
-        self.observers.listen().then(|| Notes { tracepoints: self, what, cpu: self.cpus.current(), name })
+        self.observers.is_active().then(|| Notes { tracepoints: self, what, cpu: self.cpus.current(), name })
     }
     fn show(&self, observed: &Observed<'_>) {
         assert_unlocked();
@@ -431,10 +431,10 @@ mod tests {
         steps.iter().for_each(|step| op.note(*step));
     }
     /// The name, the steps, the number of lost steps, and `true` if more steps follow.
-    type Seen = (String, Vec<Step>, u32, bool);
+    type SeenOperation = (String, Vec<Step>, u32, bool);
 
     /// Registers an observer that sends each operation to a channel.
-    fn written(tracepoints: &Arc<Tracepoints>) -> (Observer, Receiver<Seen>) {
+    fn observe_into_channel(tracepoints: &Arc<Tracepoints>) -> (Observer, Receiver<SeenOperation>) {
         let (seen, read) = channel();
         let observer = tracepoints.observe(move |o| {
             let of = format!("{:?} of {} on CPU {}: {}", o.what, o.name, o.cpu, o.path.name());
@@ -448,7 +448,7 @@ mod tests {
         let t = tracepoints();
         on_cpu(3);
         operate(&t, &[Step::Missed]);
-        let (observer, read) = written(&t);
+        let (observer, read) = observe_into_channel(&t);
         let steps = [Step::Full, Step::DepotContended, Step::DepotGiven];
         {
             let op = Operation::of(&t, OperationKind::Free, "inode");
@@ -468,14 +468,14 @@ mod tests {
     #[test]
     fn long_operation_is_reported_in_parts() {
         let t = tracepoints();
-        let (_observer, read) = written(&t);
+        let (_observer, read) = observe_into_channel(&t);
         {
             let op = Operation::of(&t, OperationKind::Reclaim, "");
             for _ in 0..STEPS / 2 {
                 op.note(Step::Missed);
                 op.pause();
             }
-            assert!(read.try_recv().is_err(), "few operations were observed so far");
+            assert!(read.try_recv().is_err(), "no operation may be observed before the first interval ends");
             op.note(Step::Bypassed);
             op.pause();
             let (_, steps, lost, more) = read.try_recv().unwrap();
@@ -493,23 +493,23 @@ mod tests {
     /// waits.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
-    fn signal_handler_operations_never_wait() {
+    fn operations_in_a_signal_handler_never_wait() {
         use crate::sync::AtomicPtr;
         use nix::libc;
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
-        static HERE: AtomicPtr<Tracepoints> = AtomicPtr::new(core::ptr::null_mut());
+        static SIGNAL_TRACEPOINTS: AtomicPtr<Tracepoints> = AtomicPtr::new(core::ptr::null_mut());
         static CALLS_OF_TEST: Counter = Counter::new(0);
         extern "C" fn handler(_: libc::c_int) {
             // SAFETY: the pointer was set before the signals, and is reset after them.
-            operate(unsafe { &*HERE.load(Acquire) }, &[Step::Full]);
+            operate(unsafe { &*SIGNAL_TRACEPOINTS.load(Acquire) }, &[Step::Full]);
             CALLS_OF_TEST.add(1);
         }
         let t = tracepoints();
         let shown = Arc::new(Counter::new(0));
         let count = shown.clone();
         let _observer = t.observe(move |o| count.add(o.steps.len() as u64)).unwrap();
-        HERE.store(Arc::as_ptr(&t).cast_mut(), Release);
+        SIGNAL_TRACEPOINTS.store(Arc::as_ptr(&t).cast_mut(), Release);
         let action = SigAction::new(SigHandler::Handler(handler), SaFlags::SA_RESTART, SigSet::empty());
         // SAFETY: the handler takes no lock and allocates nothing.
         let before = unsafe { sigaction(Signal::SIGUSR1, &action) }.unwrap();
@@ -545,7 +545,7 @@ mod tests {
         let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(20, 1));
         let mut layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
         layer.set_name("tickets");
-        let (observer, read) = written(table.tracepoints());
+        let (observer, read) = observe_into_channel(table.tracepoints());
         let held: Vec<_> = (0..8).map(|_| layer.alloc(&supplier).unwrap()).collect();
         let shown: Vec<_> = read.try_iter().collect();
         assert_eq!(shown.len(), 4, "every second call is observed");
@@ -570,7 +570,7 @@ mod tests {
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(1, 0, 300)).unwrap();
         let held: Vec<_> = (0..300).map(|_| layer.alloc(&supplier).unwrap()).collect();
         held.into_iter().for_each(|round| layer.free(&supplier, round));
-        let (observer, read) = written(table.tracepoints());
+        let (observer, read) = observe_into_channel(table.tracepoints());
         layer.flush_all(&supplier);
         assert_eq!(observer.counts(), Counts::default());
         assert!(read.try_iter().map(|(_, steps, ..)| steps.len()).sum::<usize>() > 4 * STEPS);
@@ -586,7 +586,7 @@ mod tests {
             on_cpu(cpu);
             layer.free(&supplier, layer.alloc(&supplier).unwrap());
         }
-        let (observer, read) = written(table.tracepoints());
+        let (observer, read) = observe_into_channel(table.tracepoints());
         layer.drain(&supplier, 0..CPUS as u32);
         assert_eq!(observer.counts(), Counts::default());
         let steps = read.try_iter().flat_map(|(_, steps, ..)| steps);

@@ -52,7 +52,7 @@ impl Tuning {
     }
 
     /// Ends a reaping interval. Returns the new limit of a stack's places if the limit changed.
-    pub(crate) fn interval(&self, config: &Config) -> Option<u16> {
+    pub(crate) fn end_interval(&self, config: &Config) -> Option<u16> {
         if self.under_pressure.get() > 0 {
             self.under_pressure.set(0);
             return None;
@@ -89,6 +89,6 @@ mod tests {
     fn lowered_stack_limits_recover_to_their_initial_value() {
         let tuning = Tuning::new(&CONFIG);
         assert_eq!([(); 3].map(|()| tuning.shrink(&CONFIG)), [18, 12, 12]);
-        assert_eq!([(); 4].map(|()| tuning.interval(&CONFIG)), [None, Some(24), Some(36), None]);
+        assert_eq!([(); 4].map(|()| tuning.end_interval(&CONFIG)), [None, Some(24), Some(36), None]);
     }
 }

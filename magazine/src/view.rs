@@ -11,7 +11,7 @@
 use crate::depot::Slot;
 use crate::layer::{Layer, Round};
 use crate::memory::Memory;
-use crate::region::LEN;
+use crate::region::LEN_MASK;
 use crate::region::{NULL, ROUND};
 use core::ptr::NonNull;
 
@@ -94,7 +94,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             for node in (0..self.nodes.len()).map(|i| (own + i) % self.nodes.len()) {
                 let class = self.nodes[node].class();
                 let Some(region) = self.table.region(cpu) else { continue };
-                let len = (region.head(class) & LEN) as u32;
+                let len = (region.head(class) & LEN_MASK) as u32;
                 let rounds: Vec<_> = (1..=len).filter_map(|i| region.round(class, i)).collect();
                 let mut whole: Vec<_> = rounds.chunks(capacity as usize).map(&mut magazine).collect();
                 whole.reverse();

@@ -33,14 +33,14 @@ use uslab_magazine::{Cpus, Heap, Mechanism, Table};
 static TEST_LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// True if the build includes restartable sequences.
-const BUILT: bool = cfg!(all(
+const HAS_RSEQ: bool = cfg!(all(
     any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")),
     any(target_env = "gnu", target_env = "musl"),
     not(any(uslab_no_rseq, uslab_heap))
 ));
 
 /// The CPUs that this process may use.
-fn usable() -> Vec<usize> {
+fn usable_cpus() -> Vec<usize> {
     let set = nix::sched::sched_getaffinity(Pid::from_raw(0)).expect("the process must have a CPU");
     (0..CpuSet::count()).filter(|c| set.is_set(*c).unwrap_or(false)).collect()
 }
@@ -77,7 +77,7 @@ const WORKERS: usize = 16;
 const MAX_HELD_ROUNDS: usize = 256;
 
 /// Returns the number of operations, scaled by `USLAB_STRESS`.
-fn size(usual: usize) -> usize {
+fn scaled_operations(usual: usize) -> usize {
     match std::env::var("USLAB_STRESS").as_deref() {
         Err(_) => usual,
         Ok("full") => usual * 20,
@@ -88,7 +88,7 @@ fn size(usual: usize) -> usize {
 }
 
 /// Creates and drops a layer, over and over; the layer must never see objects of other layers.
-fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
+fn run_neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
     let supplier = TestSupplier::new(64);
     for turn in 0.. {
         if stop.load(Relaxed) {
@@ -130,7 +130,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
     let layer = layer(&table, setting.capacity, setting.stock, 4);
     let rounds = WORKERS * MAX_HELD_ROUNDS + 4096;
     let supplier = TestSupplier::new(rounds);
-    let (usable, operations) = (usable(), size(setting.operations) / WORKERS);
+    let (usable, operations) = (usable_cpus(), scaled_operations(setting.operations) / WORKERS);
     let (stop, bad, allocs, frees, drains) =
         (AtomicBool::new(false), Counter::new(0), Counter::new(0), Counter::new(0), Counter::new(0));
     let tids = Mutex::new(vec![]);
@@ -182,7 +182,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
             .collect();
         if let Some(pause) = setting.drains {
             let (table, layer, supplier, stop, drains) = (&table, &layer, &supplier, &stop, &drains);
-            scope.spawn(move || neighbour(table, stop, pause));
+            scope.spawn(move || run_neighbour(table, stop, pause));
             // Two threads drain the same stacks concurrently.
             scope.spawn(move || {
                 while !stop.load(Relaxed) {
@@ -245,14 +245,14 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
     let stats = layer.stats();
     assert_eq!((stats.in_magazines, stats.in_depot), (0, 0), "{name}");
     if stats.mechanism == Mechanism::Rseq {
-        let slow = std::env::var_os("USLAB_STRESS").is_some_and(|s| s != "full");
-        assert!(aborts > 0 || slow, "{name}: no section was ever restarted, so nothing was tested");
+        let is_slow = std::env::var_os("USLAB_STRESS").is_some_and(|s| s != "full");
+        assert!(aborts > 0 || is_slow, "{name}: no section was ever restarted, so nothing was tested");
     } else {
         assert_eq!(aborts, 0, "{name}");
     }
 }
 
-const LONG: Setting = Setting {
+const LONG_SETTING: Setting = Setting {
     capacity: 64,
     stock: 17,
     threads: Threads::Free,
@@ -271,7 +271,7 @@ const SMALL_SETTING: Setting = Setting {
 
 #[test]
 fn long_runs_without_drains_lose_no_round() {
-    stress("long", Cpus::os(), LONG);
+    stress("long", Cpus::os(), LONG_SETTING);
 }
 #[test]
 fn tiny_magazines_with_yields_and_drains_lose_no_round() {
@@ -283,12 +283,12 @@ fn stacks_of_two_magazines_lose_no_round() {
 }
 #[test]
 fn threads_migrated_between_cpus_lose_no_round() {
-    let hopping = Setting { threads: Threads::Hopping, capacity: 30, yields: 64, ..LONG };
-    stress("hopping", Cpus::os(), Setting { operations: 30_000_000, ..hopping });
+    let hopping_setting = Setting { threads: Threads::Hopping, capacity: 30, yields: 64, ..LONG_SETTING };
+    stress("hopping", Cpus::os(), Setting { operations: 30_000_000, ..hopping_setting });
 }
 #[test]
 fn pinned_threads_lose_no_round() {
-    let pinned = Setting { threads: Threads::Pinned, capacity: 30, ..LONG };
+    let pinned = Setting { threads: Threads::Pinned, capacity: 30, ..LONG_SETTING };
     stress("pinned", Cpus::os(), Setting { operations: 30_000_000, ..pinned });
 }
 #[test]
@@ -316,7 +316,7 @@ fn layer_uses_the_expected_mechanism() {
     let stats = layer.stats();
     assert_eq!((stats.mechanism, layer.mechanism()), (cpus.mechanism(), cpus.mechanism()));
     // A thread that migrates while it opens a CPU's stack uses another CPU.
-    assert!(stats.paths.cpu >= 1980 && stats.busy <= usable().len() as u64, "{stats:?}");
+    assert!(stats.paths.cpu >= 1980 && stats.busy <= usable_cpus().len() as u64, "{stats:?}");
 }
 
 /// A classic mistake is a CPU number that the code computes only once, or that is always 0. Every CPU must
@@ -326,7 +326,7 @@ fn each_pinned_thread_touches_only_its_cpu_region() {
     let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let layer = layer(&table(cpus), 4, 0, 1);
-        let (supplier, usable) = (TestSupplier::new(10_000), usable());
+        let (supplier, usable) = (TestSupplier::new(10_000), usable_cpus());
         for (done, cpu) in usable.iter().enumerate() {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -365,7 +365,7 @@ fn single_allocation_is_served_by_its_cpu() {
     }
     let stats = layer.stats();
     // Only the first use of each CPU, and operations during which the thread migrated, are served elsewhere.
-    assert!(stats.paths.cpu >= 400 - 20 * usable().len() as u64, "{stats:?}");
+    assert!(stats.paths.cpu >= 400 - 20 * usable_cpus().len() as u64, "{stats:?}");
 }
 
 // ---------------------------------------------------------------- the build
@@ -377,14 +377,14 @@ fn program_contains_rseq_assembly_only_if_enabled() {
     // The name of the section is reversed, so that this test program does not contain the name.
     let mut name = *b"sc_qesr__";
     name.reverse();
-    assert_eq!(program.windows(name.len()).any(|bytes| bytes == name), BUILT);
-    assert!(BUILT || Cpus::os().mechanism() == Mechanism::Claimed);
+    assert_eq!(program.windows(name.len()).any(|bytes| bytes == name), HAS_RSEQ);
+    assert!(HAS_RSEQ || Cpus::os().mechanism() == Mechanism::Claimed);
 }
 
 // ---------------------------------------------------------------- environments with another choice
 
 /// Runs a test of this file in another process; `prepare` sets the process up. Returns the stderr of the other process.
-fn in_a_process(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) -> String {
+fn run_child_test(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) -> String {
     let mut command = Command::new(std::env::current_exe().expect("the test program must be readable"));
     command.args(["--exact", "--include-ignored", "--nocapture", test]);
     let output = prepare(&mut command).output().expect("a process");
@@ -396,7 +396,7 @@ fn in_a_process(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) 
 
 #[test]
 fn environment_variable_selects_the_claimed_slot() {
-    let err = in_a_process("layer_uses_the_expected_mechanism", |c| {
+    let err = run_child_test("layer_uses_the_expected_mechanism", |c| {
         c.env("USLAB_RSEQ", "off").env("USLAB_EXPECT", "claimed")
     });
     assert!(!err.contains("uslab:"), "{err}");
@@ -410,11 +410,11 @@ fn invalid_environment_value_is_reported_and_ignored() {
     if std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off") {
         return;
     }
-    let err = in_a_process("layer_uses_the_expected_mechanism", |c| {
+    let err = run_child_test("layer_uses_the_expected_mechanism", |c| {
         c.env("USLAB_RSEQ", "maybe").env("USLAB_EXPECT", mechanism)
     });
     let expected = "uslab: USLAB_RSEQ=maybe: expected on or off; ignored";
-    assert_eq!(err.matches(expected).count(), usize::from(BUILT), "{err}");
+    assert_eq!(err.matches(expected).count(), usize::from(HAS_RSEQ), "{err}");
 }
 /// The libc registers no threads, so each thread registers itself at its first miss. With `USLAB_RSEQ=off`, no thread
 /// registers itself.
@@ -428,13 +428,13 @@ fn unregistered_threads_register_themselves() {
         "each_pinned_thread_touches_only_its_cpu_region",
         "single_allocation_is_served_by_its_cpu",
     ] {
-        in_a_process(test, |c| c.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").env("USLAB_EXPECT", "rseq"));
+        run_child_test(test, |c| c.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").env("USLAB_EXPECT", "rseq"));
     }
 }
 
 #[test]
 fn claimed_slot_is_used_if_a_sandbox_forbids_membarrier() {
-    in_a_process("layer_uses_the_expected_mechanism", |c| {
+    run_child_test("layer_uses_the_expected_mechanism", |c| {
         // SAFETY: the closure makes two system calls, which a child may make between fork and exec.
         unsafe { c.env("USLAB_EXPECT", "claimed").pre_exec(refuse_membarrier) }
     });
@@ -443,10 +443,10 @@ fn claimed_slot_is_used_if_a_sandbox_forbids_membarrier() {
 /// A drain whose barrier is refused takes nothing: the objects stay on the stacks and are usable.
 #[test]
 fn drains_take_nothing_after_a_sandbox_forbids_membarrier() {
-    in_a_process("child_drains_without_membarrier", |c| c);
+    run_child_test("child_drains_without_membarrier", |c| c);
 }
 #[test]
-#[ignore = "closes a sandbox round its process; run by drains_take_nothing_after_a_sandbox_forbids_membarrier"]
+#[ignore = "puts its process into a sandbox; run by drains_take_nothing_after_a_sandbox_forbids_membarrier"]
 fn child_drains_without_membarrier() {
     const ROUNDS: usize = 200;
     let table = table(Cpus::os());
@@ -474,7 +474,7 @@ fn child_drains_without_membarrier() {
     match layer.mechanism() {
         Mechanism::Claimed => assert_eq!(left, 0, "the claimed mechanism issues no barrier"),
         // At most one stack has objects for each CPU on which this thread ran.
-        Mechanism::Rseq => assert!(left > 0 && left <= usable().len() * 16, "{left} rounds remain on stacks"),
+        Mechanism::Rseq => assert!(left > 0 && left <= usable_cpus().len() * 16, "{left} rounds on stacks"),
     }
     // The layer was dropped with objects on its stacks. The layer could not make sure that its class number
     // was unused, so no other layer gets the number.

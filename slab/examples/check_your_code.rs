@@ -91,8 +91,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let fetched = fetcher.join().map_err(|_| "the fetcher panicked")?;
         Ok::<_, Box<dyn std::error::Error>>(fetched as u64 + replaced)
     })?;
-    let left = u64::from(mailbox.fetch().is_some());
-    println!("100000 letters posted; {fetched} fetched or replaced, {left} remaining");
+    let remaining = u64::from(mailbox.fetch().is_some());
+    println!("100000 letters posted; {fetched} fetched or replaced, {remaining} remaining");
     println!("This run tried some schedules. To check all of them: RUSTFLAGS=\"--cfg loom\" cargo test ...");
     Ok(())
 }
@@ -104,7 +104,7 @@ mod models {
     use uslab::check::{Bound, Script};
     use uslab::sync::{Arc, scenarios, thread};
 
-    const TWO: Bound = Bound::Preemptions(2);
+    const TWO_PREEMPTIONS: Bound = Bound::Preemptions(2);
 
     /// One thread posts two letters, and two threads fetch letters. The script determines when the posting thread moves
     /// to the other CPU.
@@ -139,18 +139,18 @@ mod models {
             script.install();
             other.fetch()
         });
-        let mine = mailbox.fetch();
-        let theirs = fetcher.join().unwrap();
-        assert!(mine.xor(theirs) == Some(1), "each letter is read once");
+        let own_letter = mailbox.fetch();
+        let other_letter = fetcher.join().unwrap();
+        assert!(own_letter.xor(other_letter) == Some(1), "each letter is read once");
     }
 
     scenarios! {
         one_posts_and_two {
-            loom("the mailbox: one posts, two fetch", Model::new(TWO, 940).each(Script::all(0, 2, 2)), one_posts_and_two_fetch);
+            loom("the mailbox: one posts, two fetch", Model::new(TWO_PREEMPTIONS, 940).each(Script::all(0, 2, 2)), one_posts_and_two_fetch);
             bug("a message is posted without Release", "each letter is read once", "Causality violation");
         }
         two_fetch {
-            loom("the mailbox: two fetch one letter", Model::new(TWO, 10).each(Script::all(0, 2, 2)), two_fetch_one_letter);
+            loom("mailbox: two threads fetch one letter", Model::new(TWO_PREEMPTIONS, 10).each(Script::all(0, 2, 2)), two_fetch_one_letter);
             bug("a message is taken without an atomic exchange", "each letter is read once", "object freed twice");
         }
     }

@@ -8,7 +8,7 @@ use std::error::Error;
 use uslab::sync::{Counter, Mutex};
 use uslab::{ObjectCache, OwnedBox, object_cache};
 
-static BUILT: Counter = Counter::new(0);
+static BUILT_CONNECTIONS: Counter = Counter::new(0);
 
 /// A connection is expensive to construct, and needs to be constructed only once.
 struct Connection {
@@ -19,7 +19,7 @@ struct Connection {
 
 impl Connection {
     fn new() -> Self {
-        BUILT.add(1);
+        BUILT_CONNECTIONS.add(1);
         Self {
             peer: Mutex::new(None),
             input: Vec::with_capacity(16 << 10),
@@ -46,7 +46,7 @@ object_cache! {
 }
 
 const REQUESTS: u32 = 10_000;
-const OPEN: usize = 16;
+const OPEN_CONNECTIONS: usize = 16;
 
 fn main() -> Result<(), Box<dyn Error>> {
     // Threads own their connections without borrowing the cache.
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     assert!(connection.input.is_empty() && connection.input.capacity() == 16 << 10);
                     served += connection.serve(thread << 16 | request);
                     open.push(connection);
-                    if open.len() == OPEN {
+                    if open.len() == OPEN_CONNECTIONS {
                         open.clear();
                     }
                 }
@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for thread in threads {
         thread.join().map_err(|_| "a thread panicked")?.map_err(|error| error.to_string())?;
     }
-    let with_the_cache = BUILT.get();
+    let with_the_cache = BUILT_CONNECTIONS.get();
 
     for request in 0..REQUESTS {
         let mut connection = Box::new(Connection::new());
@@ -80,7 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "{} requests with the cache built {with_the_cache} connections; {REQUESTS} with Box built {}",
         2 * REQUESTS,
-        BUILT.get() - with_the_cache
+        BUILT_CONNECTIONS.get() - with_the_cache
     );
     let cache = CONNECTIONS.get()?;
     println!(

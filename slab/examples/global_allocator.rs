@@ -35,7 +35,7 @@ fn main() {
     let text = "a slab is a page\na page is a frame\nand a frame is a frame\n".repeat(20);
     let counts = count(&text);
     println!("{counts:?}");
-    let Some(info) = Uslab.info() else { unreachable!("the program has allocated before") };
+    let Some(info) = Uslab.info() else { unreachable!("the program must have allocated memory") };
     let (allocs, frees) = info.caches.iter().fold((0, 0), |(a, f), c| (a + c.allocs, f + c.frees));
     println!("{allocs} allocations and {frees} frees, by where they were served: {}", info.paths());
 }

@@ -67,8 +67,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // A reaper later frees the unused memory.
     drop(registered);
-    let rest = std::mem::take(&mut *pages.0.lock());
-    drop(rest);
+    let remaining_pages = std::mem::take(&mut *pages.0.lock());
+    drop(remaining_pages);
     let subsystem = uslab::Subsystem::global()?;
     let before = cache.info().slabs;
     let reaper = Reaper::builder(std::time::Duration::from_millis(5)).start(subsystem)?;

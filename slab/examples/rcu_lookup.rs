@@ -53,7 +53,7 @@ impl Node {
 
 /// Returns the mark that ends the chain of a bucket. A mark is odd, whereas addresses of nodes are
 /// always even.
-fn end(bucket: usize) -> *mut Node {
+fn end_marker(bucket: usize) -> *mut Node {
     std::ptr::without_provenance_mut(bucket << 1 | 1)
 }
 
@@ -69,7 +69,7 @@ impl<'c> Table<'c> {
     fn new(nodes: &'c TypeStableCache<Node>, buckets: usize) -> Self {
         Self {
             nodes,
-            buckets: (0..buckets).map(|bucket| AtomicPtr::new(end(bucket))).collect(),
+            buckets: (0..buckets).map(|bucket| AtomicPtr::new(end_marker(bucket))).collect(),
             entries: Mutex::default(),
             restarts: Counter::new(0),
         }
@@ -123,7 +123,7 @@ impl<'c> Table<'c> {
                     }
                 }
             }
-            if at == end(bucket) {
+            if at == end_marker(bucket) {
                 return None;
             }
             self.restarts.add(1);
@@ -153,16 +153,16 @@ fn main() -> Result<(), Box<dyn Error>> {
             scope.spawn(move || {
                 for n in 0..LOOKUPS {
                     let key = (n * 7 + reader) % (2 * KEYS);
-                    let got = table.get(key);
+                    let found_value = table.get(key);
                     assert!(
-                        got.is_some() || key < KEYS,
+                        found_value.is_some() || key < KEYS,
                         "key {key} must be found, because it is never removed"
                     );
                     assert!(
-                        got.is_none_or(|value| value >> 32 == key),
+                        found_value.is_none_or(|value| value >> 32 == key),
                         "key {key}: the value belongs to another key"
                     );
-                    found.add(u64::from(got.is_some()));
+                    found.add(u64::from(found_value.is_some()));
                 }
                 readers.sub(1);
             });
@@ -182,7 +182,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     });
     println!(
-        "{} lookups, {} found, no wrong value; {} restarted",
+        "{} lookups: {} found a value, no value was wrong, {} were restarted",
         READERS * LOOKUPS,
         found.get(),
         table.restarts.get()

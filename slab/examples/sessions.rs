@@ -30,8 +30,8 @@ struct Sessions(HandleCache<Session>);
 
 impl Sessions {
     fn new() -> Result<Self, uslab::CacheError> {
-        let made = || Session { client: AtomicU64::new(0), served: AtomicU64::new(0) };
-        ObjectCache::builder("session").ctor(made).build_handles(WrapPolicy::Retire).map(Self)
+        let construct = || Session { client: AtomicU64::new(0), served: AtomicU64::new(0) };
+        ObjectCache::builder("session").ctor(construct).build_handles(WrapPolicy::Retire).map(Self)
     }
 
     /// Opens a session, and returns its number.
@@ -90,9 +90,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let served = requests.map(|thread| thread.join().map_err(|_| "a request panicked"));
         Ok::<_, Box<dyn std::error::Error>>(served[0]? + served[1]?)
     })?;
-    let late = 2 * ROUNDS - served as u64;
+    let late_requests = 2 * ROUNDS - served as u64;
     println!(
-        "{ROUNDS} sessions opened and closed; {served} requests served, {late} requests for closed sessions"
+        "{ROUNDS} sessions opened and closed; {served} requests served, {late_requests} requests for closed sessions"
     );
     println!("objects constructed for all sessions: {}", sessions.0.info().objects);
     Ok(())
@@ -102,14 +102,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 mod models {
     use super::Sessions;
     use uslab::Subsystem;
-    use uslab::check::{Bound, Script, caught, models, on_cpu};
+    use uslab::check::{Bound, Script, assert_caught, models, on_cpu};
     use uslab::sync::{Arc, thread};
 
-    const TWO: Bound = Bound::Preemptions(2);
+    const TWO_PREEMPTIONS: Bound = Bound::Preemptions(2);
 
     /// A request runs while a timer closes its session, and while a client opens the next session in
     /// the same slot.
-    fn a_request_beside_a_close_and_an_open(script: Script) {
+    fn request_during_a_close_and_an_open(script: Script) {
         let sessions = Arc::new(Sessions::new().unwrap());
         let number = sessions.open(1).unwrap();
         let other = sessions.clone();
@@ -134,27 +134,27 @@ mod models {
     #[test]
     fn request_gets_its_session_or_none() {
         let name = "sessions: a request, a close, an open";
-        models(name, TWO, 270, Script::all(0, 2, 2), a_request_beside_a_close_and_an_open);
+        models(name, TWO_PREEMPTIONS, 270, Script::all(0, 2, 2), request_during_a_close_and_an_open);
     }
 
     #[test]
     fn request_gets_its_session_or_none_under_loom() {
         let mut builder = uslab::check::loom::model::Builder::new();
         (builder.max_branches, builder.preemption_bound) = (10_000, Some(2));
-        builder.check(|| a_request_beside_a_close_and_an_open(Script::on(0)));
+        builder.check(|| request_during_a_close_and_an_open(Script::on(0)));
     }
 
     #[test]
-    fn session_can_be_closed_between_two_lookups() {
+    fn loom_detects_a_session_closed_between_two_lookups() {
         let bug = "a session is looked up twice";
         let property = "a request has its own session or none";
-        caught(
+        assert_caught(
             bug,
             property,
-            TWO,
+            TWO_PREEMPTIONS,
             "the session must exist",
             [Script::on(0)],
-            a_request_beside_a_close_and_an_open,
+            request_during_a_close_and_an_open,
         );
     }
 }

@@ -33,13 +33,13 @@ const char *uslab_version(void);
 
 enum uslab_error {
     USLAB_OK,
-    USLAB_NO_MEMORY,   /* no memory is to be had */
+    USLAB_NO_MEMORY,   /* no memory is available */
     USLAB_AT_LIMIT,    /* the cache is at its limit */
     USLAB_REFUSED,     /* the constructor of an object failed */
-    USLAB_TOO_MANY,    /* more objects than there can ever be */
-    USLAB_BAD_NAME,    /* the name is missing, empty or has blanks */
+    USLAB_TOO_MANY,    /* more objects were requested than can exist */
+    USLAB_BAD_NAME,    /* the name is missing, empty or contains blanks */
     USLAB_BAD_SIZE,    /* size 0, an alignment that is no power of two, more than 4 MiB */
-    USLAB_BAD_OPTIONS, /* options that do not go together, or that this version does not know */
+    USLAB_BAD_OPTIONS, /* options that conflict, or that this version does not support */
     USLAB_BUSY,        /* objects of the cache are in use */
     USLAB_DAMAGED,     /* uslab_check found something wrong */
     USLAB_NOT_WRITTEN  /* the table could not be written; errno has the reason */

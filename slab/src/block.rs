@@ -270,14 +270,14 @@ mod tests {
         let cache = KmemCache::builder("odd", 60).align(8).build_in(&subsystem).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         let layout = |size| Layout::from_size_align(size, 8).unwrap();
-        let of_malloc = |size| malloc.alloc_block(layout(size), Gfp::KERNEL).unwrap().usable_size();
+        let malloc_size = |size| malloc.alloc_block(layout(size), Gfp::KERNEL).unwrap().usable_size();
         assert_eq!(cache.alloc_block(Gfp::KERNEL).unwrap().usable_size(), 64);
         assert_eq!(subsystem.kmalloc().alloc_block(65, Gfp::KERNEL).unwrap().usable_size(), 96);
-        assert_eq!([0, 65, 8193, 32_769].map(of_malloc), [0, 80, 10_240, 65_536]);
+        assert_eq!([0, 65, 8193, 32_769].map(malloc_size), [0, 80, 10_240, 65_536]);
     }
 
     #[test]
-    fn zeroing_skips_bytes_about_to_be_written() {
+    fn block_does_not_zero_bytes_about_to_be_written() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("written", 64).build_in(&subsystem).unwrap();
         cache.alloc_block(Gfp::KERNEL).unwrap().bytes_mut().fill(7);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn only_newly_exposed_bytes_are_zeroed() {
+    fn block_zeroes_only_newly_exposed_bytes() {
         uslab_magazine::on_cpu(0);
         let pages = uslab_buddy::PageConfig::default_for(uslab_magazine::Cpus::simulated(1, 1).unwrap());
         let subsystem = Subsystem::new(Config::new(pages.limit(64 << 20))).unwrap();
@@ -306,7 +306,7 @@ mod tests {
         block.front_mut(32).fill(2);
         assert_eq!((block.front(4), block.front(1000).len()), (&[2; 4][..], 64));
         assert!(block.bytes()[32..].iter().all(|b| *b == 0));
-        let whole = cache.alloc_block(Gfp::ZERO).unwrap();
-        assert!(whole.bytes().iter().all(|b| *b == 0));
+        let zeroed_block = cache.alloc_block(Gfp::ZERO).unwrap();
+        assert!(zeroed_block.bytes().iter().all(|b| *b == 0));
     }
 }

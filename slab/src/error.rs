@@ -141,14 +141,14 @@ impl fmt::Display for AllocError {
             Self::AccountLimit { bytes } => write!(f, "the account is at its limit of {bytes} bytes"),
             Self::Memory(error) => write!(f, "no pages for another slab: {error}"),
             Self::SideTable => f.write_str("no memory for the bitmap of another slab"),
-            Self::TooLarge => f.write_str("larger than the largest possible allocation"),
+            Self::TooLarge => f.write_str("the size is larger than the largest possible allocation"),
             Self::Refused { bytes } => {
                 write!(f, "no memory for {bytes} more bytes: the system refused, or the limit is reached")
             }
             Self::Constructor => f.write_str("the constructor of an object failed"),
             Self::Destroyed => f.write_str("the cache was destroyed"),
             Self::NotAnObject => f.write_str("the address is not an object"),
-            Self::Injected => f.write_str("refused by fault injection"),
+            Self::Injected => f.write_str("fault injection refused the allocation"),
         }
     }
 }

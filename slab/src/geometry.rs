@@ -164,7 +164,7 @@ const _: () = assert!((PAGE_SIZE << MAX_ORDER) <= 1 << 22);
 
 impl Geometry {
     /// Indices of the objects that overlap the given byte range of a slab with `objects` objects.
-    pub(crate) fn touching(&self, bytes: core::ops::Range<usize>, objects: u16) -> core::ops::Range<usize> {
+    pub(crate) fn indices_in(&self, bytes: core::ops::Range<usize>, objects: u16) -> core::ops::Range<usize> {
         let index = |bytes: usize| bytes.saturating_sub(self.lead as usize) / self.stride as usize;
         let objects = usize::from(objects);
         index(bytes.start).min(objects)..(index(bytes.end - 1) + 1).min(objects)
@@ -183,7 +183,7 @@ impl Geometry {
     /// # Errors
     /// Fails if `size` is 0, `align` is not a power of two, or an object is larger than the largest block.
     pub fn new(size: usize, align: usize, rule: &OrderRule) -> Result<Self, GeometryError> {
-        Self::laid_out(size, align, 0, 0, rule)
+        Self::with_layout(size, align, 0, 0, rule)
     }
     /// Computes the geometry as [`new`](Self::new) does, with a red zone of at least `zone` bytes on both sides of each
     /// object. Half of the gap between two objects belongs to each of these objects.
@@ -193,7 +193,7 @@ impl Geometry {
         zone: usize,
         rule: &OrderRule,
     ) -> Result<Self, GeometryError> {
-        Self::laid_out(size, align, zone, zone, rule)
+        Self::with_layout(size, align, zone, zone, rule)
     }
     /// Computes the geometry as [`new`](Self::new) does, with at least `tail` bytes after each object that the object's
     /// user must not write.
@@ -203,9 +203,9 @@ impl Geometry {
         align: usize,
         rule: &OrderRule,
     ) -> Result<Self, GeometryError> {
-        Self::laid_out(size, align, 0, tail, rule)
+        Self::with_layout(size, align, 0, tail, rule)
     }
-    fn laid_out(
+    fn with_layout(
         size: usize,
         align: usize,
         before: usize,
@@ -220,8 +220,8 @@ impl Geometry {
         }
         let align = align.max(WORD);
         let largest = PAGE_SIZE << MAX_ORDER;
-        let whole = size.checked_add(before + behind);
-        let stride = match whole.and_then(|size| size.checked_next_multiple_of(align)) {
+        let total_size = size.checked_add(before + behind);
+        let stride = match total_size.and_then(|size| size.checked_next_multiple_of(align)) {
             Some(stride) if stride <= largest => stride,
             stride => return Err(GeometryError::TooLarge { stride: stride.unwrap_or(usize::MAX) }),
         };
@@ -242,19 +242,21 @@ impl Geometry {
 
     /// Limits a slab to `objects` objects, and reduces the slab's order to what these objects need.
     pub(crate) fn at_most(self, objects: usize) -> Self {
-        let most = objects.clamp(1, self.most as usize);
-        let bytes = self.lead() + most * self.stride() + self.guard();
+        let max_objects = objects.clamp(1, self.most as usize);
+        let bytes = self.lead() + max_objects * self.stride() + self.guard();
         let order = Order::for_bytes(bytes).unwrap_or(self.order);
-        Self { most: most as u32, order: order.min(self.order), ..self }
+        Self { most: max_objects as u32, order: order.min(self.order), ..self }
     }
 
     /// Adds a guard page at the end of each slab, and gives slabs at least four pages, so that guard pages take at
     /// most a quarter of the addresses. A slab of the largest order gets no guard page.
     pub(crate) fn with_guard(self) -> Self {
-        let least = Order::for_bytes(self.lead() + self.stride() + PAGE_SIZE);
-        let (Some(min_order), Some(usual)) = (least, Order::for_bytes(4 * PAGE_SIZE)) else { return self };
-        let order = self.order.max(usual).max(min_order);
-        Self { guard: PAGE_SIZE as u32, order, min_order, ..self }
+        let lowest = Order::for_bytes(self.lead() + self.stride() + PAGE_SIZE);
+        let (Some(lowest), Some(usual)) = (lowest, Order::for_bytes(4 * PAGE_SIZE)) else {
+            return self;
+        };
+        let order = self.order.max(usual).max(lowest);
+        Self { guard: PAGE_SIZE as u32, order, min_order: lowest, ..self }
     }
     /// Number of inaccessible bytes at the end of a slab.
     pub(crate) const fn guard(&self) -> usize {
@@ -312,8 +314,8 @@ impl Geometry {
     /// Number of objects in a slab of `order`.
     pub const fn objects_at(&self, order: Order) -> usize {
         let n = order.bytes().saturating_sub(self.lead() + self.guard()) / self.stride();
-        let most = self.most as usize;
-        if n < most { n } else { most }
+        let max_objects = self.most as usize;
+        if n < max_objects { n } else { max_objects }
     }
     /// Number of unused bytes at the end of a slab of the usual order.
     pub const fn waste(&self) -> usize {
@@ -362,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_geometry_is_an_error() {
+    fn geometry_of_an_invalid_size_or_alignment_is_an_error() {
         let rule = OrderRule::for_cpus(2);
         assert_eq!(Geometry::new(0, 8, &rule), Err(GeometryError::Empty));
         assert_eq!(Geometry::new(8, 24, &rule), Err(GeometryError::Alignment(24)));
@@ -408,7 +410,7 @@ mod tests {
     proptest! {
         /// The reciprocal must agree with division for every offset of every slab.
         #[test]
-        fn index_agrees_with_division(size in 1_usize..=4 << 20, align in 0_u32..=12, offset in 0_usize..4 << 20) {
+        fn object_index_agrees_with_division(size in 1_usize..=4 << 20, align in 0_u32..=12, offset in 0_usize..4 << 20) {
             let geometry = Geometry::new(size, 1 << align, &OrderRule::for_cpus(4)).unwrap();
             let stride = geometry.stride();
             let exact = offset.is_multiple_of(stride).then(|| offset / stride);
@@ -423,7 +425,7 @@ mod tests {
         }
 
         #[test]
-        fn objects_with_zones_are_inside_aligned_and_disjoint(
+        fn objects_with_red_zones_are_aligned_disjoint_and_inside_the_slab(
             size in 1_usize..=1 << 20, align in 0_u32..=16, cpus in 1_u32..256, index in 0_usize..MAX_OBJECTS,
         ) {
             let align = 1 << align;
@@ -451,17 +453,17 @@ mod tests {
 
         /// A limited slab has no more objects than the limit, and no more pages than its objects need.
         #[test]
-        fn slab_with_limited_objects_has_no_superfluous_pages(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
-            let whole = Geometry::new(size, 0, &OrderRule::for_cpus(cpus)).unwrap();
-            let few = whole.at_most(most);
-            prop_assert_eq!(few.objects(), most.min(whole.objects()));
-            prop_assert!(few.order() <= whole.order() && few.order() >= few.min_order());
-            prop_assert!(few.order() == few.min_order() || few.objects() * few.stride() > few.order().bytes() / 2);
-            prop_assert!(!few.has_object(few.objects(), few.order()));
+        fn slab_with_a_limited_object_count_has_no_superfluous_pages(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
+            let unlimited = Geometry::new(size, 0, &OrderRule::for_cpus(cpus)).unwrap();
+            let limited = unlimited.at_most(most);
+            prop_assert_eq!(limited.objects(), most.min(unlimited.objects()));
+            prop_assert!(limited.order() <= unlimited.order() && limited.order() >= limited.min_order());
+            prop_assert!(limited.order() == limited.min_order() || limited.objects() * limited.stride() > limited.order().bytes() / 2);
+            prop_assert!(!limited.has_object(limited.objects(), limited.order()));
         }
 
         #[test]
-        fn objects_are_inside_the_slab_and_aligned(size in 1_usize..=4 << 20, align in 0_u32..=22, cpus in 1_u32..2048) {
+        fn objects_are_aligned_and_inside_the_slab(size in 1_usize..=4 << 20, align in 0_u32..=22, cpus in 1_u32..2048) {
             let geometry = Geometry::new(size, 1 << align, &OrderRule::for_cpus(cpus)).unwrap();
             prop_assert!(geometry.objects() >= 1 && geometry.objects() <= MAX_OBJECTS);
             prop_assert!(geometry.objects() * geometry.stride() + geometry.waste() == geometry.order().bytes());

@@ -64,7 +64,7 @@ const FREED: u32 = 3;
 /// Number of slots that one sample tries.
 const MAX_TRIED_SLOTS: usize = 8;
 /// Byte that fills the page outside of the object.
-const FILL: u8 = 0xA7;
+const FILL_BYTE: u8 = 0xA7;
 
 /// Thread and call stack of an allocation or free.
 #[derive(Debug, Default)]
@@ -76,14 +76,14 @@ struct Trace {
 impl Trace {
     fn take(&self) {
         if !MODEL {
-            self.thread.set(thread());
+            self.thread.set(thread_id());
             self.stack.set(CallStack::save().number().into());
         }
     }
 }
 
 /// The kernel's id of the current thread.
-fn thread() -> u64 {
+fn thread_id() -> u64 {
     #[cfg(target_os = "linux")]
     // SAFETY: the system call has no arguments.
     return unsafe { libc::syscall(libc::SYS_gettid) } as u64;
@@ -123,11 +123,11 @@ impl Slot {
     fn take(&self, from: u32) -> bool {
         // Acquire: pairs with the Release of `give`. Relaxed: after a failed exchange, the thread
         // reads nothing else of the slot.
-        let taken = self.state.compare_exchange(from, BUSY, Acquire, Relaxed).is_ok();
-        if taken {
+        let is_taken = self.state.compare_exchange(from, BUSY, Acquire, Relaxed).is_ok();
+        if is_taken {
             self.hands.with_mut(|_| ());
         }
-        taken
+        is_taken
     }
     fn give(&self, to: u32) {
         self.hands.with_mut(|_| ());
@@ -225,17 +225,17 @@ impl Pool {
         if size == 0 || size > PAGE_SIZE || align > PAGE_SIZE {
             return None;
         }
-        let taken = (0..MAX_TRIED_SLOTS.min(self.slots.len())).find_map(|_| {
+        let taken_slot = (0..MAX_TRIED_SLOTS.min(self.slots.len())).find_map(|_| {
             // Relaxed: the counter only spreads the attempts over the slots.
             let next_slot = self.next_slot.fetch_add(1, Relaxed);
             let slot = next_slot % self.slots.len();
-            let was = [FREED, FREE].into_iter().find(|state| self.slots[slot].take(*state));
-            was.map(|was| (next_slot, slot, was))
+            let state_before = [FREED, FREE].into_iter().find(|state| self.slots[slot].take(*state));
+            state_before.map(|state_before| (next_slot, slot, state_before))
         });
-        let (next_slot, at, was) = taken?;
+        let (next_slot, at, state_before) = taken_slot?;
         let (slot, page) = (&self.slots[at], Self::page(at));
         if !self.region.commit(page.clone()) {
-            slot.give(was);
+            slot.give(state_before);
             return None;
         }
         let last = (PAGE_SIZE - size) & !(align - 1);
@@ -243,9 +243,9 @@ impl Pool {
         // SAFETY: this thread has taken the slot, whose page is accessible.
         unsafe {
             let start = self.region.base().add(page.start);
-            start.write_bytes(FILL, offset);
+            start.write_bytes(FILL_BYTE, offset);
             start.add(offset).write_bytes(0, size);
-            start.add(offset + size).write_bytes(FILL, PAGE_SIZE - offset - size);
+            start.add(offset + size).write_bytes(FILL_BYTE, PAGE_SIZE - offset - size);
         }
         slot.at.set((page.start + offset) as u64);
         slot.size.set(size as u64);
@@ -299,18 +299,18 @@ impl Pool {
         let bytes =
             unsafe { core::slice::from_raw_parts(self.region.base().as_ptr().add(page.start), PAGE_SIZE) };
         let offset = address - self.base() - page.start;
-        let is_fill = |bytes: &[u8]| bytes.iter().all(|byte| *byte == FILL);
+        let is_fill = |bytes: &[u8]| bytes.iter().all(|byte| *byte == FILL_BYTE);
         let what = match (is_fill(&bytes[..offset]), is_fill(&bytes[offset + size..])) {
             (true, true) => None,
             (true, false) => Some("write past the end"),
-            (false, _) => Some("write before the beginning"),
+            (false, _) => Some("write before the start"),
         };
         slot.freed.take();
         // SAFETY: by contract, the caller no longer uses the object. If the page cannot be made inaccessible, it is at
         // least zeroed.
         unsafe { self.region.decommit(page) };
         // The record is copied before another thread can take the slot.
-        let object = what.map(|_| self.known_of(slot, true));
+        let object = what.map(|_| self.record_of_slot(slot, true));
         slot.give(FREED);
         what.map_or(Ok(()), |what| Err((CorruptionKind::Overflow, InvalidAccess { what, address, object })))
     }
@@ -318,14 +318,14 @@ impl Pool {
     fn slot_record(&self, slot: usize) -> SlotRecord {
         let slot = &self.slots[slot];
         // Relaxed: a report may describe an object on which another thread works.
-        self.known_of(slot, slot.state.load(Relaxed) == FREED)
+        self.record_of_slot(slot, slot.state.load(Relaxed) == FREED)
     }
-    fn known_of(&self, slot: &Slot, freed: bool) -> SlotRecord {
-        let of = |trace: &Trace| (trace.thread.get(), trace.stack.get());
+    fn record_of_slot(&self, slot: &Slot, freed: bool) -> SlotRecord {
+        let read_trace = |trace: &Trace| (trace.thread.get(), trace.stack.get());
         SlotRecord {
             begin: self.base() + slot.at.get() as usize,
             size: slot.size.get() as usize,
-            traces: [Some(of(&slot.allocated)), freed.then(|| of(&slot.freed))],
+            traces: [Some(read_trace(&slot.allocated)), freed.then(|| read_trace(&slot.freed))],
         }
     }
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "no faults are told there"))]
@@ -342,17 +342,17 @@ impl Pool {
         }
         // A guard page is between two objects' pages, and the report names the nearer object.
         let page = (address - self.base()) / PAGE_SIZE / 2;
-        let below = page.checked_sub(1);
+        let lower = page.checked_sub(1);
         let distance = |slot: &usize| {
             let object = &self.slots[*slot];
             let begin = self.base() + object.at.get() as usize;
             address.abs_diff(begin).min(address.abs_diff(begin + object.size.get() as usize))
         };
-        let beside = [below, Some(page)].into_iter().flatten().filter(|slot| *slot < self.slots.len());
-        let slot = beside.filter(|slot| state(*slot) != FREE).min_by_key(distance);
+        let adjacent = [lower, Some(page)].into_iter().flatten().filter(|slot| *slot < self.slots.len());
+        let slot = adjacent.filter(|slot| state(*slot) != FREE).min_by_key(distance);
         let what = match slot {
             None => "access to memory that was never allocated",
-            Some(_) if slot == below => "overflow",
+            Some(_) if slot == lower => "overflow",
             Some(_) => "underflow",
         };
         InvalidAccess { what, address, object: slot.map(|slot| self.slot_record(slot)) }
@@ -383,9 +383,9 @@ impl fmt::Display for InvalidAccess {
             return writeln!(f, "{what}: {address:#x}");
         };
         let (distance, side) = match address {
-            at if at < begin => (begin - at, "before the beginning"),
+            at if at < begin => (begin - at, "before the start"),
             at if at >= begin + size => (at - begin - size, "past the end"),
-            at => (at - begin, "behind the beginning"),
+            at => (at - begin, "after the start"),
         };
         writeln!(
             f,
@@ -410,9 +410,9 @@ mod sampled {
     use uslab_magazine::sync::Ordering::Relaxed;
     use uslab_magazine::sync::{AtomicU32, Counter};
 
-    const NONE: u32 = 0;
+    const NOT_STARTED: u32 = 0;
     const STARTED: u32 = 1;
-    const NEVER: u32 = 2;
+    const FORBIDDEN: u32 = 2;
 
     /// Decides which allocations are sampled, and owns the pool, which the first sample makes.
     #[derive(Debug)]
@@ -442,7 +442,7 @@ mod sampled {
                 last_counts: [const { Counter::new(0) }; 2],
                 key,
                 backend,
-                pool_state: AtomicU32::new(NONE),
+                pool_state: AtomicU32::new(NOT_STARTED),
                 pool: Published::new(),
             };
             guard.set(every, slots);
@@ -481,28 +481,28 @@ mod sampled {
                 // Making the pool allocates memory. While one thread makes the pool, no thread's allocations are
                 // sampled. If the system has refused a pool, the guard does not try again. Relaxed: the state only
                 // selects the thread that makes the pool.
-                None if self.pool_state.compare_exchange(NONE, STARTED, Relaxed, Relaxed).is_err() => {
+                None if self.pool_state.compare_exchange(NOT_STARTED, STARTED, Relaxed, Relaxed).is_err() => {
                     return None;
                 }
                 None => {
                     let slots = self.slots.get() as usize;
-                    let pool = boxed(Pool::new(slots, self.backend, self.key)?)?;
+                    let pool = try_box(Pool::new(slots, self.backend, self.key)?)?;
                     // The pool's addresses may be in a range that was unmapped earlier. Relaxed: `pool_state` was set before the
                     // system could map the range for the pool.
-                    if self.pool_state.load(Relaxed) == NEVER {
+                    if self.pool_state.load(Relaxed) == FORBIDDEN {
                         return None;
                     }
                     self.pool.publish(pool)
                 }
             };
-            faults::tell(pool);
+            faults::report_faults_in(pool);
             let memory = pool.alloc(size, align)?;
             self.samples.add(1);
             Some(memory)
         }
         /// Prevents a pool from being made; an existing pool stays in use.
-        pub(crate) fn make_no_pool(&self) {
-            self.pool_state.store(NEVER, Relaxed);
+        pub(crate) fn prevent_pool(&self) {
+            self.pool_state.store(FORBIDDEN, Relaxed);
         }
         pub(crate) fn pool(&self) -> Option<&Pool> {
             self.pool.get()
@@ -531,13 +531,13 @@ mod sampled {
             if requested == 0 {
                 return false;
             }
-            let few = samples.wrapping_sub(sampled.get()) * 2 < requested;
+            let has_too_few_samples = samples.wrapping_sub(sampled.get()) * 2 < requested;
             allocated.set(allocations);
             sampled.set(samples);
-            if few {
+            if has_too_few_samples {
                 self.left.set(0);
             }
-            few
+            has_too_few_samples
         }
         /// Random number in `0..n`.
         pub(crate) fn draw(&self, n: usize) -> usize {
@@ -545,18 +545,18 @@ mod sampled {
         }
     }
 
-    fn boxed<T>(value: T) -> Option<Box<T>> {
-        let mut one = Vec::new();
-        one.try_reserve_exact(1).ok()?;
-        one.push(value);
+    fn try_box<T>(value: T) -> Option<Box<T>> {
+        let mut storage = Vec::new();
+        storage.try_reserve_exact(1).ok()?;
+        storage.push(value);
         // SAFETY: the memory contains one `T`, and has the layout of a box.
-        Some(unsafe { Box::from_raw(Box::into_raw(one.into_boxed_slice()).cast()) })
+        Some(unsafe { Box::from_raw(Box::into_raw(storage.into_boxed_slice()).cast()) })
     }
 
     impl Drop for Guard {
         fn drop(&mut self) {
             if let Some(pool) = self.pool.get() {
-                faults::forget(pool);
+                faults::forget_pool(pool);
                 // SAFETY: the pool was published from a box. The subsystem's last user drops the guard; only a fault handler
                 // might still use the pool.
                 drop(unsafe { Box::from_raw(core::ptr::from_ref(pool).cast_mut()) });
@@ -568,7 +568,7 @@ mod sampled {
 #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, uslab_heap))))]
 mod tests {
     use super::*;
-    use crate::harden::{Harden, Secret};
+    use crate::harden::{Harden, RandomKeys};
     use uslab_buddy::faults::{COMMIT, DECOMMIT, Rule};
 
     /// Returns `true` if the kernel can read the byte for this process; the test does not fault.
@@ -580,11 +580,11 @@ mod tests {
         unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) == 1 }
     }
     fn pool(slots: usize) -> Pool {
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         Pool::new(slots, Backend::Os, key).unwrap()
     }
     /// Makes a pool of two slots, whose page operations fail according to `faults`.
-    fn faulty(faults: &Faults) -> Pool {
+    fn faulty_pool(faults: &Faults) -> Pool {
         let bytes = 5 * PAGE_SIZE;
         let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, Backend::Os, faults).unwrap();
         Pool { region, ..pool(2) }
@@ -644,24 +644,24 @@ mod tests {
 
     #[test]
     fn disabled_guard_takes_no_sample() {
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
-        let off = Guard::new(0, 4, Backend::Os, key);
-        assert!((0..9).all(|_| !off.is_due(1)));
-        let far = Guard::new(1 << 20, 4, Backend::Os, key);
-        assert!((0..9).all(|_| !far.is_due(1)), "the first sample is as late as any other");
+        let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let disabled = Guard::new(0, 4, Backend::Os, key);
+        assert!((0..9).all(|_| !disabled.is_due(1)));
+        let rarely_sampling = Guard::new(1 << 20, 4, Backend::Os, key);
+        assert!((0..9).all(|_| !rarely_sampling.is_due(1)), "the first sample must not be early");
         let guard = Guard::new(1, 4, Backend::Os, key);
-        let drawn = (0..200).map(|n| {
+        let distances = (0..200).map(|n| {
             guard.end_interval(n * 8);
             guard.draw(5)
         });
-        assert_eq!(drawn.collect::<std::collections::BTreeSet<_>>().len(), 5);
+        assert_eq!(distances.collect::<std::collections::BTreeSet<_>>().len(), 5);
     }
 
     #[test]
     fn guard_without_pool_takes_no_sample() {
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
-        guard.make_no_pool();
+        guard.prevent_pool();
         assert!((0..3).all(|_| guard.alloc(8, 8).is_none()));
         assert!(guard.pool().is_none() && guard.samples() == 0);
     }
@@ -669,7 +669,7 @@ mod tests {
     #[test]
     fn failed_guard_page_commit_frees_the_slot() {
         let faults = Faults::new(1);
-        let pool = faulty(&faults);
+        let pool = faulty_pool(&faults);
         faults.arm(vec![Rule::every(Some(COMMIT))]);
         assert!((0..9).all(|_| pool.alloc(8, 8).is_none()));
         assert_eq!(pool.used(), 0);
@@ -681,9 +681,9 @@ mod tests {
     /// Regression test: if protecting the page failed, a later report called the address one that
     /// had never been allocated.
     #[test]
-    fn sample_counts_as_freed_if_page_protection_fails() {
+    fn guard_sample_counts_as_freed_if_page_protection_fails() {
         let faults = Faults::new(1);
-        let pool = faulty(&faults);
+        let pool = faulty_pool(&faults);
         let objects = [(); 2].map(|()| pool.alloc(8, 8).unwrap().addr().get());
         objects.into_iter().for_each(|object| assert!(pool.free(object).is_ok()));
         faults.arm(vec![Rule::every(Some(COMMIT))]);
@@ -702,7 +702,7 @@ mod tests {
     #[test]
     fn guard_samples_are_zeroed_if_decommit_fails() {
         let faults = Faults::new(1);
-        let pool = faulty(&faults);
+        let pool = faulty_pool(&faults);
         faults.arm(vec![Rule::every(Some(DECOMMIT))]);
         for _ in 0..16 {
             let object = pool.alloc(48, 16).unwrap();
@@ -715,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn freeing_a_sample_detects_overruns_within_its_page() {
+    fn freeing_a_guard_sample_detects_overruns_within_its_page() {
         let pool = pool(4);
         let mut last_counts = [false; 2];
         for _ in 0..32 {
@@ -725,7 +725,7 @@ mod tests {
             // SAFETY: the address is in the object's page.
             unsafe { if left { object.add(40).write(1) } else { object.sub(1).write(1) } };
             let (kind, mistake) = pool.free(at).unwrap_err();
-            let side = if left { "write past the end" } else { "write before the beginning" };
+            let side = if left { "write past the end" } else { "write before the start" };
             assert!(kind == CorruptionKind::Overflow && mistake.to_string().starts_with(side), "{mistake}");
             last_counts[usize::from(left)] = true;
         }
@@ -742,16 +742,16 @@ mod tests {
             assert!(pool.free(object.addr().get()).is_ok());
         }
         let slots = |object: &NonNull<u8>| pool.slot_at(object.addr().get()).unwrap();
-        let again: Vec<_> = (0..4).map(|_| slots(&pool.alloc(8, 8).unwrap())).collect();
+        let reused_slots: Vec<_> = (0..4).map(|_| slots(&pool.alloc(8, 8).unwrap())).collect();
         assert!(
-            again.iter().zip(&objects).all(|(again, first)| *again == slots(first)),
+            reused_slots.iter().zip(&objects).all(|(reused_slots, first)| *reused_slots == slots(first)),
             "the slots are used in order"
         );
         assert!(pool.alloc(0, 8).is_none() && pool.alloc(PAGE_SIZE + 1, 8).is_none());
     }
 
     #[test]
-    fn guard_fault_is_attributed_to_the_nearer_object() {
+    fn invalid_access_between_guard_samples_is_attributed_to_the_nearer_object() {
         let pool = pool(2);
         let objects: Vec<_> = (0..2).map(|_| pool.alloc(PAGE_SIZE, 16).unwrap().addr().get()).collect();
         let (low, high) = (*objects.iter().min().unwrap(), *objects.iter().max().unwrap());
@@ -766,7 +766,7 @@ mod tests {
             text(low + 12).starts_with("use after free: ") && text(low + 12).contains("\nfreed by thread")
         );
         for at in [0, 12] {
-            let place = format!(", {at} bytes behind the beginning of an object of 4096 bytes");
+            let place = format!(", {at} bytes after the start of an object of 4096 bytes");
             assert!(text(low + at).contains(&place), "{}", text(low + at));
         }
     }
@@ -774,10 +774,10 @@ mod tests {
     #[test]
     fn guard_report_names_the_allocating_and_freeing_threads() {
         let pool = pool(1);
-        let allocate = || (pool.alloc(8, 8).unwrap().addr().get(), thread());
+        let allocate = || (pool.alloc(8, 8).unwrap().addr().get(), thread_id());
         let (at, other) = std::thread::scope(|scope| scope.spawn(allocate).join().unwrap());
         assert!(pool.free(at).is_ok());
-        let (report_text, here) = (pool.fault(at).to_string(), thread());
+        let (report_text, here) = (pool.fault(at).to_string(), thread_id());
         assert!(
             other != here && report_text.contains(&format!("\nallocated by thread {other}:\n")),
             "{report_text}"
@@ -787,11 +787,11 @@ mod tests {
 
     #[test]
     fn guard_requests_a_sample_only_after_too_few_samples() {
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         assert!(!Guard::new(0, 4, Backend::Os, key).end_interval(1000), "no sample is requested");
         let guard = Guard::new(100, 4, Backend::Os, key);
         assert!(!guard.end_interval(60), "the caches request no sample");
-        assert!(guard.end_interval(120), "the remainder counts in the next interval");
+        assert!(guard.end_interval(120), "the next interval must count the remaining misses");
         assert!(guard.is_due(0) && guard.alloc(8, 8).is_some());
         assert!(!guard.end_interval(220) && !guard.is_due(0), "one sample was taken");
         assert!(guard.alloc(8, 8).is_some() && !guard.end_interval(420), "half of the samples were taken");
@@ -829,7 +829,7 @@ mod tests {
 
     #[test]
     fn guard_sampling_distances_vary_around_their_mean() {
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(100, 1, Backend::Os, key);
         assert!(guard.pool().is_none() && guard.is_on() && !Guard::new(0, 1, Backend::Os, key).is_on());
         let mut distances = vec![0];
@@ -866,7 +866,7 @@ mod tests {
     /// addresses.
     #[test]
     fn dropped_guard_unmaps_its_pages() {
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
+        let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
         let at = guard.alloc(8, 8).unwrap().addr().get();
         assert!(is_accessible(at));
@@ -885,7 +885,7 @@ mod tests {
     }
 
     #[test]
-    fn forked_child_inherits_busy_guard_slots() {
+    fn forked_child_frees_guard_slots_that_the_parent_was_taking() {
         let pool = pool(4);
         assert!(pool.slots[0].take(FREE));
         let [used, freed] = [1, 2].map(|_| pool.alloc(8, 8).unwrap().addr().get());

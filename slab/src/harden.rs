@@ -148,7 +148,7 @@ impl Mappings {
     }
     /// Returns true until the system has refused a guard page. After the refusal, mappings are made without guard
     /// pages, so that the system does not refuse other mappings of the process.
-    pub(crate) fn are_there(&self) -> bool {
+    pub(crate) fn can_map(&self) -> bool {
         // Relaxed: the flag is a hint.
         !self.refused.load(Relaxed)
     }
@@ -164,12 +164,12 @@ impl Mappings {
 }
 
 #[derive(Debug)]
-pub(crate) struct Secret {
+pub(crate) struct RandomKeys {
     key: [u64; 2],
     drawn: Counter,
 }
 
-impl Secret {
+impl RandomKeys {
     pub(crate) fn new(harden: &Harden) -> Self {
         let key = match harden.seed {
             Some(seed) => [seed, 0],
@@ -287,7 +287,7 @@ impl Hardened {
     /// # Safety
     /// The object belongs to the cache and was [prepared](Self::prepare). No other thread uses the object, unless
     /// [`checks_others`](Self::checks_others) returns `true`.
-    pub(crate) unsafe fn is_whole(&self, object: NonNull<u8>) -> bool {
+    pub(crate) unsafe fn is_intact(&self, object: NonNull<u8>) -> bool {
         // SAFETY: by contract, the object was prepared and its canary may be read.
         self.canary.as_ref().is_none_or(|canary| unsafe { canary.slack(object) }.is_some())
     }
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn canary_multiplier_differs_between_caches() {
-        let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
+        let secret = RandomKeys::new(&Harden { seed: Some(7), ..Harden::ALL });
         let second = |_| {
             let hardened = Hardened::new(secret.next(), &Harden::ALL, 64, CANARY, false).unwrap();
             hardened.canary.unwrap().keys[1]
@@ -461,7 +461,7 @@ mod tests {
         let canary = Canary { keys: [5, 1], size: 64 };
         let words: std::collections::BTreeSet<_> = (4..47).map(|bit| canary.word(at(bit), 0) >> 16).collect();
         assert_eq!(words.len(), 43);
-        let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
+        let secret = RandomKeys::new(&Harden { seed: Some(7), ..Harden::ALL });
         assert_ne!(secret.next().hash(0), secret.next().hash(0), "each cache has a separate key");
         let key = secret.next();
         assert!(Hardened::new(key, &Harden::OFF, 64, 8, false).is_none(), "no hardening is enabled");
@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn canary_detects_each_changed_byte_past_an_object() {
-        let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
+        let secret = RandomKeys::new(&Harden { seed: Some(7), ..Harden::ALL });
         let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();
         let mut memory = [0_u8; 112];
         let object = NonNull::from(&mut memory).cast::<u8>();
@@ -496,7 +496,7 @@ mod tests {
     /// Regression test: a write of one byte value twice was missed one time in 128, when the value was the canary's.
     #[test]
     fn canary_detects_two_equal_bytes_written_past_an_object() {
-        let secret = Secret::new(&Harden { seed: Some(7), ..Harden::ALL });
+        let secret = RandomKeys::new(&Harden { seed: Some(7), ..Harden::ALL });
         let hardened = Hardened::new(secret.next(), &Harden::ALL, 104, 8, false).unwrap();
         let mut memory = [0_u8; 112];
         let object = NonNull::from(&mut memory).cast::<u8>();
@@ -513,13 +513,13 @@ mod tests {
     #[test]
     fn equal_seeds_give_equal_random_draws() {
         let draws = |seed| {
-            let mut draws = Draws::of(Secret::new(&Harden { seed: Some(seed), ..Harden::ALL }).next(), 0);
+            let mut draws = Draws::of(RandomKeys::new(&Harden { seed: Some(seed), ..Harden::ALL }).next(), 0);
             (0..200).map(|_| draws.below(10)).collect::<Vec<_>>()
         };
         assert_eq!(draws(1), draws(1));
         assert_ne!(draws(1), draws(2));
         assert!((0..10).all(|n| draws(3).contains(&n)));
-        let unknown = || Secret::new(&Harden::ALL).next().hash(0);
+        let unknown = || RandomKeys::new(&Harden::ALL).next().hash(0);
         assert_ne!(unknown(), unknown());
     }
 }

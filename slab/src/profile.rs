@@ -107,15 +107,15 @@ fn expm1(of: f64) -> f64 {
 /// Default mean number of bytes between two samples: 512 KiB, as in gperftools and jemalloc.
 pub const DEFAULT_RATE: usize = 512 << 10;
 
-const SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
-const COUNTS: usize = 64;
+const MAX_SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
+const COUNT_STRIPES: usize = 64;
 /// Lowest rate at which a malloc's samples have separate memory, at least a page each. At this rate, separate memory
 /// for the samples adds at most a sixteenth to the program's memory.
 pub(crate) const SEPARATE_MEMORY_MIN_RATE: usize = 64 << 10;
 /// Number of bytes of a cache's name that the profile keeps.
-const NAME: usize = 39;
+const MAX_NAME: usize = 39;
 /// Number of fractions into which estimates divide an object.
-const PARTS: f64 = 65_536.0;
+const OBJECT_PARTS: f64 = 65_536.0;
 
 /// Reason why a profile did not start.
 ///
@@ -347,12 +347,12 @@ impl Countdown {
     /// `alloc` fails.
     #[inline(always)]
     pub(crate) fn spend<T>(&self, bytes: u64, alloc: impl FnOnce() -> Option<T>) -> Option<T> {
-        let left = self.left.get();
-        if left <= bytes {
+        let remaining = self.left.get();
+        if remaining <= bytes {
             return None;
         }
         let memory = alloc()?;
-        self.left.set(left - bytes);
+        self.left.set(remaining - bytes);
         Some(memory)
     }
     /// Draws the number of bytes until the next sample ends.
@@ -387,8 +387,8 @@ impl Profiler {
             run: AtomicU32::new(0),
             own: Counter::new(0),
             base: Counter::new(0),
-            countdowns: (0..cpus.clamp(1, COUNTS)).map(countdown).collect(),
-            noted: ForkMutex::new(Rank::Profile, Records::nothing()),
+            countdowns: (0..cpus.clamp(1, COUNT_STRIPES)).map(countdown).collect(),
+            noted: ForkMutex::new(Rank::Profile, Records::empty()),
         }
     }
     pub(crate) fn lock(&self) -> &dyn ForkLock {
@@ -402,19 +402,19 @@ impl Profiler {
         &self,
         rate: usize,
         seed: Option<u64>,
-        own: Option<impl FnOnce() -> Option<SampleMemory>>,
+        has_separate_memory: Option<impl FnOnce() -> Option<SampleMemory>>,
         close: impl FnOnce(bool) -> bool,
     ) -> Result<(), NotStarted> {
         let rate = rate.max(1) as u64;
         // The previous records are dropped after the lock is released.
         let mut fresh = Records::with_room(rate).ok_or(NotStarted::Memory)?;
-        let wants = own.is_some();
-        fresh.own = own.filter(|_| self.base.get() == 0).and_then(|make| make());
+        let wants_separate_memory = has_separate_memory.is_some();
+        fresh.own = has_separate_memory.filter(|_| self.base.get() == 0).and_then(|make| make());
         let seed = seed.unwrap_or_else(|| {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             now.as_nanos() as u64 ^ core::ptr::from_ref(self).addr() as u64
         });
-        let mut noted = self.noted.lock();
+        let mut records = self.noted.lock();
         // Relaxed: `run` is written only under the lock.
         if self.run.load(Relaxed) > 0 {
             return Err(NotStarted::Runs);
@@ -425,24 +425,24 @@ impl Profiler {
             countdown.random.set(seed.wrapping_add((cpu as u64) << 32));
             countdown.left.set(countdown.draw(rate));
         }
-        if noted.own.is_some() {
-            core::mem::swap(&mut noted.own, &mut fresh.own);
+        if records.own.is_some() {
+            core::mem::swap(&mut records.own, &mut fresh.own);
         }
-        let own = wants && fresh.own.is_some();
-        self.own.set(own.into());
-        if !close(!own) {
+        let has_separate_memory = wants_separate_memory && fresh.own.is_some();
+        self.own.set(has_separate_memory.into());
+        if !close(!has_separate_memory) {
             self.own.set(0);
-            noted.own = fresh.own.take();
+            records.own = fresh.own.take();
             return Err(NotStarted::Fence);
         }
         self.base.set(fresh.own.as_ref().map_or(0, SampleMemory::base) as u64);
-        fresh.run = noted.run.wrapping_add(1).max(1);
-        core::mem::swap(&mut *noted, &mut fresh);
+        fresh.run = records.run.wrapping_add(1).max(1);
+        core::mem::swap(&mut *records, &mut fresh);
         let is_marked = |live: &&LiveObjects| live.address > 0 && !self.is_own(!live.address);
         fresh.live.iter().filter(is_marked).for_each(|live| mark(!live.address, false));
         // Relaxed: a thread that has a sample has seen the store to `run`, and a freeing thread got the sample from
         // such a thread.
-        self.run.store(noted.run, Relaxed);
+        self.run.store(records.run, Relaxed);
         Ok(())
     }
     /// Stops the running profile, if any; `open` opens the inlined paths.
@@ -463,9 +463,9 @@ impl Profiler {
         let count = self.noted.lock().sites.len();
         let mut sites = Vec::with_capacity(count);
         let (rate, lost) = {
-            let noted = self.noted.lock();
-            sites.extend(noted.sites.iter().take(count));
-            (noted.rate as usize, noted.lost)
+            let records = self.noted.lock();
+            sites.extend(records.sites.iter().take(count));
+            (records.rate as usize, records.lost)
         };
         let sample = |site: &Site| Sample {
             cache: String::from_utf8_lossy(&site.cache[..site.len.into()]).into_owned(),
@@ -519,16 +519,16 @@ impl Profiler {
         cache: &str,
     ) -> Option<NonNull<u8>> {
         let stack = CallStack::save();
-        let mut noted = self.noted.lock();
+        let mut records = self.noted.lock();
         // Relaxed: `run` does not change while the lock is held.
         if self.run.load(Relaxed) != run || run == 0 {
             return None;
         }
-        countdown.left.set(countdown.draw(noted.rate));
-        let memory = noted.own.as_mut().and_then(|own| own.alloc(bytes));
-        let done = memory.and_then(|memory| noted.note(memory.addr().get(), bytes as u64, cache, stack));
+        countdown.left.set(countdown.draw(records.rate));
+        let memory = records.own.as_mut().and_then(|own| own.alloc(bytes));
+        let done = memory.and_then(|memory| records.note(memory.addr().get(), bytes as u64, cache, stack));
         if done.is_none() {
-            noted.lost += 1;
+            records.lost += 1;
         }
         memory
     }
@@ -542,8 +542,8 @@ impl Profiler {
     }
     /// Size in bytes of a sample with separate memory, or the error for any other address.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
-        let noted = self.noted.lock();
-        noted.own.as_ref().map_or(Err(CorruptionKind::Foreign), |own| own.size_of(memory.addr().get()))
+        let records = self.noted.lock();
+        records.own.as_ref().map_or(Err(CorruptionKind::Foreign), |own| own.size_of(memory.addr().get()))
     }
     pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
         let (mut noted, address) = (self.noted.lock(), memory.addr().get());
@@ -577,22 +577,22 @@ impl Profiler {
     #[inline(never)]
     fn sample(&self, run: u32, countdown: &Countdown, memory: NonNull<u8>, bytes: usize, cache: &str) {
         let stack = CallStack::save();
-        let mut noted = self.noted.lock();
+        let mut records = self.noted.lock();
         // Relaxed: `run` does not change while the lock is held.
         let is_of_it = self.run.load(Relaxed) == run;
         if !is_of_it {
             return;
         }
-        countdown.left.set(countdown.draw(noted.rate));
+        countdown.left.set(countdown.draw(records.rate));
         let address = memory.addr().get();
         // The record belongs to an object that was never freed, because its cache was destroyed
         // with it.
-        if noted.forget(address) {
+        if records.forget(address) {
             mark(address, false);
         }
-        match noted.note(address, bytes as u64, cache, stack) {
+        match records.note(address, bytes as u64, cache, stack) {
             Some(()) => mark(address, true),
-            None => noted.lost += 1,
+            None => records.lost += 1,
         }
     }
 

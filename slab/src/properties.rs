@@ -82,25 +82,25 @@ impl Lists {
     fn add(&mut self, taken: usize) {
         let flags = if self.order() > Order::ZERO { Gfp::COMP } else { Gfp::empty() };
         let slab = self.memory.pages.alloc(self.order(), flags, None).unwrap();
-        let mut out = BTreeSet::new();
+        let mut taken_indices = BTreeSet::new();
         // SAFETY: the block is new, and only this test has it.
         unsafe {
             let new = self.memory.slab(slab);
             assert!(new.set_up(&Operation::new(), self.geometry.objects(), self.constructed));
-            new.alloc_bits(taken, taken > 0, None, |index| assert!(out.insert(index)));
+            new.alloc_bits(taken, taken > 0, None, |index| assert!(taken_indices.insert(index)));
             self.node.add(&Operation::new(), &self.memory, slab).unwrap();
         }
-        let most = if self.is_one_by_one() { 1 } else { self.geometry.objects() };
-        assert_eq!(out.len(), taken.min(most));
-        out.iter().for_each(|&index| self.stamp(ObjectIndex { slab, index }));
-        self.built.insert(slab.get(), out.clone());
-        self.shadow.insert(slab.get(), out);
+        let max_objects = if self.is_one_by_one() { 1 } else { self.geometry.objects() };
+        assert_eq!(taken_indices.len(), taken.min(max_objects));
+        taken_indices.iter().for_each(|&index| self.check_and_write_stamp(ObjectIndex { slab, index }));
+        self.built.insert(slab.get(), taken_indices.clone());
+        self.shadow.insert(slab.get(), taken_indices);
     }
     fn is_one_by_one(&self) -> bool {
         self.constructed == Constructed::OneByOne
     }
     /// Number of free objects of a slab that are constructed.
-    fn idle(&self, slab: u32) -> usize {
+    fn idle_objects(&self, slab: u32) -> usize {
         self.built[&slab].difference(&self.shadow[&slab]).count()
     }
     fn take(&mut self, max: usize) {
@@ -116,7 +116,7 @@ impl Lists {
                 taken.iter().all(|place| is_constructed(place) != is_new),
                 "the bulk allocation is complete, or its slab has no free object"
             );
-            assert!(!is_new || count == 1 && self.idle(taken[0].slab.get()) == 0);
+            assert!(!is_new || count == 1 && self.idle_objects(taken[0].slab.get()) == 0);
         } else {
             assert_eq!((count, is_new), (max.min(free), false), "every free object can be allocated");
         }
@@ -139,23 +139,23 @@ impl Lists {
             assert!(self.shadow.get_mut(&place.slab.get()).unwrap().insert(place.index), "{place:?} twice");
             self.built.get_mut(&place.slab.get()).unwrap().insert(place.index);
             self.discarded.remove(&place.slab.get());
-            self.stamp(place);
+            self.check_and_write_stamp(place);
         }
     }
     /// First and last byte of an object, and the value that its user writes to both bytes.
-    fn ends(&self, ObjectIndex { slab, index }: ObjectIndex) -> ([*mut u8; 2], u8) {
+    fn first_and_last_byte(&self, ObjectIndex { slab, index }: ObjectIndex) -> ([*mut u8; 2], u8) {
         let at = self.geometry.offset(index);
         let base = self.memory.pages.address(slab).as_ptr();
         let last = at + self.geometry.object_size() - 1;
         ([at, last].map(|at| base.wrapping_add(at)), (slab.get() as usize + index) as u8 | 1)
     }
-    fn stamp(&self, place: ObjectIndex) {
-        let (ends, stamp) = self.ends(place);
+    fn check_and_write_stamp(&self, place: ObjectIndex) {
+        let (ends, stamp) = self.first_and_last_byte(place);
         // SAFETY: the object is in use, so the test owns its bytes.
         ends.into_iter().for_each(|byte| unsafe { byte.write(stamp) });
     }
     /// Pages of a slab on which no object is in use.
-    fn unused(&self, slab: u32) -> BTreeSet<usize> {
+    fn unused_pages(&self, slab: u32) -> BTreeSet<usize> {
         let mut pages: BTreeSet<usize> = (0..self.order().pages() as usize).collect();
         let bytes =
             |index| self.geometry.offset(index)..self.geometry.offset(index) + self.geometry.object_size();
@@ -164,9 +164,9 @@ impl Lists {
         }
         // Slabs of more than 16 pages discard their pages in parts.
         let part = (self.order().pages() as usize).div_ceil(16);
-        let whole =
+        let is_aligned_part =
             |page: &usize| (page / part * part..(page / part + 1) * part).all(|page| pages.contains(&page));
-        pages.iter().copied().filter(whole).collect()
+        pages.iter().copied().filter(is_aligned_part).collect()
     }
     fn discard_unused(&mut self, most: u64) {
         let mut all = 0;
@@ -176,7 +176,7 @@ impl Lists {
             State::Partial(_) => self.order() > Order::ZERO,
             State::Full => false,
         });
-        let unused: BTreeMap<_, _> = slabs.map(|slab| (*slab, self.unused(*slab))).collect();
+        let unused: BTreeMap<_, _> = slabs.map(|slab| (*slab, self.unused_pages(*slab))).collect();
         unused
             .iter()
             .for_each(|(slab, pages)| all += pages.len() - self.discarded.get(slab).map_or(0, BTreeSet::len));
@@ -200,7 +200,7 @@ impl Lists {
         }
     }
     fn destruct(&mut self) {
-        let idle: usize = self.shadow.keys().map(|slab| self.idle(*slab)).sum();
+        let idle: usize = self.shadow.keys().map(|slab| self.idle_objects(*slab)).sum();
         let mut destructed = 0;
         for state in (0..BANDS).map(State::Partial).chain([State::Empty]) {
             let mut visits = self.node.len_of(state);
@@ -227,8 +227,8 @@ impl Lists {
         let (mut unlisted, mut refused) = (UnlistedSlabs::default(), Vec::new());
         let mut expected = Vec::new();
         for place in places {
-            let out = self.shadow.get_mut(&place.slab.get()).unwrap();
-            if !out.remove(&place.index) {
+            let taken_indices = self.shadow.get_mut(&place.slab.get()).unwrap();
+            if !taken_indices.remove(&place.index) {
                 expected.push(*place);
             }
             if back != FreedState::Constructed {
@@ -254,15 +254,15 @@ impl Lists {
     }
     fn release(&mut self, mut unlisted: UnlistedSlabs) {
         while let Some(slab) = unlisted.pop(&self.memory) {
-            let out = self.shadow.remove(&slab.get()).expect("the slab must be unlisted once");
-            assert!(out.is_empty(), "a slab with allocated objects was freed");
+            let taken_indices = self.shadow.remove(&slab.get()).expect("the slab must be unlisted once");
+            assert!(taken_indices.is_empty(), "a slab with allocated objects was freed");
             self.built.remove(&slab.get());
             self.discarded.remove(&slab.get());
             // SAFETY: `add` allocated the slab with this order, and the slab is on no list.
             unsafe { self.memory.pages.free(slab, self.order()) };
         }
     }
-    fn out(&self) -> Vec<ObjectIndex> {
+    fn objects_in_use(&self) -> Vec<ObjectIndex> {
         let places = |(slab, out): (&u32, &BTreeSet<usize>)| {
             let slab = Pfn::new(*slab);
             out.iter().map(move |&index| ObjectIndex { slab, index }).collect::<Vec<_>>()
@@ -288,11 +288,11 @@ impl Lists {
             let free = self.built[slab].difference(&self.shadow[slab]).copied().collect();
             assert_eq!(built, free);
         }
-        let out: usize = self.shadow.values().map(BTreeSet::len).sum();
-        assert_eq!((count.slabs(), count.inuse), (self.shadow.len() as u64, out as u64));
+        let objects_in_use: usize = self.shadow.values().map(BTreeSet::len).sum();
+        assert_eq!((count.slabs(), count.inuse), (self.shadow.len() as u64, objects_in_use as u64));
         assert_eq!(count.objects as usize, self.shadow.len() * self.geometry.objects());
         assert_eq!(count.discarded as usize, self.discarded.values().map(BTreeSet::len).sum::<usize>());
-        for (ends, stamp) in self.out().into_iter().map(|place| self.ends(place)) {
+        for (ends, stamp) in self.objects_in_use().into_iter().map(|place| self.first_and_last_byte(place)) {
             for byte in ends {
                 // SAFETY: the object is in use, so the test owns its bytes.
                 let found = unsafe { byte.read() };
@@ -324,7 +324,7 @@ impl Lists {
 proptest! {
     /// S1, in one thread: after any sequence of steps, each slab is on exactly the list for its state.
     #[test]
-    fn node_lists_agree_with_their_shadow(
+    fn random_node_list_operations_agree_with_the_reference_model(
         // The bitmaps have 8, 1, 1, 1, 1, 4 and 5 words. Four words are the longest bitmap that fits into a frame. The
         // remaining slabs have many pages; the last slab has two pages per `discarded` bit.
         (size, order) in prop::sample::select(vec![
@@ -345,10 +345,10 @@ proptest! {
                 ListStep::Take { max } => lists.take(max),
                 ListStep::Destruct => lists.destruct(),
                 ListStep::Give { picks, stay } => {
-                    let mut out = lists.out();
+                    let mut objects_in_use = lists.objects_in_use();
                     let places: Vec<_> = picks
                         .into_iter()
-                        .map_while(|pick| (!out.is_empty()).then(|| out.swap_remove(pick % out.len())))
+                        .map_while(|pick| (!objects_in_use.is_empty()).then(|| objects_in_use.swap_remove(pick % objects_in_use.len())))
                         .collect();
                     lists.give(&places, if stay { FreedState::Constructed } else { FreedState::Refused });
                 }
@@ -373,7 +373,7 @@ proptest! {
                     let mut unlisted = UnlistedSlabs::default();
                     lists.node.discard_empty(&lists.memory, &mut unlisted);
                     lists.release(unlisted);
-                    prop_assert!(lists.shadow.values().all(|out| !out.is_empty()));
+                    prop_assert!(lists.shadow.values().all(|objects_in_use| !objects_in_use.is_empty()));
                 }
                 ListStep::DiscardUnused { most } => {
                     if !lists.is_one_by_one() {
@@ -393,7 +393,7 @@ fn node_frees_empty_slabs_beyond_min_partial() {
         for min_partial in 0..5 {
             let mut lists = Lists::new(size, 0, min_partial);
             (0..4).for_each(|_| lists.add(objects));
-            lists.out().chunks(objects).for_each(|slab| lists.give(slab, FreedState::Constructed));
+            lists.objects_in_use().chunks(objects).for_each(|slab| lists.give(slab, FreedState::Constructed));
             lists.check();
             let count = lists.node.count();
             let kept = (min_partial + 1).saturating_sub(objects).min(4) as u64;
@@ -404,7 +404,7 @@ fn node_frees_empty_slabs_beyond_min_partial() {
 
 /// A shrink sorts slabs with up to 32 free objects; the other slabs follow in their previous order.
 #[test]
-fn shrink_keeps_the_order_of_sparse_slabs() {
+fn shrinking_keeps_the_order_of_sparse_slabs() {
     let mut lists = Lists::new(40, 0, 0);
     let objects = lists.geometry.objects();
     [40, 33, 32, 45, 31].into_iter().for_each(|free| lists.add(objects - free));
@@ -418,7 +418,7 @@ fn shrink_keeps_the_order_of_sparse_slabs() {
 }
 
 #[test]
-fn shrink_sorts_nearly_full_slabs() {
+fn shrinking_sorts_nearly_full_slabs() {
     let mut lists = Lists::new(40, 0, 0);
     let objects = lists.geometry.objects();
     [3, 1, 2].into_iter().for_each(|free| lists.add(objects - free));
@@ -443,7 +443,7 @@ fn nodes_of_destroyed_caches_close_after_the_last_free() {
     assert!(unlisted.pop(&lists.memory).is_none(), "a refused close changes nothing");
     let [other, node] = nodes;
     lists.node = node;
-    lists.give(&lists.out(), FreedState::Constructed);
+    lists.give(&lists.objects_in_use(), FreedState::Constructed);
     let nodes = [other, core::mem::replace(&mut lists.node, Node::new(None, lists.geometry))];
     assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Ok(()));
     lists.release(unlisted);
@@ -461,7 +461,7 @@ fn nodes_of_destroyed_caches_close_after_the_last_free() {
 }
 
 #[test]
-fn node_counts_sum_to_the_counts_of_the_cache() {
+fn counts_of_the_nodes_sum_to_the_count_of_the_cache() {
     let [one, ten] = [1, 10].map(|n| NodeCount {
         full: n,
         partial: 2 * n,
@@ -470,13 +470,13 @@ fn node_counts_sum_to_the_counts_of_the_cache() {
         inuse: 5 * n,
         discarded: 6 * n,
     });
-    let both = NodeCount { full: 11, partial: 22, empty: 33, objects: 44, inuse: 55, discarded: 66 };
-    assert_eq!((one + ten, both.slabs()), (both, 66));
+    let total = NodeCount { full: 11, partial: 22, empty: 33, objects: 44, inuse: 55, discarded: 66 };
+    assert_eq!((one + ten, total.slabs()), (total, 66));
 }
 
 // ---- caches and memory on simulated CPUs ----
 
-fn refuse() -> impl Strategy<Value = Refuse> {
+fn refusals() -> impl Strategy<Value = Refuse> {
     (0..10_u8, 0..9_u8, proptest::option::of(1..4_u8)).prop_map(|(point, nth, times)| Refuse {
         point,
         nth,
@@ -484,21 +484,21 @@ fn refuse() -> impl Strategy<Value = Refuse> {
     })
 }
 
-fn setup() -> impl Strategy<Value = caches::Setup> {
+fn setups() -> impl Strategy<Value = caches::Setup> {
     let magazines = prop::sample::select(vec![
         Magazines::BySize,
         Magazines::Off,
         Magazines::Sized { capacity: 1, stock: 0, depot_limit: 0 },
         Magazines::Sized { capacity: 3, stock: 1, depot_limit: 2 },
     ]);
-    (1..=2_u32, prop::sample::select(vec![8_usize, 200, 2048, 4096]), magazines, 1..6_u32, debug()).prop_map(
+    (1..=2_u32, prop::sample::select(vec![8_usize, 200, 2048, 4096]), magazines, 1..6_u32, flags()).prop_map(
         |(nodes, size, magazines, limit, debug)| caches::Setup { nodes, size, magazines, limit, debug },
     )
 }
 
 /// Draws debug flags; in half of the cases, no flag is set. Traces are excluded, because they print lines
 /// to standard error.
-fn debug() -> impl Strategy<Value = SlabDebug> {
+fn flags() -> impl Strategy<Value = SlabDebug> {
     let flags = any::<u8>().prop_map(|bits| SlabDebug::from_bits_truncate(bits) - SlabDebug::TRACE);
     prop_oneof![Just(SlabDebug::empty()), flags]
 }
@@ -526,7 +526,7 @@ fn cache_step() -> impl Strategy<Value = caches::Step> {
 fn cache_steps() -> impl Strategy<Value = Vec<caches::Step>> {
     use caches::Step;
     let refusing =
-        prop_oneof![20 => cache_step(), 1 => refuse().prop_map(Step::Refuse), 1 => Just(Step::Grant)];
+        prop_oneof![20 => cache_step(), 1 => refusals().prop_map(Step::Refuse), 1 => Just(Step::Grant)];
     // In half of the cases no failure is injected, and the expected result is exact.
     prop_oneof![prop::collection::vec(cache_step(), 1..60), prop::collection::vec(refusing, 1..60)]
 }
@@ -535,7 +535,7 @@ proptest! {
     /// Compares caches with a shadow of the objects in use: no object is allocated twice, overlaps another one, or is
     /// lost.
     #[test]
-    fn caches_agree_with_their_shadow(setup in setup(), steps in cache_steps()) {
+    fn random_cache_operations_agree_with_the_reference_model(setup in setups(), steps in cache_steps()) {
         caches::run(setup, &steps);
     }
 }
@@ -564,7 +564,7 @@ fn memory_step() -> impl Strategy<Value = memory::Step> {
         1 => Just(Step::Reap),
         2 => Just(Step::Interval),
         1 => cpu.prop_map(|cpu| Step::Drain { cpu }),
-        1 => refuse().prop_map(Step::Refuse),
+        1 => refusals().prop_map(Step::Refuse),
         1 => Just(Step::Grant),
     ]
 }
@@ -578,7 +578,7 @@ proptest! {
 
     /// Compares memory of all sizes, mostly above the size classes, with a map of the allocated memory.
     #[test]
-    fn memory_agrees_with_its_shadow(debug in debug(), steps in prop::collection::vec(memory_step(), 1..40)) {
+    fn random_memory_operations_agree_with_the_reference_model(debug in flags(), steps in prop::collection::vec(memory_step(), 1..40)) {
         memory::run(uslab_buddy::Backend::Os, debug, &steps);
     }
 }
@@ -595,12 +595,12 @@ pub(crate) fn corpus(target: &str, fuzz: fn(&[u8])) {
 }
 
 #[test]
-fn cache_fuzzing_corpus_agrees_with_the_reference_model() {
+fn cache_operations_of_the_fuzzing_corpus_agree_with_the_reference_model() {
     corpus("caches", caches::fuzz);
 }
 
 #[test]
-fn memory_fuzzing_corpus_agrees_with_the_reference_model() {
+fn memory_operations_of_the_fuzzing_corpus_agree_with_the_reference_model() {
     corpus("memory", memory::fuzz);
 }
 

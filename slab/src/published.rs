@@ -30,12 +30,12 @@ impl<T: Send + Sync + 'static> Published<T> {
 
     /// Publishes `made`, unless another thread published a value first; returns the published
     /// value.
-    pub(crate) fn publish(&self, made: Box<T>) -> &'static T {
-        let made = NonNull::from(Box::leak(made));
-        // SAFETY: `made` was just leaked, so `publish` may leave it allocated for ever.
-        unsafe { self.offer(made) }.unwrap_or_else(|first| {
-            // SAFETY: `made` came from a `Box` in this call, and was not published.
-            drop(unsafe { Box::from_raw(made.as_ptr()) });
+    pub(crate) fn publish(&self, value: Box<T>) -> &'static T {
+        let value = NonNull::from(Box::leak(value));
+        // SAFETY: `value` was just leaked, so `publish` may leave it allocated for ever.
+        unsafe { self.offer(value) }.unwrap_or_else(|first| {
+            // SAFETY: `value` came from a `Box` in this call, and was not published.
+            drop(unsafe { Box::from_raw(value.as_ptr()) });
             first
         })
     }

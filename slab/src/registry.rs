@@ -37,7 +37,7 @@ impl<T> List<T> {
         // In an `Arc`'s memory, two counts precede the value.
         if align_of::<T>() > 16 { align_of::<T>() } else { 16 },
     ];
-    fn placed(&mut self) {
+    fn update_layout(&mut self) {
         self.place = [self.entries.as_ptr().addr(), self.entries.len()];
     }
     /// Addresses of all entries that were not removed, whether alive or not.
@@ -69,7 +69,7 @@ impl<T> Registry<T> {
             let number = list.next;
             list.next += 1;
             list.entries.push((number, Some(Arc::downgrade(entry))));
-            return list.placed();
+            return list.update_layout();
         }
     }
 
@@ -89,7 +89,7 @@ impl<T> Registry<T> {
         if 2 * list.removed_entries > list.entries.len() {
             list.entries.retain(|(_, entry)| entry.is_some());
             list.removed_entries = 0;
-            list.placed();
+            list.update_layout();
         }
         drop(list);
     }
@@ -98,13 +98,13 @@ impl<T> Registry<T> {
     /// iteration ends is found exactly once, even if other entries are removed in between.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<T>> + '_ {
         let end = self.0.lock().next;
-        let mut from = 0;
+        let mut first = 0;
         core::iter::from_fn(move || {
             loop {
                 let list = self.0.lock();
-                let place = list.entries.partition_point(|(n, _)| *n < from);
+                let place = list.entries.partition_point(|(n, _)| *n < first);
                 let (number, entry) = list.entries.get(place).filter(|(number, _)| *number < end)?;
-                from = number + 1;
+                first = number + 1;
                 let entry = entry.as_ref().and_then(Weak::upgrade);
                 if entry.is_some() {
                     return entry;
@@ -143,16 +143,16 @@ mod tests {
         let registry = Registry::new(Rank::Caches);
         let mut entries: Vec<_> = (0..9).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));
-        let mut walked = Vec::new();
+        let mut visited_entries = Vec::new();
         for entry in registry.iter() {
-            walked.push(*entry);
+            visited_entries.push(*entry);
             // Remove this entry, and the middle entry of the remaining ones.
             registry.remove(Arc::as_ptr(&entry));
             if *entry == 2 {
                 registry.remove(Arc::as_ptr(&entries[5]));
             }
         }
-        assert_eq!(walked, [0, 1, 2, 3, 4, 6, 7, 8]);
+        assert_eq!(visited_entries, [0, 1, 2, 3, 4, 6, 7, 8]);
         entries.truncate(2);
         entries.iter().for_each(|entry| registry.push(entry));
         assert_eq!(registry.iter().map(|entry| *entry).collect::<Vec<_>>(), [0, 1]);
@@ -207,8 +207,8 @@ mod tests {
         let registry = Registry::new(Rank::Caches);
         let entries: Vec<_> = (0..3).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));
-        let walked: Vec<_> =
+        let visited_entries: Vec<_> =
             registry.iter().inspect(|entry| registry.push(entry)).map(|entry| *entry).collect();
-        assert_eq!(walked, [0, 1, 2]);
+        assert_eq!(visited_entries, [0, 1, 2]);
     }
 }

@@ -12,7 +12,7 @@ mod hardened;
 #[cfg(shuttle)]
 mod histories;
 #[cfg(shuttle)]
-#[allow(dead_code, reason = "histories of objects that are owned are the magazines'")]
+#[allow(dead_code, reason = "only the magazines record histories of owned objects")]
 #[path = "../../tests/kit/linearizable.rs"]
 mod linearizable;
 #[cfg(loom)]
@@ -42,11 +42,11 @@ use world::{
 };
 
 #[cfg(all(loom, crossbeam_loom))]
-const ONE: Bound = Bound::Preemptions(1);
+const ONE_PREEMPTION: Bound = Bound::Preemptions(1);
 #[cfg(loom)]
-const TWO: Bound = Bound::Preemptions(2);
+const TWO_PREEMPTIONS: Bound = Bound::Preemptions(2);
 #[cfg(loom)]
-const THREE: Bound = Bound::Preemptions(3);
+const THREE_PREEMPTIONS: Bound = Bound::Preemptions(3);
 #[cfg(shuttle)]
 const RUNS: Schedules = Schedules(2000);
 
@@ -55,280 +55,280 @@ uslab_magazine::sync::scenarios! {
 
     // These scenarios run under both loom and shuttle.
     c2 {
-        loom("C2 drop beside a visitor", Model::new(THREE, 1600), || drop_during_reaps(1));
-        shuttle("C2: a cache goes while three visit it", RUNS, || drop_during_reaps(3));
+        loom("C2: a cache is dropped during a reap", Model::new(THREE_PREEMPTIONS, 1600), || drop_during_reaps(1));
+        shuttle("C2: a cache is dropped during three reaps", RUNS, || drop_during_reaps(3));
         bug("a cache is freed while a visitor uses its objects", "C2", "a cache without an owner is freed");
         #[cfg(loom)]
         bug("two threads free one cache", "C2", "a reference to a freed cache was released");
     }
     c3 {
-        loom("C3 drop beside the last frees", Model::new(TWO, 1200).each([1, 2]), drop_during_frees);
-        shuttle("C3: a cache goes while three free its last objects", RUNS, || drop_during_frees(3));
+        loom("C3: a cache is dropped during its last frees", Model::new(TWO_PREEMPTIONS, 1200).each([1, 2]), drop_during_frees);
+        shuttle("C3: a cache is dropped while three threads free its last objects", RUNS, || drop_during_frees(3));
         #[cfg(loom)]
-        bug("the last user of a cache does not check for its end", "C3", "a cache without an owner is freed");
+        bug("the last user of a dropped cache does not free it", "C3", "a cache without an owner is freed");
         bug("a visitor that joins during the check is overlooked", "C3", "a cache without an owner is freed");
         bug("dropping a cache does not close its magazines", "C3", "a cache without an owner is freed");
     }
     c4 {
-        loom("C4 a late free beside a new cache", Model::new(TWO, 1200), || reuse_during_late_frees(1));
-        shuttle("C4: three late frees beside a new cache", RUNS, || reuse_during_late_frees(3));
+        loom("C4: an object is freed late, while a new cache is created", Model::new(TWO_PREEMPTIONS, 1200), || reuse_during_late_frees(1));
+        shuttle("C4: three objects are freed late, while a new cache is created", RUNS, || reuse_during_late_frees(3));
         bug("a class number is freed while its objects are in use", "C4", "a cache without an owner is freed");
     }
     w1 {
-        loom("W1 a hive is walked beside a reap", Model::new(THREE, 6700), || walk_during_reaps(1));
-        shuttle("W1: a hive is walked while three reap", RUNS, || walk_during_reaps(3));
+        loom("W1: a thread iterates over a hive during a reap", Model::new(THREE_PREEMPTIONS, 6700), || walk_during_reaps(1));
+        shuttle("W1: a thread iterates over a hive while three others reap", RUNS, || walk_during_reaps(3));
         bug("a hive treats any set bit as a value", "W1", "the walk visits the values of the hive");
     }
     w1_removal {
-        loom("W1 a value is taken out beside a reap", Model::new(TWO, 900), models::removal_during_a_reap);
+        loom("W1: a value is removed from a hive during a reap", Model::new(TWO_PREEMPTIONS, 900), models::removal_during_a_reap);
         bug("a hive reads the value of a free place", "W1", "Causality violation");
     }
 
     s4 {
-        loom("S4 live beside an allocation", Model::new(THREE, 24), || live_during_allocations(1, 1));
-        shuttle("S4: live beside three allocations on two nodes", RUNS, || live_during_allocations(3, 2));
-        bug("room in a list is used in a later lock hold", "S4", "an allocation under a node's lock");
+        loom("S4: live objects are listed during an allocation", Model::new(THREE_PREEMPTIONS, 24), || live_during_allocations(1, 1));
+        shuttle("S4: live objects are listed during three allocations on two nodes", RUNS, || live_during_allocations(3, 2));
+        bug("room in a list is used after the list was unlocked", "S4", "memory is allocated under a node's lock");
     }
     s5 {
-        loom("S5 construct beside a shrink", Model::new(THREE, 70), || construct_during_shrinks(1));
-        shuttle("S5: construct beside three shrinks", RUNS, || construct_during_shrinks(3));
+        loom("S5: objects are constructed during a shrink", Model::new(THREE_PREEMPTIONS, 70), || construct_during_shrinks(1));
+        shuttle("S5: objects are constructed during three shrinks", RUNS, || construct_during_shrinks(3));
         bug("a shrink destructs objects that it has not taken", "S5", "constructed");
     }
     r1 {
-        loom("R1 the registry is walked beside one that goes", Model::new(Bound::None, 8).each([0, 1]), |goes| remaining_entries_are_seen_during_removals(&[goes], 0));
-        shuttle("R1: two walk the registry beside two that go", RUNS, || remaining_entries_are_seen_during_removals(&[0, 1], 1));
+        loom("R1: a thread walks the registry while an entry is removed", Model::new(Bound::None, 8).each([0, 1]), |goes| remaining_entries_are_seen_during_removals(&[goes], 0));
+        shuttle("R1: two threads walk the registry while two entries are removed", RUNS, || remaining_entries_are_seen_during_removals(&[0, 1], 1));
         bug("a registry walk continues at a stale position", "R1", "each remaining entry is visited once");
     }
     r1_two_go {
-        loom("R1 two come off the registry", Model::new(Bound::None, 2), || some_leave_the_registry(1));
-        shuttle("R1: three come off the registry", RUNS, || some_leave_the_registry(2));
-        bug("a removed entry is counted in a later lock hold", "R1", "the count of remaining entries is right");
+        loom("R1: two threads remove entries of the registry", Model::new(Bound::None, 2), || some_leave_the_registry(1));
+        shuttle("R1: three threads remove entries of the registry", RUNS, || some_leave_the_registry(2));
+        bug("a removed entry is counted after the list was unlocked", "R1", "the count of remaining entries is right");
     }
     p1 {
-        loom("P1 mappings: freed by two, and looked at", Model::new(THREE, 20), || some_free_a_mapping(1));
-        shuttle("P1: a mapping is freed by three, and looked at", RUNS, || some_free_a_mapping(2));
-        bug("a mapping is removed in a later lock hold", "P1", "at < self.len");
+        loom("P1: two threads free a mapping that another thread reads", Model::new(THREE_PREEMPTIONS, 20), || some_free_a_mapping(1));
+        shuttle("P1: three threads free a mapping that another thread reads", RUNS, || some_free_a_mapping(2));
+        bug("a mapping is removed after the table was unlocked", "P1", "at < self.len");
     }
 
     q1 {
-        loom("Q1 drop beside frees into a quarantine", Model::new(TWO, 4000).each([(1, 1), (2, 1)]), |(objects, places)| hardened::drop_during_delayed_frees(objects, places));
-        shuttle("Q1: a cache goes while three free into a quarantine", RUNS, || hardened::drop_during_delayed_frees(3, 2));
-        bug("a free into the quarantine does not check for its close", "Q1", "a cache without an owner is freed");
+        loom("Q1: a cache is dropped during frees into its quarantine", Model::new(TWO_PREEMPTIONS, 4000).each([(1, 1), (2, 1)]), |(objects, places)| hardened::drop_during_delayed_frees(objects, places));
+        shuttle("Q1: a cache is dropped while three threads free into its quarantine", RUNS, || hardened::drop_during_delayed_frees(3, 2));
+        bug("a free does not check that the quarantine was closed", "Q1", "a cache without an owner is freed");
     }
     g2 {
-        loom("G2 two free a sample", Model::new(Bound::None, 12000), hardened::two_free_a_sample);
-        shuttle("G2: two free a sample", RUNS, hardened::two_free_a_sample);
+        loom("G2: two threads free the same sample", Model::new(Bound::None, 12000), hardened::two_free_a_sample);
+        shuttle("G2: two threads free one sample", RUNS, hardened::two_free_a_sample);
         #[cfg(loom)]
         bug("a guard slot is taken without an atomic exchange", "G2", "Causality violation");
         #[cfg(shuttle)]
         bug("a guard slot is taken without an atomic exchange", "G2", "at most one free of a sample succeeds");
     }
     g2_again {
-        loom("G2 a slot is used again", Model::new(THREE, 4000), || hardened::a_slot_is_used_again(2));
-        shuttle("G2: a slot is used again", RUNS, || hardened::a_slot_is_used_again(3));
+        loom("G2: a guard slot is reused by two threads", Model::new(THREE_PREEMPTIONS, 4000), || hardened::a_slot_is_used_again(2));
+        shuttle("G2: a guard slot is reused by three threads", RUNS, || hardened::a_slot_is_used_again(3));
         #[cfg(shuttle)]
         bug("a guard slot is taken without an atomic exchange", "G2", "a sample has one owner");
     }
 
     l2 {
-        loom("L2 waiting: one frees, one waits", Model::new(THREE, 2400), || waiting::waiters_are_woken(1));
-        shuttle("L2: two wait, one frees", RUNS, || waiting::waiters_are_woken(2));
+        loom("L2: a free wakes one waiter", Model::new(THREE_PREEMPTIONS, 2400), || waiting::waiters_are_woken(1));
+        shuttle("L2: one thread's frees wake two waiters", RUNS, || waiting::waiters_are_woken(2));
         bug("a free does not check for waiters", "L2", "deadlock");
         bug("magazines stay open while a waiter waits", "L2", "deadlock");
     }
     l2_destructed {
-        loom("L2 waiting: one destructs, one waits", Model::new(TWO, 3300), waiting::a_destructed_object_wakes_a_waiter);
-        shuttle("L2: one waits, one destructs", RUNS, waiting::a_destructed_object_wakes_a_waiter);
+        loom("L2: destructing an object wakes a waiter", Model::new(TWO_PREEMPTIONS, 3300), waiting::a_destructed_object_wakes_a_waiter);
+        shuttle("L2: a destructed object wakes a waiter", RUNS, waiting::a_destructed_object_wakes_a_waiter);
         bug("freeing a destructed object wakes no waiter", "L2", "deadlock");
     }
     l2_readers {
-        shuttle("L2: one waits, one frees for when readers have gone", RUNS, waiting::a_deferred_free_wakes_a_waiter);
+        shuttle("L2: a deferred free wakes a waiter", RUNS, waiting::a_deferred_free_wakes_a_waiter);
         bug("a new deferred free wakes no collector thread", "L2", "deadlock");
     }
     l3 {
-        loom("L3 waiting: two wait, one frees", Model::new(THREE, 150), || waiting::the_first_is_served_first(0));
-        shuttle("L3: two wait, one frees, three allocate", RUNS, || waiting::the_first_is_served_first(2));
+        loom("L3: the first of two waiters is served first", Model::new(THREE_PREEMPTIONS, 150), || waiting::the_first_is_served_first(0));
+        shuttle("L3: the first of two waiters is served before three allocations", RUNS, || waiting::the_first_is_served_first(2));
         bug("the newest waiter is served first", "L3", "the second waiter must not overtake the first");
         bug("an allocation overtakes waiters", "L3", "an allocation must not overtake a waiter");
     }
     l3_joins {
-        loom("L3 waiting: one joins while the first calls in", Model::new(TWO, 3000), || waiting::a_joining_waiter_is_not_overtaken(1));
-        shuttle("L3: one joins while the first of two calls in", RUNS, || waiting::a_joining_waiter_is_not_overtaken(2));
+        loom("L3: a waiter joins the queue during the first waiter's drain", Model::new(TWO_PREEMPTIONS, 3000), || waiting::a_joining_waiter_is_not_overtaken(1));
+        shuttle("L3: a waiter joins a queue of two during the first waiter's drain", RUNS, || waiting::a_joining_waiter_is_not_overtaken(2));
         bug("a new waiter does not wait for drained objects", "L3", "an allocation must not overtake a waiter that joined");
     }
     l4 {
-        loom("L4 waiting: the first goes beside a free", Model::new(THREE, 24), || waiting::a_cancelled_waiter_passes_its_place(0));
-        shuttle("L4: the first and the last go beside a free", RUNS, || waiting::a_cancelled_waiter_passes_its_place(1));
+        loom("L4: the first waiter cancels during a free", Model::new(THREE_PREEMPTIONS, 24), || waiting::a_cancelled_waiter_passes_its_place(0));
+        shuttle("L4: the first and the last waiter cancel during a free", RUNS, || waiting::a_cancelled_waiter_passes_its_place(1));
         bug("a cancelled waiter keeps its object", "L4", "the cancelled waiter's object reaches the next waiter");
     }
     l5 {
-        loom("L5 waiting: a time is over beside a free", Model::new(THREE, 3200), || waiting::a_timeout_during_a_free(0));
-        shuttle("L5: the time of two is over beside a free", RUNS, || waiting::a_timeout_during_a_free(1));
+        loom("L5: a waiter's timeout races with a free", Model::new(THREE_PREEMPTIONS, 3200), || waiting::a_timeout_during_a_free(0));
+        shuttle("L5: the timeouts of two waiters race with a free", RUNS, || waiting::a_timeout_during_a_free(1));
         bug("a cancelled waiter keeps its object", "L5", "an object that arrives after the timeout is not lost");
     }
     l6 {
-        loom("L6 waiting: a slab goes back", Model::new(TWO, 2100), || waiting::waiters_grow_after_a_slab_is_freed(0));
-        shuttle("L6: two wait, a slab goes back", RUNS, || waiting::waiters_grow_after_a_slab_is_freed(1));
+        loom("L6: a waiter gets a new slab after a slab is freed", Model::new(TWO_PREEMPTIONS, 2100), || waiting::waiters_grow_after_a_slab_is_freed(0));
+        shuttle("L6: two waiters get a new slab after a slab is freed", RUNS, || waiting::waiters_grow_after_a_slab_is_freed(1));
         bug("releasing a slab's charge wakes no waiter", "L6", "deadlock");
     }
     l7 {
-        loom("L7 waiting: the cache is destroyed", Model::new(TWO, 8000), || waiting::a_cache_is_destroyed_while_others_wait(1));
-        shuttle("L7: two wait, the cache is destroyed", RUNS, || waiting::a_cache_is_destroyed_while_others_wait(2));
+        loom("L7: a cache with a waiter is destroyed", Model::new(TWO_PREEMPTIONS, 8000), || waiting::a_cache_is_destroyed_while_others_wait(1));
+        shuttle("L7: a cache with two waiters is destroyed", RUNS, || waiting::a_cache_is_destroyed_while_others_wait(2));
         #[cfg(shuttle)]
         bug("a free does not check for waiters", "L7", "deadlock");
         #[cfg(shuttle)]
         bug("magazines stay open while a waiter waits", "L7", "deadlock");
     }
     l7_account {
-        loom("L7 waiting: a cache of a full account is destroyed", Model::new(TWO, 1200), || waiting::a_cache_of_a_full_account_is_destroyed_while_others_wait(1));
-        shuttle("L7: two wait, a cache of a full account is destroyed", RUNS, || waiting::a_cache_of_a_full_account_is_destroyed_while_others_wait(2));
+        loom("L7: destroying a cache of a full account serves a waiter", Model::new(TWO_PREEMPTIONS, 1200), || waiting::a_cache_of_a_full_account_is_destroyed_while_others_wait(1));
+        shuttle("L7: destroying a cache of a full account serves two waiters", RUNS, || waiting::a_cache_of_a_full_account_is_destroyed_while_others_wait(2));
         bug("destroying a cache does not wake its waiters", "L7", "deadlock");
     }
 
     l8 {
-        loom("L8 waiting: for an account", Model::new(TWO, 14000).each([(false, false), (true, false), (false, true)]), |(another, shrinks)| waiting::waiters_get_memory_of_another_cache_of_the_account(1, another, shrinks));
-        shuttle("L8: two wait for an account", RUNS, || waiting::waiters_get_memory_of_another_cache_of_the_account(2, false, false));
+        loom("L8: a waiter gets memory of another cache of its account", Model::new(TWO_PREEMPTIONS, 14000).each([(false, false), (true, false), (false, true)]), |(another, shrinks)| waiting::waiters_get_memory_of_another_cache_of_the_account(1, another, shrinks));
+        shuttle("L8: two waiters get memory of another cache of their account", RUNS, || waiting::waiters_get_memory_of_another_cache_of_the_account(2, false, false));
         bug("other caches of an account are not reclaimed", "L8", "deadlock");
         bug("returning a charge wakes no waiter", "L8", "deadlock");
         #[cfg(loom)]
         bug("the first waiter leaves without waking the next", "L8", "deadlock");
     }
     l8_two_grow {
-        loom("L8 account: two make a slab each", Model::new(THREE, 70), || waiting::caches_grow_at_the_account_s_limit(2));
-        shuttle("L8: three make a slab each", RUNS, || waiting::caches_grow_at_the_account_s_limit(3));
+        loom("L8: two caches of an account compete for one slab", Model::new(THREE_PREEMPTIONS, 70), || waiting::caches_grow_at_the_account_s_limit(2));
+        shuttle("L8: three caches of an account compete for one slab", RUNS, || waiting::caches_grow_at_the_account_s_limit(3));
         bug("an account is charged without an atomic update", "L8", "the account stays within its limit");
     }
     l9 {
-        loom("L9 account: its limit is raised", Model::new(TWO, 900), || waiting::a_raised_limit_serves_waiters(1));
-        shuttle("L9: two wait, the limit is raised", RUNS, || waiting::a_raised_limit_serves_waiters(2));
+        loom("L9: raising an account's limit serves a waiter", Model::new(TWO_PREEMPTIONS, 900), || waiting::a_raised_limit_serves_waiters(1));
+        shuttle("L9: raising an account's limit serves two waiters", RUNS, || waiting::a_raised_limit_serves_waiters(2));
         bug("raising a limit wakes no waiter", "L9", "deadlock");
     }
 
     // These scenarios run only under loom.
     s1 {
-        loom("S1 lists: two frees and an allocation", Model::new(Bound::None, 65), models::two_frees_and_an_allocation_on_one_slab);
-        bug("a slab leaves its list in a later lock hold", "S1", "the slab is on list Full, but belongs on Partial");
+        loom("S1: two frees and an allocation share a slab", Model::new(Bound::None, 65), models::two_frees_and_an_allocation_on_one_slab);
+        bug("a slab leaves its list after the list was unlocked", "S1", "the slab is on list Full, but belongs on Partial");
     }
     s2 {
-        loom("S2 lists: shrink beside free and allocation", Model::new(Bound::None, 740), models::shrink_during_free_and_allocation);
-        bug("a slab is used in a later lock hold than it was chosen", "S2", "Causality violation");
+        loom("S2: a cache shrinks during a free and an allocation", Model::new(Bound::None, 740), models::shrink_during_free_and_allocation);
+        bug("a chosen slab is used after the list was unlocked", "S2", "Causality violation");
         bug("a freed slab stays charged", "S2", "expected 1");
     }
     s6 {
-        loom("S6 memory of unused pages is returned beside free and allocation", Model::new(Bound::None, 12), models::discard_during_free_and_allocation);
+        loom("S6: unused pages are discarded during a free and an allocation", Model::new(Bound::None, 12), models::discard_during_free_and_allocation);
         bug("unused pages of a slab are discarded after unlocking", "S6", "Causality violation");
     }
     s3 {
-        loom("S3 pressure: two caches, one page", Model::new(Bound::None, 24), models::caches_that_reclaim_from_each_other);
+        loom("S3: two caches reclaim one page from each other", Model::new(Bound::None, 24), models::caches_that_reclaim_from_each_other);
     }
     s3_for_a_page_in_use {
-        loom("S3 pressure for a page in use", Model::new(THREE, 2100), models::caches_that_reclaim_a_page_in_use);
+        loom("S3: two caches try to reclaim a page in use", Model::new(THREE_PREEMPTIONS, 2100), models::caches_that_reclaim_a_page_in_use);
         bug("a node lock is held while reclaiming", "S3", "lock order");
     }
     s3_beside_refill {
-        loom("S3 shrink beside refill", Model::new(THREE, 440), models::shrink_during_a_refill);
+        loom("S3: a cache shrinks during a refill", Model::new(THREE_PREEMPTIONS, 440), models::shrink_during_a_refill);
     }
     c1 {
-        loom("C1 destroy beside the last free", Model::new(THREE, 130).each([Magazines::Off, SMALL]), models::destroy_during_the_last_free);
+        loom("C1: a cache is destroyed during its last free", Model::new(THREE_PREEMPTIONS, 130).each([Magazines::Off, SMALL]), models::destroy_during_the_last_free);
     }
     c1_beside_an_allocation {
-        loom("C1 destroy beside an allocation", Model::new(THREE, 990), models::destroy_during_an_allocation);
-        bug("destroy closes a node without checking it again", "C1", "destroyed with an object in use");
+        loom("C1: a cache is destroyed during an allocation", Model::new(THREE_PREEMPTIONS, 990), models::destroy_during_an_allocation);
+        bug("destroy closes a node without rechecking its slabs", "C1", "destroyed with an object in use");
     }
     c1_beside_one_who_shares {
-        loom("C1 destroy beside one who shares", Model::new(TWO, 5), models::destroy_during_a_merge);
+        loom("C1: a cache is destroyed while another owner merges with it", Model::new(TWO_PREEMPTIONS, 5), models::destroy_during_a_merge);
     }
     h1 {
-        loom("H1 handles: held beside a free and the next life", Model::new(THREE, 220), handles::models::held_during_a_free_and_the_next_life);
+        loom("H1: an object is held while another thread frees and reuses it", Model::new(THREE_PREEMPTIONS, 220), handles::models::held_during_a_free_and_the_next_life);
         bug("a holder is counted without an atomic exchange", "H1", "the object belongs to the handle");
         bug("a freed object keeps its generation", "H1", "the object belongs to the handle");
     }
     h2 {
-        loom("H2 handles: two frees of one", Model::new(THREE, 50), handles::models::two_frees_of_one_handle);
+        loom("H2: two threads free one handle", Model::new(THREE_PREEMPTIONS, 50), handles::models::two_frees_of_one_handle);
         bug("a handle is freed without an atomic exchange", "H2", "object freed twice");
     }
     h3 {
-        loom("H3 handles: two holders beside a free", Model::new(TWO, 900), handles::models::two_holders_during_a_free);
+        loom("H3: a handle with two holders is freed", Model::new(TWO_PREEMPTIONS, 900), handles::models::two_holders_during_a_free);
         bug("a free does not wait for holders", "H3", "object freed twice");
     }
     h4 {
-        loom("H4 handles: passed on", Model::new(THREE, 20), handles::models::a_handle_that_is_passed_on_without_any_ordering);
+        loom("H4: a handle is passed to another thread without ordering", Model::new(THREE_PREEMPTIONS, 20), handles::models::a_handle_that_is_passed_on_without_any_ordering);
     }
     h4_guessed {
-        loom("H4 handles: guessed", Model::new(THREE, 140), handles::models::a_handle_guessed_during_its_allocation);
+        loom("H4: a handle is guessed during its allocation", Model::new(THREE_PREEMPTIONS, 140), handles::models::a_handle_guessed_during_its_allocation);
         bug("an object is prepared while in use", "H4", "Causality violation");
     }
     h4_freed_at_once {
-        loom("H4 handles: passed on and freed", Model::new(THREE, 20), handles::models::a_passed_handle_is_freed_without_holding);
+        loom("H4: a handle is passed to another thread, which frees it", Model::new(THREE_PREEMPTIONS, 20), handles::models::a_passed_handle_is_freed_without_holding);
     }
     h5 {
-        loom("H5 handles: before a free, before the next life", Model::new(THREE, 140), handles::models::writes_before_a_free_precede_the_next_life);
+        loom("H5: writes before a free are visible to the next owner", Model::new(THREE_PREEMPTIONS, 140), handles::models::writes_before_a_free_precede_the_next_life);
     }
     h6 {
-        loom("H6 handles: two get numbers", Model::new(THREE, 1100), handles::models::two_objects_get_numbers_concurrently);
-        bug("an object number is taken in a later lock hold", "H6", "(0, 1, 1)");
+        loom("H6: two objects get numbers concurrently", Model::new(THREE_PREEMPTIONS, 1100), handles::models::two_objects_get_numbers_concurrently);
+        bug("an object number is taken after the table was unlocked", "H6", "(0, 1, 1)");
     }
     h7 {
-        loom("H7 handles: a number goes to a new object", Model::new(THREE, 350), handles::models::a_number_is_reused_after_destruction);
-        bug("an object number restarts its generation with a new object", "H7", "a stale handle is valid");
+        loom("H7: a new object reuses a number", Model::new(THREE_PREEMPTIONS, 350), handles::models::a_number_is_reused_after_destruction);
+        bug("a new object restarts the generation of its number", "H7", "a stale handle is valid");
     }
     m1 {
-        loom("M1 objects exchanged between CPUs", Model::new(TWO, 7100).each(Script::all(1, 2, 10)), models::objects_exchanged_between_cpus);
+        loom("M1: CPUs exchange objects", Model::new(TWO_PREEMPTIONS, 7100).each(Script::all(1, 2, 10)), models::objects_exchanged_between_cpus);
         bug("a CPU's region is used without a claim", "M1", "Causality violation");
     }
     a5 {
-        loom("A5 two use a pool's reserve", Model::new(THREE, 7000).each([1, 2]), models::two_use_a_reserve);
-        bug("a mempool does not count what it takes from its reserve", "A5", "the reserve of a pool");
+        loom("A5: two threads use a pool's reserve", Model::new(THREE_PREEMPTIONS, 7000).each([1, 2]), models::two_use_a_reserve);
+        bug("a mempool does not count the objects taken from its reserve", "A5", "the reserve of a pool");
     }
     g1 {
-        loom("G1 two threads publish", Model::new(Bound::None, 68), models::two_threads_publish);
+        loom("G1: two threads publish a value", Model::new(Bound::None, 68), models::two_threads_publish);
         bug("the second publisher keeps its value", "G1", "all threads see one published value");
     }
     u1 {
-        loom("U1 the public API", Model::new(TWO, 1900).each(Script::all(1, 2, 6)), models::the_public_api);
-        bug("a user's assertion", "U1", "belongs to another thread");
+        loom("U1: two threads use the public API", Model::new(TWO_PREEMPTIONS, 1900).each(Script::all(1, 2, 6)), models::the_public_api);
+        bug("an assertion of the model fails", "U1", "belongs to another thread");
     }
     l1_two_grow {
-        loom("L1 limit: two make a slab each", Model::new(THREE, 64), models::two_grow_at_the_limit);
+        loom("L1: two threads grow a cache at its limit", Model::new(THREE_PREEMPTIONS, 64), models::two_grow_at_the_limit);
         bug("a slab is charged without an atomic update", "L1", "the cache has no more slabs than its limit");
     }
     l1 {
-        loom("L1 limit: one CPU gets what the other frees", Model::new(THREE, 7), models::at_the_limit_one_gets_what_the_other_frees);
+        loom("L1: at the limit, a CPU gets objects that another CPU freed", Model::new(THREE_PREEMPTIONS, 7), models::at_the_limit_one_gets_what_the_other_frees);
         bug("an allocation fails without draining other CPUs", "L1", "CacheLimit");
     }
     l1_of_two_nodes {
-        loom("L1 limit: one gets what another node keeps", Model::new(TWO, 500), models::at_the_limit_one_gets_what_another_node_keeps);
-        shuttle("L1 M1: four use a cache of two nodes at its limit", RUNS, || schedules::limit(on_nodes(2, 4)));
+        loom("L1: at the limit, a thread gets objects that another node caches", Model::new(TWO_PREEMPTIONS, 500), models::at_the_limit_one_gets_what_another_node_keeps);
+        shuttle("L1 M1: four threads use a cache of two nodes at its limit", RUNS, || schedules::limited_cache(on_nodes(2, 4)));
         bug("a flush skips the depots", "L1", "CacheLimit");
     }
 
     // These scenarios run only under shuttle.
     pressed {
-        shuttle("S1 S2 S3: four press two caches for four pages", RUNS, || schedules::lists(Magazines::Off));
-        bug("a slab leaves its list in a later lock hold", "S1", "taken off an empty list");
-        bug("a slab is used in a later lock hold than it was chosen", "S2", "taken off an empty list");
-        bug("a freed slab stays charged", "S2", "slabs, listed or waiting, expected");
+        shuttle("S1 S2 S3: four threads use two caches that share four pages", RUNS, || schedules::reclaiming_caches(Magazines::Off));
+        bug("a slab leaves its list after the list was unlocked", "S1", "taken off an empty list");
+        bug("a chosen slab is used after the list was unlocked", "S2", "taken off an empty list");
+        bug("a freed slab stays charged", "S2", "slabs (listed or in a grace period), expected");
         bug("a node lock is held while reclaiming", "S3", "lock order");
     }
     pressed_through_magazines {
-        shuttle("M1 S1 S2 S3: the same through magazines", RUNS, || schedules::lists(SMALL));
+        shuttle("M1 S1 S2 S3: four threads with magazines use two caches that share four pages", RUNS, || schedules::reclaiming_caches(SMALL));
         bug("a CPU's region is used without a claim", "M1", "census: ");
     }
     destroyed {
-        shuttle("C1: three use a cache that is destroyed", RUNS, || schedules::destroy(Magazines::Off));
-        bug("destroy closes a node without checking it again", "C1", "destroyed with an object in use");
+        shuttle("C1: a cache is destroyed while three threads use it", RUNS, || schedules::destroyed_cache(Magazines::Off));
+        bug("destroy closes a node without rechecking its slabs", "C1", "destroyed with an object in use");
     }
     destroyed_with_magazines {
-        shuttle("C1 M1: the same through magazines", RUNS, || schedules::destroy(SMALL));
-        bug("destroy closes a node without checking it again", "C1", "destroyed with an object in use");
+        shuttle("C1 M1: a cache with magazines is destroyed while three threads use it", RUNS, || schedules::destroyed_cache(SMALL));
+        bug("destroy closes a node without rechecking its slabs", "C1", "destroyed with an object in use");
         bug("a CPU's region is used without a claim", "M1", "double free");
     }
     limited {
-        shuttle("L1 M1: four use a cache at its limit", RUNS, || schedules::limit(Config::for_models(4)));
+        shuttle("L1 M1: four threads use a cache at its limit", RUNS, || schedules::limited_cache(Config::for_models(4)));
         bug("an allocation fails without draining other CPUs", "L1", "CacheLimit");
     }
     named {
-        shuttle("H1 H2 H3 H4 H5: four use and free handles", RUNS, handles::four_use_and_free);
+        shuttle("H1 H2 H3 H4 H5: four threads use and free handles", RUNS, handles::four_use_and_free);
         bug("a holder is counted without an atomic exchange", "H1", "the object belongs to the handle");
         bug("a freed object keeps its generation", "H1", "the object belongs to the handle");
         bug("a handle is freed without an atomic exchange", "H2", "object freed twice");
@@ -337,57 +337,57 @@ uslab_magazine::sync::scenarios! {
         bug("an object is prepared while in use", "H4", "only after it is prepared");
     }
     numbered {
-        shuttle("H6 H7: four name objects that are destructed", Schedules(2500), handles::four_get_numbers);
-        bug("an object number is taken in a later lock hold", "H6", "two objects have the same number");
-        bug("an object number restarts its generation with a new object", "H7", "a stale handle is valid");
+        shuttle("H6 H7: four threads create handles of objects that are destructed", Schedules(2500), handles::four_get_numbers);
+        bug("an object number is taken after the table was unlocked", "H6", "two objects have the same number");
+        bug("a new object restarts the generation of its number", "H7", "a stale handle is valid");
     }
     started {
-        shuttle("G1: four publish", RUNS, schedules::published);
+        shuttle("G1: four threads publish a value", RUNS, schedules::published_value);
         bug("the second publisher keeps its value", "G1", "all threads see one published value");
     }
     used {
-        shuttle("U1 M1: four use the public API", RUNS, schedules::public_api);
+        shuttle("U1 M1: four threads use the public API", RUNS, schedules::public_api);
         bug("a CPU's region is used without a claim", "U1", "no object remains in use");
     }
     checked {
-        shuttle("T1: three free a checked object", RUNS, hardened::three_free_a_checked_object);
+        shuttle("T1: three threads free one checked object", RUNS, hardened::three_free_a_checked_object);
         bug("a tag is cleared without an atomic exchange", "T1", "object freed twice");
     }
     reaped {
-        shuttle("V1: two take pages beside the reaper", Schedules(3000), schedules::reaped);
-        bug("the reaper sleeps without checking for work again", "V1", "the reaper must not sleep while memory can be returned");
+        shuttle("V1: two threads allocate pages while the reaper runs", Schedules(3000), schedules::reaped_pages);
+        bug("the reaper sleeps without rechecking for work", "V1", "the reaper must not sleep while memory can be returned");
     }
     asked_again {
-        shuttle("V2: one waits for what a shrinker gave up", Schedules(1000), schedules::asked_again);
+        shuttle("V2: a waiter gets memory that a shrinker released", Schedules(1000), schedules::repeated_shrinker_calls);
         bug("a waiter at a limit does not wake the reaper", "V2", "deadlock");
     }
     explained_handles {
-        shuttle("H1 H2 H3 H6 H7: what four saw of handles is explained by one order", RUNS, histories::handles);
+        shuttle("H1 H2 H3 H6 H7: the results of four threads' handle operations fit one sequential order", RUNS, histories::handles);
         bug("a holder is counted without an atomic exchange", "H1", "no sequential order explains");
         bug("a freed object keeps its generation", "H1", "no sequential order explains");
         bug("a handle is freed without an atomic exchange", "H2", "no sequential order explains");
         bug("a free does not wait for holders", "H3", "object freed twice");
-        bug("an object number is taken in a later lock hold", "H6", "no sequential order explains");
-        bug("an object number restarts its generation with a new object", "H7", "no sequential order explains");
+        bug("an object number is taken after the table was unlocked", "H6", "no sequential order explains");
+        bug("a new object restarts the generation of its number", "H7", "no sequential order explains");
     }
     explained_hives {
-        shuttle("W1: what four saw of two hives is explained by one order", RUNS, histories::hives);
+        shuttle("W1: the results of four threads' operations on two hives fit one sequential order", RUNS, histories::hives);
         bug("a hive treats any set bit as a value", "W1", "no sequential order explains");
     }
     explained_pools {
-        shuttle("A5: what four saw of a pool with a reserve is explained by one order", RUNS, histories::pools);
-        bug("a mempool does not count what it takes from its reserve", "A5", "no sequential order explains");
+        shuttle("A5: the results of four threads' operations on a pool fit one sequential order", RUNS, histories::pools);
+        bug("a mempool does not count the objects taken from its reserve", "A5", "no sequential order explains");
     }
     profiled {
-        shuttle("O1: four allocate and free in a profile", RUNS, schedules::profiled);
+        shuttle("O1: four threads allocate and free while a profile runs", RUNS, schedules::profile);
         bug("a sample is removed after its object is freed", "O1", "live objects in the profile");
     }
     profiled_anew {
-        shuttle("O2: four allocate and free while one profile ends and another begins", RUNS, schedules::profiled_anew);
-        bug("a sample is recorded in a later profile", "O2", "a profile without sampling has no samples");
+        shuttle("O2: four threads allocate and free while one profile ends and another begins", RUNS, schedules::two_profiles);
+        bug("a sample of one profile is recorded in the next", "O2", "a profile without sampling has no samples");
     }
     simulated {
-        shuttle("A1 A2 A3 A4 A5 A6: the whole subsystem, as seeds draw it", simulation::Seeds(1500), || ());
+        shuttle("A1 A2 A3 A4 A5 A6: random scripts run on a whole subsystem", simulation::Seeds(1500), || ());
         bug("a partly pushed batch counts as pushed", "A1", "expected");
         bug("a merge does not check the buddy", "A1", "taken off an empty list");
         bug("a freed object keeps its generation", "A1", "two objects have the same handle");
@@ -396,7 +396,7 @@ uslab_magazine::sync::scenarios! {
         bug("a tag is cleared after its object is freed", "A3", "object freed twice");
         bug("deferred frees do not wait for readers", "A4", "a reader may read");
         bug("a slab is freed before its readers leave", "A4", "that a reader can read");
-        bug("a mempool does not count what it takes from its reserve", "A5", "the reserve of a pool");
+        bug("a mempool does not count the objects taken from its reserve", "A5", "the reserve of a pool");
         bug("the newest waiter is served first", "A6", "a waiter was overtaken");
         bug("an allocation overtakes waiters", "A6", "a waiter was overtaken");
         bug("a cancelled waiter keeps its object", "A6", "objects in use");
@@ -409,17 +409,17 @@ uslab_magazine::sync::scenarios! {
     #![planted(uslab_planted)]
 
     e1 {
-        loom("E1 a slab goes beside a reader", Model::new(ONE, 1200), rcu::a_slab_is_freed_during_a_read);
+        loom("E1: a slab is freed during a read", Model::new(ONE_PREEMPTION, 1200), rcu::a_slab_is_freed_during_a_read);
         bug("a slab is freed before its readers leave", "E1", "Causality violation");
         bug("a reader is not pinned", "E1", "Causality violation");
     }
     e2 {
-        loom("E2 a deferred free beside a reader", Model::new(ONE, 1200), rcu::a_deferred_free_during_a_read);
+        loom("E2: an object is freed with a grace period during a read", Model::new(ONE_PREEMPTION, 1200), rcu::a_deferred_free_during_a_read);
         bug("deferred frees do not wait for readers", "E2", "Causality violation");
         bug("a reader is not pinned", "E2", "Causality violation");
     }
     e3 {
-        loom("E3 a reader of an object that is used anew", Model::new(TWO, 2400), rcu::a_read_of_a_reallocated_object);
-        bug("a reader does not check the key again", "E3", "a value of another object");
+        loom("E3: a thread reads an object that is freed and reallocated", Model::new(TWO_PREEMPTIONS, 2400), rcu::a_read_of_a_reallocated_object);
+        bug("a reader does not recheck the key", "E3", "a value of another object");
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
     let mut config = PageConfig::default_for(Cpus::simulated(cpus, nodes).unwrap()).limit(bytes);
     config.min_free_kib = Some(0);
     config.backend = Backend::Heap;
-    map_what_is_large();
+    map_large_memory();
     config
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
 /// them. Freshly mapped memory is zero, and costs only for touched pages. Reused memory would have to be cleared, which
 /// would take three quarters of the time of these tests. By default, the C library keeps large memory once some of it
 /// has been freed.
-fn map_what_is_large() {
+fn map_large_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     // SAFETY: this option of the C library's heap may be set at any time.
     unsafe {

@@ -68,12 +68,12 @@ impl Subsystem {
     pub fn new(config: Config) -> Result<Self, StartError> {
         // The names and sizes of kmalloc's caches are valid, so only memory can run out.
         #[cfg(not(any(loom, shuttle)))]
-        let made = Core::start_with_fewer_pages(config, |core| {
+        let subsystem = Core::start_with_fewer_pages(config, |core| {
             Ok(Self { kmalloc: Kmalloc::new(core)?, core: core.clone() })
         });
         #[cfg(any(loom, shuttle))]
-        let made = Core::start_with_fewer_pages(config, |core| Ok(Self { core: core.clone() }));
-        made
+        let subsystem = Core::start_with_fewer_pages(config, |core| Ok(Self { core: core.clone() }));
+        subsystem
     }
 
     /// The global subsystem, which the first call makes with the default [`Config`], and which is never dropped.
@@ -388,9 +388,9 @@ mod global {
         if GLOBAL.get().is_some() {
             return Err(StartError::Started);
         }
-        let made = Cell::new(core::ptr::null());
-        let global = start(|| make().inspect(|own| made.set(core::ptr::from_ref(&*own.core))))?;
-        if core::ptr::eq(&raw const *global.core, made.get()) { Ok(global) } else { Err(StartError::Started) }
+        let new = Cell::new(core::ptr::null());
+        let global = start(|| make().inspect(|own| new.set(core::ptr::from_ref(&*own.core))))?;
+        if core::ptr::eq(&raw const *global.core, new.get()) { Ok(global) } else { Err(StartError::Started) }
     }
 
     #[cold]

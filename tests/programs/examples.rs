@@ -42,13 +42,13 @@ fn constructed_example_succeeds() {
 fn rcu_lookup_example_succeeds() {
     let program_output = run("rcu_lookup");
     assert!(
-        program_output.starts_with("600000 lookups, ") && program_output.contains("no wrong value"),
+        program_output.starts_with("600000 lookups: ") && program_output.contains("no value was wrong"),
         "{program_output}"
     );
     // Keys that are never deleted must be found; lookups of all other keys may miss.
     let keys = (0..3).flat_map(|reader| (0..200_000).map(move |n| (n * 7 + reader) % 128));
     assert!(
-        number(&program_output, "lookups, ") >= keys.filter(|key| *key >= 64).count() as u64,
+        number(&program_output, "lookups: ") >= keys.filter(|key| *key >= 64).count() as u64,
         "{program_output}"
     );
 }

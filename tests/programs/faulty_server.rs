@@ -224,7 +224,7 @@ fn write_to_a_quarantined_object_is_reported_on_reuse() {
 fn read_after_free_of_a_sample_is_reported() {
     let text = server_messages("read_after_free", &["heap"], Again);
     assert!(text.contains("uslab: guard: use after free: 0x"), "{text}");
-    assert!(text.contains(", 0 bytes behind the beginning of an object of 100 bytes at 0x"), "{text}");
+    assert!(text.contains(", 0 bytes after the start of an object of 100 bytes at 0x"), "{text}");
     for begin in ["allocated by thread ", "freed by thread "] {
         assert!(part(&text, begin).is_some_and(|stack| stack.contains("Store")), "{text}");
     }

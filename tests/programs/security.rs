@@ -168,7 +168,7 @@ fn guard_report_of_each_bug_has_call_stacks() {
         "1000",
         &[
             "uslab: guard: underflow: 0x",
-            " 8 bytes before the beginning of an object of 1000 bytes",
+            " 8 bytes before the start of an object of 1000 bytes",
             "\n  underflow\n",
         ],
     );

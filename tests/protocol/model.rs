@@ -19,7 +19,7 @@
 //! Two programs compile this file: the test target `protocol` explores the model, and the unit test `in_step`
 //! of `uslab-magazine` compares the model with the code.
 
-use uslab_magazine_spec::{self as spec, Few, List as _, Usage, widened};
+use uslab_magazine_spec::{self as spec, List as _, SmallList, Usage, widened_places};
 
 pub(crate) const CPUS: usize = 3;
 /// The largest number of places that a stack has.
@@ -199,7 +199,7 @@ impl Region {
         self.claim
     }
     fn update_usage(&mut self) {
-        self.usage.see(self.len.into());
+        self.usage.record_sweep(self.len.into());
     }
 }
 
@@ -216,7 +216,7 @@ pub(crate) struct Number {
 }
 
 /// The depot, which all CPUs share.
-pub(crate) type Depot = spec::Depot<Few<[Round; BATCH], DEPOT>>;
+pub(crate) type Depot = spec::Depot<SmallList<[Round; BATCH], DEPOT>>;
 
 /// A section, named after its role in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -778,7 +778,7 @@ impl Protocol {
                 match stage {
                     Stage::Pop => {
                         region.len = t.len - 1;
-                        region.usage.serve();
+                        region.usage.record_use();
                         thread.own_round = t.read_rounds[0];
                     }
                     Stage::Overflow => {
@@ -788,7 +788,7 @@ impl Protocol {
                     _ => {
                         region.len = t.len + n;
                         if matches!(stage, Stage::Push | Stage::PushAgain) {
-                            region.usage.serve();
+                            region.usage.record_use();
                         }
                         match stage {
                             Stage::Rest | Stage::RestAgain => {
@@ -841,7 +841,7 @@ impl Protocol {
                 t.pc = Pc::Write(stage);
                 if needed_places > region.cap {
                     let limit = if self.has_bug(Bug::WidensBeyondLimit) { self.reach } else { region.limit };
-                    let cap = widened(region.cap.into(), needed_places.into(), limit.into());
+                    let cap = widened_places(region.cap.into(), needed_places.into(), limit.into());
                     let Some(cap) = cap.filter(|_| region.committed) else {
                         return self.after_miss(s, this_thread, stage);
                     };

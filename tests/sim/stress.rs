@@ -236,7 +236,7 @@ fn invalid_stress_option_error_lists_accepted_values() {
         (&["--seconds", "nan"], "--seconds NaN: expected more than 0"),
         (&["--workload", "chrun"], "churn"),
         (&["--faults", "slob:nth=1"], "`slob`: expected a fault point: any, reserve, commit,"),
-        (&["--faults", "slab:nth=x"], "`nth=x`: expected a whole number from 1"),
+        (&["--faults", "slab:nth=x"], "`nth=x`: expected a whole number, at least 1"),
     ];
     for (args, part) in cases {
         let (code, out, err) = exit_and_output(&uslab(args).output().expect("the program must run"));

@@ -710,11 +710,7 @@ fn objects_end_once(destroy_method: &str, whole_slabs: bool) {
     if destroy_method != "last free" {
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(*last) };
-        assert_eq!(
-            destructions.get(),
-            freed_objects,
-            "{destroy_method}: a free object must stay constructed"
-        );
+        assert_eq!(destructions.get(), freed_objects, "{destroy_method}: a free object stays constructed");
     }
     match destroy_method {
         "shrink" => assert_eq!(cache.shrink(), 1),

@@ -70,7 +70,7 @@ fn allocations_of_impossible_sizes_are_errors() {
     for size in [4 * MIB + 1, 1 << 40, isize::MAX as usize, usize::MAX] {
         assert_eq!(kmalloc.alloc(size, Gfp::KERNEL), Err(AllocError::TooLarge));
     }
-    assert_eq!(AllocError::TooLarge.to_string(), "larger than the largest possible allocation");
+    assert_eq!(AllocError::TooLarge.to_string(), "the size is larger than the largest possible allocation");
     for (count, size) in [(usize::MAX, 2), (1 << 32, 1 << 32), (usize::MAX, usize::MAX)] {
         assert_eq!(kmalloc.alloc_array(count, size, Gfp::KERNEL), Err(AllocError::TooLarge));
     }

@@ -965,7 +965,7 @@ fn guard_samples_objects_on_every_allocation_path() {
     assert_eq!((cache.info().used, limited.info().used), (0, 0));
 }
 
-/// The guard does not sample objects that must stay constructed, that are readable when free, or that count
+/// The guard does not sample objects that stays constructed, that are readable when free, or that count
 /// towards a limit.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]

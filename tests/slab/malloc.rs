@@ -515,7 +515,7 @@ fn freed_mapping_serves_the_next_fitting_request() {
     assert_eq!((info.allocs, info.frees, info.reused, info.unmapped), (4, 4, 2, 0));
     assert_eq!((info.paths.pages, info.paths.commit), (6, 2));
     let statistics = subsystem.info().statistics().to_string();
-    let line = "# huge: 0 mappings of 0 bytes in use, 22020096 bytes kept; 2 of 4 were reused\n";
+    let line = "# huge: 0 mappings of 0 bytes in use, 22020096 bytes kept; 2 of 4 allocations reused one\n";
     assert!(statistics.contains(line), "{statistics}");
     assert_eq!(statistics.parse::<uslab::SlabInfo>().unwrap(), subsystem.slabinfo());
     subsystem.shrink();

@@ -319,7 +319,7 @@ fn red_zone_write_is_reported_and_repaired() {
         }
         let reported = reports.take_reports();
         let [(CorruptionKind::RedZone, line, report)] = &reported[..] else { panic!("{reported:?}") };
-        let expected = format!("cache inode: red zone overwritten of object {:#x}", kept_objects[2].addr());
+        let expected = format!("cache inode: overwritten red zone of object {:#x}", kept_objects[2].addr());
         assert!(line.starts_with(&expected), "{line}");
         let wrong_address = kept_objects[2].addr().get().wrapping_add_signed(offset);
         let lines: Vec<_> = report.lines().collect();

@@ -335,8 +335,8 @@ impl Claims {
                 _ = writeln!(out, "- {schedules} schedules, random and PCT, {threads} threads");
             }
             if !found.planted.is_empty() {
-                let bugs: Vec<&str> = found.planted.iter().map(String::as_str).collect();
-                _ = writeln!(out, "- killed by the planted bugs: {}", bugs.join("; "));
+                let bugs = found.planted.len();
+                _ = writeln!(out, "- killed by {bugs} planted bug{}", if bugs == 1 { "" } else { "s" });
             }
             if !found.orderings.is_empty() {
                 let orderings: Vec<&str> = found.orderings.iter().map(String::as_str).collect();
@@ -448,7 +448,7 @@ mod tests {
             "**D1** It holds.",
             "- 2 models, 2 to 3 threads, bound 3 and none, 77 executions",
             "- 30 schedules, random and PCT, 4 threads",
-            "- killed by the planted bugs: it forgets",
+            "- killed by 1 planted bug",
             "- killed by the weaker orderings: depot.rs take: Acquire -> Relaxed",
             "- not shown: The rest.",
             "- 1 model, 3 threads, bound none, 7 executions",

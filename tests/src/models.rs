@@ -75,13 +75,13 @@ pub const MODELLED: [Modelled; 5] = [
 
 /// Planted bugs that schedules must catch, because loom does not compile or cannot run their code.
 pub const BUGS_LOOM_CANNOT_CHECK: [&str; 9] = [
-    "a mempool does not count what it takes from its reserve",
+    "a mempool does not count the objects taken from its reserve",
     "a sample is removed after its object is freed",
-    "a sample is recorded in a later profile",
+    "a sample of one profile is recorded in the next",
     "a tag is cleared after its object is freed",
     "a tag is cleared without an atomic exchange",
     "shrinkers run with the list lock held",
-    "the reaper sleeps without checking for work again",
+    "the reaper sleeps without rechecking for work",
     "a new deferred free wakes no collector thread",
     "a waiter at a limit does not wake the reaper",
 ];
@@ -559,7 +559,7 @@ mod tests {
                 text.unwrap().lines().find(|line| line.contains(": stopped after ")).unwrap().to_owned();
             assert_eq!(Outcome::failed(said), Outcome::TimedOut);
         }
-        let said = "M1: 3 executions, the floor is 9: the model collapsed".to_owned();
+        let said = "M1: 3 executions, but the floor is 9: the model collapsed".to_owned();
         assert_eq!(Outcome::failed(said.clone()), Outcome::Failed(said));
     }
 

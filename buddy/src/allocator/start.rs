@@ -119,7 +119,7 @@ impl PageAllocator {
 /// Returns the zones in address order, with `pages` pages in total.
 fn plan(config: &PageConfig, pages: u64) -> Vec<PlannedZone> {
     let mut planned = Vec::new();
-    for (node, zones) in (0..).zip(config.scaled(pages)) {
+    for (node, zones) in (0..).zip(config.scaled_nodes(pages)) {
         let mut zones: Vec<_> = zones.iter().copied().filter(|(_, pages)| *pages > 0).collect();
         zones.sort();
         planned.extend(zones.into_iter().map(|(kind, pages)| PlannedZone { node, kind, pages }));
@@ -219,7 +219,7 @@ fn zonelists(config: &PageConfig, planned: &[PlannedZone]) -> Box<[[Box<[u8]>; Z
             };
             (0..planned.len() as u8).rev().filter(fits)
         };
-        config.nearest(node).into_iter().flat_map(of_node).collect()
+        config.nearest_nodes(node).into_iter().flat_map(of_node).collect()
     };
     let nodes = config.nodes.len() as u32;
     (0..nodes).map(|node| ZoneKind::ALL.map(|kind| zonelist(node, kind))).collect()

@@ -86,20 +86,20 @@ unsafe impl Source for Mapped {
         let is_told = access == Access::Read || access == Access::Nothing && bytes >= LARGE;
         if is_told {
             // SAFETY: the range was just mapped.
-            unsafe { in_dumps(base, bytes, false) };
+            unsafe { set_in_dumps(base, bytes, false) };
         }
         Some((base, Self { is_told }))
     }
 
     fn reserve_apart(bytes: usize, apart: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
         // The system maps downwards from this address, or upwards if stacks are unlimited.
-        let near = place_for(PAGE_SIZE)?;
-        let places = (1..=PLACES).map_while(|place| (near / apart * apart).checked_sub(place * apart));
+        let address = place_for(PAGE_SIZE)?;
+        let places = (1..=MAX_PLACES).map_while(|place| (address / apart * apart).checked_sub(place * apart));
         let base = places.filter_map(|place| map_at(place, bytes, access)).next()?;
         let is_told = access == Access::Read;
         if is_told {
             // SAFETY: the range was just mapped.
-            unsafe { in_dumps(base, bytes, false) };
+            unsafe { set_in_dumps(base, bytes, false) };
         }
         Some((base, Self { is_told }))
     }
@@ -108,7 +108,7 @@ unsafe impl Source for Mapped {
         let grown = map_at(at.addr().get(), bytes, access).is_some();
         if grown && self.is_told {
             // SAFETY: the range was just mapped.
-            unsafe { in_dumps(at, bytes, false) };
+            unsafe { set_in_dumps(at, bytes, false) };
         }
         grown
     }
@@ -118,7 +118,7 @@ unsafe impl Source for Mapped {
         unsafe {
             let committed = mprotect(at.cast(), bytes, Access::ReadWrite.protection()).is_ok();
             if committed && self.is_told {
-                in_dumps(at, bytes, true);
+                set_in_dumps(at, bytes, true);
             }
             committed
         }
@@ -130,7 +130,7 @@ unsafe impl Source for Mapped {
         // SAFETY: the range is part of this mapping, and no thread uses it, by this function's contract.
         unsafe {
             if self.is_told {
-                in_dumps(at, bytes, false);
+                set_in_dumps(at, bytes, false);
             }
             mprotect(at.cast(), bytes, access.protection()).is_ok() && given
         }
@@ -169,7 +169,7 @@ unsafe impl Source for Mapped {
     }
 
     unsafe fn clear(&self, at: NonNull<u8>, bytes: usize) {
-        let whole = if bytes >= DISCARDED { bytes / PAGE_SIZE * PAGE_SIZE } else { 0 };
+        let whole = if bytes >= MIN_DISCARDED_BYTES { bytes / PAGE_SIZE * PAGE_SIZE } else { 0 };
         // SAFETY: the part begins at a page, and the discarded range ends at a page.
         unsafe {
             let left = if whole > 0 && self.discard(at, whole) { whole } else { 0 };
@@ -190,18 +190,18 @@ unsafe impl Source for Mapped {
         // The system refuses to unmap if that would split a mapping and the process has reached its limit
         // (`vm.max_map_count`). SAFETY: the range is this mapping, and no thread uses it, by this function's contract.
         unsafe {
-            let unmapped = munmap(at.cast(), bytes).is_ok();
-            if !unmapped {
+            let is_unmapped = munmap(at.cast(), bytes).is_ok();
+            if !is_unmapped {
                 self.discard(at, bytes);
             }
-            unmapped
+            is_unmapped
         }
     }
 }
 
 /// Number of addresses to try for a region far from other mappings. Other mappings may already occupy some of
 /// the places.
-const PLACES: usize = 64;
+const MAX_PLACES: usize = 64;
 
 /// Minimum size in bytes at which core dumps leave out inaccessible parts. A commit in a region of at least this size
 /// costs one more system call.
@@ -213,8 +213,8 @@ const LARGE: usize = 1 << 30;
 ///
 /// # Safety
 /// The part must be in a mapping of this module.
-unsafe fn in_dumps(at: NonNull<u8>, bytes: usize, has: bool) {
-    let advice = if has { MmapAdvise::MADV_DODUMP } else { MmapAdvise::MADV_DONTDUMP };
+unsafe fn set_in_dumps(at: NonNull<u8>, bytes: usize, included: bool) {
+    let advice = if included { MmapAdvise::MADV_DODUMP } else { MmapAdvise::MADV_DONTDUMP };
     // SAFETY: the part is in a mapping of this module, by this function's contract, and the advice keeps its contents.
     let _ = unsafe { madvise(at.cast(), bytes, advice) };
 }
@@ -222,7 +222,7 @@ unsafe fn in_dumps(at: NonNull<u8>, bytes: usize, has: bool) {
 /// Minimum size in bytes of memory that `clear` returns to the system instead of writing zeros. `mincore`
 /// would report which pages are backed, but sandboxes kill a process for calling it. Writing a cleared page
 /// costs a page fault, like writing a page of a new mapping.
-const DISCARDED: usize = 4 << 20;
+const MIN_DISCARDED_BYTES: usize = 4 << 20;
 
 /// Returns a resource limit of this process. Returns `None` if the resource is unlimited.
 fn limit_of(resource: Resource) -> Option<u64> {
@@ -309,11 +309,11 @@ mod tests {
         for (bytes, uncommitted) in [(1 << 20, Uncommitted::ReadsZero), (super::LARGE, Uncommitted::NoAccess)]
         {
             let region = Region::reserve(bytes, 4096, uncommitted, Backend::Os, &Faults::default()).unwrap();
-            let hidden = || flags(region.base().addr().get()).contains(" dd");
-            assert!(hidden());
-            assert!(region.commit(0..4096) && !hidden());
+            let is_left_out = || flags(region.base().addr().get()).contains(" dd");
+            assert!(is_left_out());
+            assert!(region.commit(0..4096) && !is_left_out());
             // SAFETY: this test is the only user of the region.
-            assert!(unsafe { region.decommit(0..4096) } && hidden());
+            assert!(unsafe { region.decommit(0..4096) } && is_left_out());
         }
     }
 

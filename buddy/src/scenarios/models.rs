@@ -1,6 +1,6 @@
 //! loom's models: two or three threads on ranges of two or four pages.
 
-use super::world::{ONE, Owner, allocator_of, audit, free, two, zones_of};
+use super::world::{ONE, Owner, allocator_of, audit, free, order_one, zones_of};
 use crate::{Gfp, Order, PageAllocator, Pfn, ZoneKind};
 use uslab_magazine::sync::{Arc, AtomicU32, Ordering::*, thread};
 use uslab_magazine::tracepoints::Step;
@@ -55,11 +55,11 @@ pub(super) fn alloc_against_two_frees() {
         let pages = pages.clone();
         thread::spawn(move || free(&pages, half, ONE))
     });
-    let mine = pages.alloc(two(), Gfp::KERNEL, None).unwrap();
+    let mine = pages.alloc(order_one(), Gfp::KERNEL, None).unwrap();
     for t in frees {
         t.join().unwrap();
     }
-    free(&pages, mine, two());
+    free(&pages, mine, order_one());
     audit(&pages);
 }
 
@@ -67,11 +67,11 @@ pub(super) fn alloc_against_two_frees() {
 pub(super) fn order_and_owner_travel_with_the_block() {
     const OWNER: *mut u8 = core::ptr::without_provenance_mut(64);
     let pages = allocator(2, false);
-    let mine = pages.alloc(two(), Gfp::KERNEL, None).unwrap();
+    let mine = pages.alloc(order_one(), Gfp::KERNEL, None).unwrap();
     let mailbox = Arc::new(AtomicU32::new(0));
     let (theirs, post) = (pages.clone(), mailbox.clone());
     let t = thread::spawn(move || {
-        let Ok(pfn) = theirs.alloc(two(), Gfp::KERNEL, None) else { return };
+        let Ok(pfn) = theirs.alloc(order_one(), Gfp::KERNEL, None) else { return };
         let frame = theirs.frame(pfn);
         // SAFETY: this thread owns the block, and the test only compares owners.
         unsafe { frame.set_owner(OWNER) };
@@ -80,7 +80,7 @@ pub(super) fn order_and_owner_travel_with_the_block() {
         // Release: pairs with the Acquire of the receiving thread below.
         post.store(pfn.get() + 1, Release);
     });
-    free(&pages, mine, two());
+    free(&pages, mine, order_one());
     let receive = || {
         // Acquire: pairs with the Release of the sending thread above.
         let Some(pfn) = mailbox.load(Acquire).checked_sub(1).map(Pfn::new) else { return false };
@@ -101,7 +101,7 @@ pub(super) fn order_and_owner_travel_with_the_block() {
 
 /// B4: of two frees of one block, one free succeeds and the other free is reported.
 pub(super) fn two_frees_of_one_block() {
-    let pages = allocator_of(2, two(), false, |_| ());
+    let pages = allocator_of(2, order_one(), false, |_| ());
     let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let other = pages.clone();
     let t = thread::spawn(move || free(&other, page, ONE));
@@ -118,9 +118,9 @@ pub(super) fn any_thread_reads_an_initialised_owner() {
     let pfn = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let (theirs, own) = (pages.clone(), owner.clone());
     // SAFETY: the block is handed to this thread, and the owner outlives both threads.
-    let t = thread::spawn(move || unsafe { own.announce(theirs.frame(pfn)) });
+    let t = thread::spawn(move || unsafe { own.publish(theirs.frame(pfn)) });
     // SAFETY: the owner outlives both threads.
-    unsafe { Owner::ask(pages.frame(pfn)) };
+    unsafe { Owner::check_owner(pages.frame(pfn)) };
     t.join().unwrap();
     free(&pages, pfn, ONE);
     audit(&pages);
@@ -128,8 +128,8 @@ pub(super) fn any_thread_reads_an_initialised_owner() {
 
 /// B6: decommitting memory does not decommit the frames of another block.
 pub(super) fn decommit_keeps_the_frames_of_a_block_in_use() {
-    let pages = allocator_of(4, two(), false, |corruption| panic!("{corruption}"));
-    let mine = pages.alloc(two(), Gfp::KERNEL, None).unwrap();
+    let pages = allocator_of(4, order_one(), false, |corruption| panic!("{corruption}"));
+    let mine = pages.alloc(order_one(), Gfp::KERNEL, None).unwrap();
     let theirs = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     // SAFETY: this thread owns the block.
     pages.frame(theirs).data().with_mut(|data| unsafe { (*data)[0] = 7 });
@@ -139,7 +139,7 @@ pub(super) fn decommit_keeps_the_frames_of_a_block_in_use() {
         assert_eq!(other.frame(theirs).data().with(|data| unsafe { (*data)[0] }), 7);
         free(&other, theirs, ONE);
     });
-    free(&pages, mine, two());
+    free(&pages, mine, order_one());
     pages.decommit_free();
     t.join().unwrap();
     audit(&pages);
@@ -172,16 +172,16 @@ pub(super) fn trim_during_an_allocation_returns_only_free_pages() {
 /// B8: two charges, of which only one fits, run during an allocation. Charges and allocations together never
 /// exceed the number of pages.
 pub(super) fn two_charges_during_an_allocation() {
-    two_charge(allocator(4, false));
+    charge_on_two_threads(allocator(4, false));
 }
 
 /// B8: two charges across two zones run during an allocation. No single zone has enough pages for a charge.
 pub(super) fn two_charges_of_two_zones_during_an_allocation() {
     let zones = [(ZoneKind::Dma32, 2), (ZoneKind::Normal, 2)];
-    two_charge(zones_of(&zones, two(), false, |corruption| panic!("{corruption}")));
+    charge_on_two_threads(zones_of(&zones, order_one(), false, |corruption| panic!("{corruption}")));
 }
 
-fn two_charge(pages: Arc<PageAllocator>) {
+fn charge_on_two_threads(pages: Arc<PageAllocator>) {
     let other = pages.clone();
     let t = thread::spawn(move || other.charge(3));
     let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
@@ -204,8 +204,8 @@ pub(super) fn refill_and_drain_against_the_zone(script: Script) {
     let other = pages.clone();
     let t = thread::spawn(move || {
         on_cpu(1);
-        let block = other.alloc(two(), Gfp::KERNEL, None).unwrap();
-        free(&other, block, two());
+        let block = other.alloc(order_one(), Gfp::KERNEL, None).unwrap();
+        free(&other, block, order_one());
     });
     script.install();
     let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();

@@ -1,17 +1,17 @@
 //! shuttle's scenarios: four threads on sixteen pages, in blocks of at most four.
 
-use super::world::{ONE, Owner, allocator_of, audit, free, two};
+use super::world::{ONE, Owner, allocator_of, audit, free, order_one};
 use crate::{Gfp, Order, PageAllocator, Pfn};
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, Mutex};
-use uslab_magazine::threads::{crowd, migrate_between_cpus};
+use uslab_magazine::threads::{migrate_between_cpus, run_crowd};
 
 const PAGES: u32 = 16;
 const THREADS: usize = 4;
 const STEPS: usize = 12;
 
 fn allocator(per_cpu_pages: bool) -> Arc<PageAllocator> {
-    allocator_of(PAGES, two().up(), per_cpu_pages, |corruption| panic!("{corruption}"))
+    allocator_of(PAGES, order_one().up(), per_cpu_pages, |corruption| panic!("{corruption}"))
 }
 
 struct Blocks {
@@ -25,11 +25,11 @@ struct Blocks {
 impl Blocks {
     /// Allocates a block and marks it with its owner. The caller sends the block to another thread, or keeps it.
     fn alloc(&self, owner: usize) -> Option<(Pfn, Order, usize)> {
-        let order = [ONE, two(), two().up()][choose(3)];
+        let order = [ONE, order_one(), order_one().up()][choose(3)];
         let pfn = self.pages.alloc(order, Gfp::KERNEL, None).ok()?;
         let frame = self.pages.frame(pfn);
         // SAFETY: this thread owns the block, and the owner outlives it.
-        unsafe { self.owners[owner].announce(frame) };
+        unsafe { self.owners[owner].publish(frame) };
         // SAFETY: this thread owns the block.
         frame.data().with_mut(|data| unsafe { (*data)[0] = owner as u64 });
         Some((pfn, order, owner))
@@ -60,7 +60,7 @@ pub(super) fn zone() {
                     held.extend(block);
                 }
                 // SAFETY: all owners are elements of `owners`, which outlives the threads.
-                6 => unsafe { Owner::ask(w.pages.frame(Pfn::new(choose(PAGES as usize) as u32))) },
+                6 => unsafe { Owner::check_owner(w.pages.frame(Pfn::new(choose(PAGES as usize) as u32))) },
                 7 => {
                     let pages = 1 + choose(PAGES as usize);
                     charged += if w.pages.charge(pages) { pages } else { 0 };
@@ -74,7 +74,7 @@ pub(super) fn zone() {
     }
     let owners = (0..THREADS * STEPS).map(|_| Owner::new()).collect();
     let world = Arc::new(Blocks { pages: allocator(false), owners, post: Mutex::new(vec![]) });
-    crowd(&world, THREADS, side);
+    run_crowd(&world, THREADS, side);
     let left: Vec<_> = world.post.lock().drain(..).collect();
     left.into_iter().for_each(|block| world.free(block));
     audit(&world.pages);
@@ -86,9 +86,9 @@ pub(super) fn twice() {
         let from = thread * pfns.len() / THREADS;
         pfns.iter().cycle().skip(from).take(pfns.len()).for_each(|pfn| free(pages, *pfn, ONE));
     }
-    let pages = allocator_of(PAGES, two().up(), false, |_| ());
+    let pages = allocator_of(PAGES, order_one().up(), false, |_| ());
     let pfns: Vec<_> = (0..PAGES).map(|_| pages.alloc(ONE, Gfp::KERNEL, None).unwrap()).collect();
-    crowd(&Arc::new((pages.clone(), pfns)), THREADS, side);
+    run_crowd(&Arc::new((pages.clone(), pfns)), THREADS, side);
     let reported = u64::from(PAGES) * (THREADS as u64 - 1);
     assert_eq!(pages.info().corruptions, reported, "all frees of a page except one are reported");
     audit(&pages);
@@ -102,7 +102,7 @@ pub(super) fn per_cpu() {
             migrate_between_cpus(2);
             match choose(8) {
                 0..=2 => {
-                    let order = [ONE, two()][choose(2)];
+                    let order = [ONE, order_one()][choose(2)];
                     held.extend(pages.alloc(order, Gfp::KERNEL, None).map(|pfn| (pfn, order)));
                 }
                 3..=4 => held.pop().into_iter().for_each(|(pfn, order)| free(pages, pfn, order)),
@@ -114,6 +114,6 @@ pub(super) fn per_cpu() {
         held.into_iter().for_each(|(pfn, order)| free(pages, pfn, order));
     }
     let pages = allocator(true);
-    crowd(&Arc::new(pages.clone()), THREADS, side);
+    run_crowd(&Arc::new(pages.clone()), THREADS, side);
     audit(&pages);
 }

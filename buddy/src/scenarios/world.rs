@@ -9,7 +9,7 @@ use uslab_magazine::Cpus;
 use uslab_magazine::sync::{Arc, AtomicU32, Ordering::Relaxed, planted};
 
 pub(crate) const ONE: Order = Order::ZERO;
-pub(crate) fn two() -> Order {
+pub(crate) fn order_one() -> Order {
     ONE.up()
 }
 
@@ -66,19 +66,19 @@ impl Owner {
     }
     /// # Safety
     /// The caller must own the frame's block, and readers of its owner must finish before `self` is dropped.
-    pub(crate) unsafe fn announce(&self, frame: &Frame) {
+    pub(crate) unsafe fn publish(&self, frame: &Frame) {
         // SAFETY: the caller owns the block, and `self` outlives all readers, by this function's contract.
-        let announce = || unsafe { frame.set_owner(core::ptr::from_ref(self).cast_mut().cast()) };
-        planted!("owner announced before it is initialised" => announce());
+        let publish = || unsafe { frame.set_owner(core::ptr::from_ref(self).cast_mut().cast()) };
+        planted!("an owner is published before it is initialised" => publish());
         // Relaxed: the Release in `set_owner` publishes the store.
         self.0.store(7, Relaxed);
-        announce();
+        publish();
     }
     /// Reads the frame's owner without owning the block, like a free of a wild pointer.
     ///
     /// # Safety
     /// The frame's owner must be null or a live `Owner`.
-    pub(crate) unsafe fn ask(frame: &Frame) {
+    pub(crate) unsafe fn check_owner(frame: &Frame) {
         // SAFETY: the owner is null or a live `Owner`, by this function's contract.
         if let Some(found) = unsafe { frame.owner().cast::<Self>().as_ref() } {
             // Relaxed: the value was initialised before the owner was announced, and is constant since.

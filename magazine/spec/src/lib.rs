@@ -28,7 +28,7 @@
 //! The specification's state has no memory management, no locks and no concurrency. Tests compare the
 //! shipping code with the specification, operation by operation. A model checker that interleaves the steps
 //! of operations has separate states for restartable sections and drains. From this crate, the checker uses
-//! [`Depot`], [`Usage`] and [`widened`].
+//! [`Depot`], [`Usage`] and [`widened_places`].
 //!
 //! Source: Bonwick and Adams, "Magazines and Vmem" (USENIX 2001), sections 3.1 to 3.4, but with one stack per
 //! CPU instead of two magazines.
@@ -70,20 +70,20 @@ impl<T> List for Vec<T> {
     }
 }
 
-/// A list of at most `N` elements, without heap memory. A model checker can copy, compare and hash a `Few`.
+/// A list of at most `N` elements, without heap memory. A model checker can copy, compare and hash a `SmallList`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Few<T, const N: usize> {
+pub struct SmallList<T, const N: usize> {
     /// The elements; unused array entries have the default value.
     items: [T; N],
     len: u8,
 }
 
-impl<T: Copy + Default, const N: usize> Default for Few<T, N> {
+impl<T: Copy + Default, const N: usize> Default for SmallList<T, N> {
     fn default() -> Self {
         Self { items: [T::default(); N], len: 0 }
     }
 }
-impl<T, const N: usize> Few<T, N> {
+impl<T, const N: usize> SmallList<T, N> {
     /// The elements, the oldest first.
     pub fn items(&self) -> &[T] {
         &self.items[..self.len.into()]
@@ -93,7 +93,7 @@ impl<T, const N: usize> Few<T, N> {
         &mut self.items[..self.len.into()]
     }
 }
-impl<T: Copy + Default, const N: usize> List for Few<T, N> {
+impl<T: Copy + Default, const N: usize> List for SmallList<T, N> {
     type Item = T;
     fn len(&self) -> usize {
         self.len.into()
@@ -144,23 +144,23 @@ impl<L: List> Depot<L> {
 
     /// Returns the index of the magazine to take next from a depot of `len` magazines; the oldest magazine
     /// has index 0.
-    fn next(len: usize) -> usize {
+    fn next_index(len: usize) -> usize {
         len - 1
     }
     /// Takes the next magazine out of the depot.
     pub fn take(&mut self) -> Option<L::Item> {
         let len = self.magazines.len();
-        let taken = (len > 0).then(|| self.magazines.remove(Self::next(len)));
+        let taken = (len > 0).then(|| self.magazines.remove(Self::next_index(len)));
         self.fewest = self.fewest.min(self.magazines.len() as u16);
         taken
     }
     /// Returns the magazines, the next one to be taken first.
-    pub fn upcoming(&self) -> impl Iterator<Item = L::Item>
+    pub fn in_take_order(&self) -> impl Iterator<Item = L::Item>
     where
         L: Clone,
     {
         let mut left = self.magazines.clone();
-        core::iter::from_fn(move || (!left.is_empty()).then(|| left.remove(Self::next(left.len()))))
+        core::iter::from_fn(move || (!left.is_empty()).then(|| left.remove(Self::next_index(left.len()))))
     }
     /// Returns `true` if the depot accepts another magazine, up to `limit` magazines.
     pub fn accepts(&self, limit: usize) -> bool {
@@ -226,11 +226,11 @@ pub struct Usage {
 
 impl Usage {
     /// Records that a caller popped or pushed a single object, not a magazine.
-    pub fn serve(&mut self) {
+    pub fn record_use(&mut self) {
         self.served = true;
     }
     /// Records that a sweep inspects the stack, which has `len` objects.
-    pub fn see(&mut self, len: usize) {
+    pub fn record_sweep(&mut self, len: usize) {
         *self = Self { served: false, seen: len as u16 };
     }
     /// Returns `true` if a stack of `len` objects is not empty and was not used since the last sweep.
@@ -240,7 +240,7 @@ impl Usage {
 }
 
 /// Returns the new capacity of a stack that must hold `need` objects; `None` if `limit` is too low.
-pub fn widened(places: usize, need: usize, limit: usize) -> Option<usize> {
+pub fn widened_places(places: usize, need: usize, limit: usize) -> Option<usize> {
     let most = (2 * places).max(need).min(limit);
     (need <= most).then_some(most)
 }
@@ -310,7 +310,7 @@ impl<R> Stack<R> {
         if need <= self.places {
             return Some(false);
         }
-        self.places = widened(self.places, need, limit)?;
+        self.places = widened_places(self.places, need, limit)?;
         Some(true)
     }
     /// Removes all objects and returns them, the newest first; the capacity becomes 0.
@@ -318,7 +318,7 @@ impl<R> Stack<R> {
         let mut rounds = core::mem::take(&mut self.rounds);
         rounds.reverse();
         self.places = 0;
-        self.usage.see(0);
+        self.usage.record_sweep(0);
         rounds
     }
 }
@@ -377,7 +377,7 @@ impl<R> Layer<R> {
         let (node, limit) = (self.node_of_cpu[cpu], self.limit);
         let stack = &mut self.nodes[node].stacks[cpu];
         if let Some(round) = stack.rounds.pop() {
-            stack.usage.serve();
+            stack.usage.record_use();
             return Some(round);
         }
         let mut magazine = match self.take_from_depot(node, world) {
@@ -405,13 +405,13 @@ impl<R> Layer<R> {
                 // A push that grows the stack does not count as a use, because the shipping code executes it
                 // as a batch.
                 if single {
-                    stack.usage.serve();
+                    stack.usage.record_use();
                 }
             }
             None => {
                 let magazine = stack.rounds.split_off(stack.rounds.len() - capacity);
                 stack.rounds.push(round);
-                stack.usage.serve();
+                stack.usage.record_use();
                 self.put_in_depot(node, magazine, world);
             }
         }
@@ -497,7 +497,7 @@ impl<R> Layer<R> {
         let idle = |stack: &Stack<R>| stack.usage.is_idle(stack.rounds.len());
         let mut flushed = self.drain_if(0..usize::MAX, world, idle, idle);
         let stacks = self.nodes.iter_mut().flat_map(|node| &mut node.stacks);
-        stacks.for_each(|stack| stack.usage.see(stack.rounds.len()));
+        stacks.for_each(|stack| stack.usage.record_sweep(stack.rounds.len()));
         for node in 0..self.nodes.len() {
             let surplus = self.nodes[node].depot.surplus();
             flushed += self.flush_depot(node, surplus, world);

@@ -53,7 +53,7 @@ fn stack_passes_its_newest_magazine_to_the_depot() {
     assert_eq!(rounds, [2, 1, 4, 3, 6, 5]);
     rounds.iter().for_each(|round| layer.free(0, *round, &mut world));
     assert_eq!(layer.stack(0, 0), [2, 1, 6, 5]);
-    assert_eq!(layer.depot(0).upcoming().collect::<Vec<_>>(), [[4, 3]]);
+    assert_eq!(layer.depot(0).in_take_order().collect::<Vec<_>>(), [[4, 3]]);
     assert_eq!(world.events, [Event::Widened, Event::Widened, Event::Exchange]);
     // The other CPU gets the magazine from the depot.
     assert_eq!([(); 2].map(|()| layer.alloc(1, &mut world)), [Some(3), Some(4)]);
@@ -99,14 +99,14 @@ fn shortage_halves_the_limit_of_stacks() {
     assert_eq!(most(&mut layer), 8);
     (0..3).for_each(|_| layer.shrink());
     assert_eq!(most(&mut layer), 4);
-    let mut nothing = Rounds::new(0, 0);
-    (0..2).for_each(|_| _ = layer.reap(&mut nothing));
+    let mut empty_world = Rounds::new(0, 0);
+    (0..2).for_each(|_| _ = layer.reap(&mut empty_world));
     assert_eq!(most(&mut layer), 8);
 }
 
 #[test]
 fn few_elements_keep_their_order() {
-    let mut few = Few::<u8, 3>::default();
+    let mut few = SmallList::<u8, 3>::default();
     [1, 2, 3].into_iter().for_each(|item| few.push(item));
     assert_eq!(few.remove(1), 2);
     assert_eq!(few.items(), [1, 3]);

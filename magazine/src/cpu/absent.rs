@@ -15,13 +15,13 @@ pub(crate) fn aborts() -> u64 {
 pub(crate) fn cpu_id() -> u32 {
     u32::MAX
 }
-pub(crate) fn joins() -> bool {
+pub(crate) fn register_if_unregistered() -> bool {
     false
 }
 pub(crate) fn mechanism() -> Mechanism {
     Mechanism::Claimed
 }
-pub(crate) fn slots(cpus: u32, _: Mechanism) -> u32 {
+pub(crate) fn word_count(cpus: u32, _: Mechanism) -> u32 {
     cpus
 }
 pub(crate) fn fence(_: &impl Regions, _: impl Iterator<Item = u32>) -> bool {

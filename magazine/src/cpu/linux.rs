@@ -9,22 +9,22 @@ pub(super) fn current(_: u32) -> u32 {
 
 /// Number of CPUs that the kernel may ever bring up. Reading the number of CPUs allocates nothing.
 pub(super) fn count() -> u32 {
-    possible().unwrap_or_else(configured)
+    possible_cpus().unwrap_or_else(configured_cpus)
 }
 
 /// The highest possible CPU number of the kernel plus one, if the kernel reports it.
-fn possible() -> Option<u32> {
+fn possible_cpus() -> Option<u32> {
     use std::io::Read;
     // Opening a file with a short path does not allocate.
     let mut file = std::fs::File::open("/sys/devices/system/cpu/possible").ok()?;
     let mut text = [0; 256];
     let len = file.read(&mut text).ok()?;
-    highest(&text[..len])?.checked_add(1)
+    highest_cpu(&text[..len])?.checked_add(1)
 }
 
 /// Returns the highest number of a list like `0-3,8,10-11`. Returns `None` if the list is malformed or lacks the final
 /// line feed.
-fn highest(list: &[u8]) -> Option<u32> {
+fn highest_cpu(list: &[u8]) -> Option<u32> {
     let list = core::str::from_utf8(list).ok()?.strip_suffix('\n')?;
     let mut highest = None;
     for number in list.split([',', '-']) {
@@ -35,7 +35,7 @@ fn highest(list: &[u8]) -> Option<u32> {
 
 /// Number of configured CPUs, or the highest CPU in this thread's affinity mask plus one if that is larger.
 /// The libc musl counts only the CPUs of the mask.
-fn configured() -> u32 {
+fn configured_cpus() -> u32 {
     let count = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF).ok().flatten();
     let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))
         .ok()
@@ -58,18 +58,18 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 if nix::sched::sched_setaffinity(this, &only).is_ok() {
-                    assert!(configured() > highest);
+                    assert!(configured_cpus() > highest);
                 }
             });
         });
     }
     #[test]
     fn cpu_lists_are_parsed() {
-        assert_eq!(highest(b"0\n"), Some(0));
-        assert_eq!(highest(b"0-1\n"), Some(1));
-        assert_eq!(highest(b"0-3,8,10-11\n"), Some(11));
-        assert_eq!(highest(b"0-3,8,10-1"), None, "the text is truncated");
-        assert_eq!(highest(b"\n"), None);
-        assert_eq!(highest(b""), None);
+        assert_eq!(highest_cpu(b"0\n"), Some(0));
+        assert_eq!(highest_cpu(b"0-1\n"), Some(1));
+        assert_eq!(highest_cpu(b"0-3,8,10-11\n"), Some(11));
+        assert_eq!(highest_cpu(b"0-3,8,10-1"), None, "the text is truncated");
+        assert_eq!(highest_cpu(b"\n"), None);
+        assert_eq!(highest_cpu(b""), None);
     }
 }

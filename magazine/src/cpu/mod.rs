@@ -16,7 +16,7 @@
 
 pub(crate) mod claimed;
 mod mechanism;
-#[allow(dead_code, unreachable_pub, reason = "other builds have restartable sequences")]
+#[allow(dead_code, unreachable_pub, reason = "only builds without restartable sequences use it")]
 mod no_static_words;
 pub(crate) mod regions;
 
@@ -89,7 +89,7 @@ impl core::fmt::Display for BadCpus {
             write!(f, "{} CPUs: 1 to {MAX_CPUS} are supported", self.cpus)
         } else {
             let most = MAX_NODES.min(self.cpus);
-            write!(f, "{} nodes: 1 to {most} are supported with {} CPUs", self.nodes, self.cpus)
+            write!(f, "{} nodes: expected 1 to {most} nodes with {} CPUs", self.nodes, self.cpus)
         }
     }
 }
@@ -127,8 +127,8 @@ impl Script {
     /// another of `cpus` CPUs before one of the first `reads` reads.
     pub fn all(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
         let moves = (1..=reads).flat_map(move |at| {
-            let elsewhere = (0..cpus).filter(move |then| *then != cpu);
-            elsewhere.map(move |then| Self { cpu, at, then, aborted: false })
+            let other_cpus = (0..cpus).filter(move |then| *then != cpu);
+            other_cpus.map(move |then| Self { cpu, at, then, aborted: false })
         });
         core::iter::once(Self::on(cpu)).chain(moves)
     }
@@ -168,11 +168,11 @@ impl Cpus {
     /// Returns an error if a count is zero or exceeds [`MAX_CPUS`] or [`MAX_NODES`], or if there are more
     /// nodes than CPUs.
     pub fn simulated(cpus: u32, nodes: u32) -> Result<Self, BadCpus> {
-        let good = (1..=MAX_CPUS).contains(&cpus) && (1..=MAX_NODES.min(cpus)).contains(&nodes);
+        let is_valid = (1..=MAX_CPUS).contains(&cpus) && (1..=MAX_NODES.min(cpus)).contains(&nodes);
         // The counterexample trace names each thread by its simulated CPU.
         #[cfg(loom)]
         crate::sync::story::roles(|| format!("CPU {}", current_cpu()));
-        if good {
+        if is_valid {
             Ok(Self { count: cpus, nodes, source: Source::Simulated, mechanism: Mechanism::Claimed })
         } else {
             Err(BadCpus { cpus, nodes })
@@ -190,8 +190,8 @@ impl Cpus {
     }
     /// Number of per-CPU pointers in each set of a table: one for each CPU number that a restartable sequence
     /// may read.
-    pub(crate) fn slots(&self) -> u32 {
-        rseq::slots(self.count, self.mechanism)
+    pub(crate) fn word_count(&self) -> u32 {
+        rseq::word_count(self.count, self.mechanism)
     }
     /// Number of memory nodes.
     pub fn nodes(&self) -> u32 {
@@ -219,7 +219,7 @@ impl Cpus {
                 cpu if cpu < self.count => cpu,
                 _ => os::current(self.count),
             },
-            (Source::Simulated, _) => step().0,
+            (Source::Simulated, _) => next_cpu_read().0,
         }
     }
 }
@@ -247,7 +247,7 @@ impl Cpus {
 /// Reads the calling thread's simulated CPU. Also returns the CPU of an aborted sequence, if the script
 /// aborts a sequence at this read.
 #[inline]
-fn step() -> (u32, Option<u32>) {
+fn next_cpu_read() -> (u32, Option<u32>) {
     CURRENT.with(|c| {
         let mut script = c.get();
         let mut aborted_on = None;
@@ -286,8 +286,8 @@ mod tests {
         let text = |c, n| Cpus::simulated(c, n).unwrap_err().to_string();
         assert_eq!(text(0, 1), "0 CPUs: 1 to 1024 are supported");
         assert_eq!(text(2000, 1), "2000 CPUs: 1 to 1024 are supported");
-        assert_eq!(text(4, 0), "0 nodes: 1 to 4 are supported with 4 CPUs");
-        assert_eq!(text(4, 5), "5 nodes: 1 to 4 are supported with 4 CPUs");
+        assert_eq!(text(4, 0), "0 nodes: expected 1 to 4 nodes with 4 CPUs");
+        assert_eq!(text(4, 5), "5 nodes: expected 1 to 4 nodes with 4 CPUs");
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn script_that_aborts_reports_the_aborted_step() {
         Script { cpu: 0, at: 2, then: 1, aborted: true }.install();
-        assert_eq!([(); 3].map(|()| step()), [(0, None), (1, Some(0)), (1, None)]);
+        assert_eq!([(); 3].map(|()| next_cpu_read()), [(0, None), (1, Some(0)), (1, None)]);
         on_cpu(0);
         assert_eq!(Script::all_aborting(1, 2, 2).count(), 7);
     }

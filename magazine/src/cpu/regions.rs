@@ -25,7 +25,7 @@ impl Words {
     pub(crate) const INLINED: [Self; 2] = [Self::Inlined, Self::InlinedFrees];
 }
 
-#[allow(dead_code, reason = "each mechanism asks for some of it")]
+#[allow(dead_code, reason = "each mechanism uses only some of the items")]
 pub(crate) trait Regions {
     /// Returns the number of the CPU on which this thread runs, as a hint.
     fn this_cpu(&self) -> u32;

@@ -54,7 +54,7 @@
 //!   the CPU's word. After `membarrier`, the drain owns the CPU's region.
 //! * *A wrong CPU number*: an unregistered thread reads -1, or -2 if the registration failed. On a CPU
 //!   without a region, a thread reads a number that is too large. A table has two spare words in front of CPU
-//!   0's word, and one word for every possible CPU number of the kernel (see [`slots`]). Every word that
+//!   0's word, and one word for every possible CPU number of the kernel (see [`word_count`]). Every word that
 //!   belongs to no CPU points to the empty region. A thread with a wrong CPU number therefore misses without
 //!   any comparison of CPU numbers. The slow path of a thread with a wrong CPU number bypasses the stacks.
 //!   The slow path does **not** use the claimed slot: claims and sections do not exclude each other, so a
@@ -96,7 +96,7 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 use nix::libc;
 use registration::{SIZE, UNREGISTERED, register};
-use sections::{cpu_id_at, scratch, symbols, thread_pointer};
+use sections::{cpu_id_at, scratch_offset, symbols, thread_pointer};
 pub use static_words::StaticWords;
 
 mod registration;
@@ -131,14 +131,14 @@ fn libc_area() -> Option<isize> {
     (*size as usize >= RSEQ_CS + size_of::<u64>()).then_some(*offset)
 }
 /// Returns the offset of the libc's `struct rseq`, or of this module's area if the libc has no `struct rseq`.
-fn area() -> isize {
-    libc_area().unwrap_or_else(|| scratch() + SIZE as isize)
+fn area_offset() -> isize {
+    libc_area().unwrap_or_else(|| scratch_offset() + SIZE as isize)
 }
 
 // Thread-local memory for two areas: a scratch area for layers without sections, and a `struct rseq` for
 // threads that the libc does not register. The `struct rseq` for unregistered threads starts in the state
 // "unregistered". Both areas are in the static TLS block, so each area has the same offset in every thread,
-// as [`scratch`] requires. The areas have a weak symbol, so that two copies of this crate in one program
+// as [`scratch_offset`] requires. The areas have a weak symbol, so that two copies of this crate in one program
 // share the memory.
 global_asm!(
     ".pushsection .tdata.uslab_rseq_scratch, \"awT\", @progbits",
@@ -157,25 +157,25 @@ global_asm!(
 /// Registers the thread if the libc has not registered it.
 #[inline]
 pub(crate) fn cpu_id() -> u32 {
-    match cpu_id_at(area()) {
-        UNREGISTERED => first_use(),
+    match cpu_id_at(area_offset()) {
+        UNREGISTERED => register_on_first_use(),
         cpu => cpu,
     }
 }
 /// Returns `true` if this call registered the thread. The caller may then retry an operation that missed.
-pub(crate) fn joins() -> bool {
-    cpu_id_at(area()) == UNREGISTERED && first_use() < registration::REFUSED
+pub(crate) fn register_if_unregistered() -> bool {
+    cpu_id_at(area_offset()) == UNREGISTERED && register_on_first_use() < registration::REFUSED
 }
 #[cold]
-fn first_use() -> u32 {
+fn register_on_first_use() -> u32 {
     if chosen() != CLAIMED && libc_area().is_none() {
         register_thread();
     }
-    cpu_id_at(area())
+    cpu_id_at(area_offset())
 }
 fn register_thread() -> bool {
     // SAFETY: the address is this thread's `struct rseq` in its TLS block.
-    unsafe { register(thread_pointer().offset(area()).cast()) }
+    unsafe { register(thread_pointer().offset(area_offset()).cast()) }
 }
 
 /// Defines the descriptor (label `66`) of a section that starts at label `2`, ends at label `3` and aborts to
@@ -210,7 +210,7 @@ pub(crate) fn mechanism() -> Mechanism {
 
 /// Returns the number of words in each set of a table, on a machine with `cpus` CPUs. With restartable
 /// sequences, the table has a word for every CPU number that the kernel may use.
-pub(crate) fn slots(cpus: u32, mechanism: Mechanism) -> u32 {
+pub(crate) fn word_count(cpus: u32, mechanism: Mechanism) -> u32 {
     match mechanism {
         Mechanism::Rseq => cpus.max(chosen()),
         Mechanism::Claimed => cpus,
@@ -222,8 +222,8 @@ fn chosen() -> u32 {
         0 => {
             // Two concurrent first calls reach the same decision.
             let serve =
-                !switched_off() && membarrier(REGISTER, None) && (libc_area().is_some() || register_thread());
-            let chosen = if serve { most_cpus().unwrap_or(CLAIMED) } else { CLAIMED };
+                !is_disabled() && membarrier(REGISTER, None) && (libc_area().is_some() || register_thread());
+            let chosen = if serve { max_cpus().unwrap_or(CLAIMED) } else { CLAIMED };
             CHOSEN.set(chosen);
             chosen
         }
@@ -234,7 +234,7 @@ fn chosen() -> u32 {
 /// Upper bound of the kernel's CPU numbers: the size of its CPU masks, and at least [`MAX_CPUS`]. A
 /// checkpointed process may move to a machine with more CPUs. Returns `None` if the bound of CPU numbers is
 /// unknown, or exceeds what Linux supports.
-fn most_cpus() -> Option<u32> {
+fn max_cpus() -> Option<u32> {
     const BYTES: usize = 8192 / 8;
     let mut mask = [0_u64; BYTES / size_of::<u64>()];
     // SAFETY: the kernel writes at most `BYTES` bytes to the mask. The direct system call returns the number of bytes
@@ -246,7 +246,7 @@ fn most_cpus() -> Option<u32> {
 
 /// Returns `true` if the environment has `USLAB_RSEQ=off`. Writes a warning to stderr if the value of `USLAB_RSEQ` is
 /// not `on` or `off`.
-fn switched_off() -> bool {
+fn is_disabled() -> bool {
     // Uses `getenv`, because a global allocator calls this function and `std::env` allocates. SAFETY: the name ends in
     // a NUL. As with any C library, no thread may change the environment concurrently.
     let value = unsafe { libc::getenv(c"USLAB_RSEQ".as_ptr()) };
@@ -274,8 +274,8 @@ const FENCE: libc::c_int = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ as libc::
 
 fn membarrier(command: libc::c_int, cpu: Option<u32>) -> bool {
     /// The value of `MEMBARRIER_CMD_FLAG_CPU`, for a barrier on one CPU.
-    const ONE_CPU: libc::c_int = 1;
-    let flags = if cpu.is_some() { ONE_CPU } else { 0 };
+    const ONE_CPU_FLAG: libc::c_int = 1;
+    let flags = if cpu.is_some() { ONE_CPU_FLAG } else { 0 };
     // SAFETY: `membarrier` takes three numbers and touches no memory.
     unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu.unwrap_or(0)) == 0 }
 }
@@ -347,8 +347,8 @@ impl PcpuPtr {
     /// creates a pointer to the table's empty region.
     pub(crate) fn new(table: &impl Regions, words: Words) -> Self {
         match table.words(words) {
-            Some(words) => Self { words, area: area() },
-            None => Self { words: table.spare_words(), area: scratch() },
+            Some(words) => Self { words, area: area_offset() },
+            None => Self { words: table.spare_words(), area: scratch_offset() },
         }
     }
     /// Returns the CPU on which this thread runs, as sections read it.
@@ -358,7 +358,7 @@ impl PcpuPtr {
     }
     /// Creates a pointer with which every section of [`NO_CLASS`] misses.
     pub(crate) fn disabled() -> Self {
-        Self { words: NonNull::from(&EMPTY_REGION.word).cast(), area: scratch() }
+        Self { words: NonNull::from(&EMPTY_REGION.word).cast(), area: scratch_offset() }
     }
 }
 

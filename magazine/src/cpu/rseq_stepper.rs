@@ -19,13 +19,13 @@ use std::num::NonZero;
 use std::ops::Range;
 
 /// Returns `true` if the long test variants are requested.
-fn full() -> bool {
+fn is_full_run() -> bool {
     std::env::var_os("USLAB_STRESS").is_some_and(|size| size == "full")
 }
 
 /// Pins this thread to one CPU and returns the CPU number.
-fn stay() -> u32 {
-    let cpu = usable()[0];
+fn pin_to_one_cpu() -> u32 {
+    let cpu = usable_cpus()[0];
     pin(Pid::from_raw(0), &[cpu]);
     cpu as u32
 }
@@ -56,7 +56,7 @@ impl Patch {
     fn trap(&self) {
         self.write(TRAP_CODE);
     }
-    fn lift(&self) {
+    fn remove(&self) {
         self.write(self.code);
     }
     fn write(&self, code: Code) {
@@ -72,7 +72,7 @@ impl<'a> Breakpoint<'a> {
     fn new(instruction: &Instruction, while_trapped: &'a dyn Fn(), next: Option<&'a Self>) -> Self {
         Self { code: Patch::new(instruction.ip()), while_trapped, traps: Counter::new(0), next }
     }
-    fn stand(&self) {
+    fn activate(&self) {
         BREAKPOINT.store(core::ptr::from_ref(self).cast_mut().cast(), Relaxed);
         self.code.trap();
     }
@@ -83,20 +83,20 @@ extern "C" fn trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::
     if unsafe { CALL.load(Relaxed).as_mut() }.is_some_and(|call| call.trap(context)) {
         return;
     }
-    // SAFETY: a breakpoint is set only while `interrupted` or `interrupted_twice`, which own the breakpoint, run.
+    // SAFETY: a breakpoint is set only while `interrupted` or `run_interrupted_twice`, which own the breakpoint, run.
     let breakpoint = unsafe { &*BREAKPOINT.load(Relaxed) };
-    breakpoint.code.lift();
+    breakpoint.code.remove();
     breakpoint.traps.add(1);
     (breakpoint.while_trapped)();
     if let Some(next) = breakpoint.next {
-        next.stand();
+        next.activate();
     }
 }
 
 /// Makes the code of `sections` and of their misses writable, and installs the trap handler.
-fn prepare(sections: &[Section]) {
+fn make_code_writable(sections: &[Section]) {
     const PAGE: usize = 4096;
-    for Range { start, end } in sections.iter().flat_map(code) {
+    for Range { start, end } in sections.iter().flat_map(code_ranges) {
         let (start, end) = (start / PAGE * PAGE, end.next_multiple_of(PAGE));
         let all = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE | ProtFlags::PROT_EXEC;
         // SAFETY: the range consists of whole pages of this program's code, whose content does not change.
@@ -115,24 +115,24 @@ fn interrupted<T>(
     operation: impl FnOnce() -> T,
 ) -> (T, bool) {
     let breakpoint = Breakpoint::new(instruction, while_trapped, None);
-    breakpoint.stand();
+    breakpoint.activate();
     let outcome = operation();
-    breakpoint.code.lift();
+    breakpoint.code.remove();
     (outcome, breakpoint.traps.get() > 0)
 }
 
 /// Runs `operation`, interrupts it at the first instruction, and interrupts its restarted section at the
 /// second instruction.
-fn interrupted_twice<T>(
+fn run_interrupted_twice<T>(
     [first, second]: [&Instruction; 2],
     [then, again]: [&dyn Fn(); 2],
     operation: impl FnOnce() -> T,
 ) -> (T, bool) {
     let second = Breakpoint::new(second, again, None);
     let first = Breakpoint::new(first, then, Some(&second));
-    first.stand();
+    first.activate();
     let outcome = operation();
-    [&second, &first].iter().for_each(|breakpoint| breakpoint.code.lift());
+    [&second, &first].iter().for_each(|breakpoint| breakpoint.code.remove());
     (outcome, first.traps.get() > 0 && second.traps.get() > 0)
 }
 
@@ -148,7 +148,7 @@ use registers::Registers;
 
 /// Returns the code ranges that breakpoints overwrite: the section itself, and the start of the code for a
 /// miss.
-fn code(section: &Section) -> impl Iterator<Item = Range<usize>> + use<> {
+fn code_ranges(section: &Section) -> impl Iterator<Item = Range<usize>> + use<> {
     let miss = section.miss().map(|miss| miss..miss + size_of::<Code>());
     core::iter::once(section.code.start..section.code.end + size_of::<Code>()).chain(miss)
 }
@@ -196,17 +196,17 @@ impl Call {
         // SAFETY: the handler runs the section, which uses no stack, and then restores all registers.
         unsafe { registers::trap() };
         CALL.store(core::ptr::null_mut(), Relaxed);
-        exits.iter().for_each(Patch::lift);
+        exits.iter().for_each(Patch::remove);
         self.left.expect("the called function must return")
     }
 }
 
-struct Copied<'s> {
+struct TestCall<'s> {
     section: &'s Section,
     operands: Operands,
 }
 
-impl<'s> Copied<'s> {
+impl<'s> TestCall<'s> {
     fn new(section: &'s Section) -> Self {
         Self { section, operands: section.operands() }
     }
@@ -274,13 +274,13 @@ impl<'s> Copied<'s> {
 
 /// Counts of interruptions; the test requires a minimum for each count.
 #[derive(Default)]
-struct Steps {
+struct Coverage {
     sections: BTreeSet<usize>,
     instructions: BTreeSet<usize>,
     interrupted: u64,
 }
 
-impl Steps {
+impl Coverage {
     fn add(&mut self, section: &Section, instruction: &Instruction) {
         self.sections.insert(section.code.start);
         self.instructions.insert(instruction.ip());
@@ -362,19 +362,19 @@ impl Interruption {
                     |_, taken| while taken.pop().is_some() {},
                 );
             }
-            Self::Away => world.take_away(cpu),
+            Self::Away => world.detach_region(cpu),
             Self::Commit => {
                 _ = table.commit_places(&tracepoints::Operation::new(), cpu, classes[CLASS], REACH.into())
             }
             Self::Limit(limit) => table.region(cpu).unwrap().open(classes[CLASS], limit, limit / 2),
-            Self::Whole(operation) => _ = operation.in_rust(world, cpu),
+            Self::Whole(operation) => _ = operation.run_portable_code(world, cpu),
         }
     }
 }
 
 /// Returns start states of `class` with every length and capacity. In each state, the minimum or a larger
 /// part of the region is committed.
-fn starts(world: &World, class: usize) -> Vec<State> {
+fn start_states(world: &World, class: usize) -> Vec<State> {
     let mut starts = vec![];
     for (len, cap) in [(0, 0), (0, 6), (1, 1), (1, 2), (2, 3), (3, 3), (3, 6), (6, 6)] {
         for (committed, limit) in [world.classes[class].end(cap), World::REGION]
@@ -387,7 +387,7 @@ fn starts(world: &World, class: usize) -> Vec<State> {
             let at = |own: u64, other: u64| CLASSES.map(|at| if at == class { own } else { other });
             let look = SectionState {
                 committed,
-                heads: at(7 * OP + len, 5 * OP + 3),
+                heads: at(7 * OP_STEP + len, 5 * OP_STEP + 3),
                 caps: at(cap.into(), 4).map(|cap| cap as u32),
                 limits: at(limit, REACH.into()).map(|limit| limit as u32),
                 places: CLASSES.map(|at| if at == class { rounds(400, len) } else { rounds(300, 3) }),
@@ -414,8 +414,8 @@ impl Word {
     }
     /// Returns words that belong to no CPU: the words in front of CPU 0's word, the first word behind the
     /// last CPU's word, and the last word.
-    fn spare(world: &World) -> Vec<Self> {
-        let (count, last) = (i64::from(world.cpus()), i64::from(world.table.cpus().slots()) - 1);
+    fn spare_words(world: &World) -> Vec<Self> {
+        let (count, last) = (i64::from(world.cpus()), i64::from(world.table.cpus().word_count()) - 1);
         let spare =
             [-2, -1, count, last].into_iter().filter(|number| *number < 0 || (count..=last).contains(number));
         spare.map(|number| Self { number, cpu: None }).collect()
@@ -425,7 +425,7 @@ impl Word {
 /// Returns the allowed outcomes of an operation that starts in `state` and is interrupted by each of
 /// `meanwhiles` in order. An outcome is allowed if the portable body produces it after `meanwhiles`, on the
 /// old stack or on a stack that an aborted attempt has grown.
-fn expected(
+fn expected_outcomes(
     twin: &World,
     word: Word,
     state: &State,
@@ -435,25 +435,25 @@ fn expected(
     twin.write(state);
     let Some((while_trapped, later)) = meanwhiles.split_first() else {
         let outcome = match (word.cpu, operation) {
-            (Some(cpu), _) => operation.in_rust(twin, cpu),
+            (Some(cpu), _) => operation.run_portable_code(twin, cpu),
             (None, Operation::Pop(_)) => Outcome::Pop(None),
             (None, Operation::Push(..) | Operation::PushBatch(..)) => Outcome::Push(false),
             (None, Operation::PopBatch(..)) => Outcome::PopBatch(vec![]),
         };
-        return vec![(outcome, twin.look())];
+        return vec![(outcome, twin.snapshot())];
     };
     let mut starts = vec![state.clone()];
     if let (Some(cpu), Operation::PushBatch(..)) = (word.cpu, operation) {
-        operation.in_rust(twin, cpu);
+        operation.run_portable_code(twin, cpu);
         let mut widened = state.clone();
-        widened.cpus[cpu as usize].caps = twin.look().cpus[cpu as usize].caps;
+        widened.cpus[cpu as usize].caps = twin.snapshot().cpus[cpu as usize].caps;
         starts.extend((widened != *state).then_some(widened));
     }
     let behind = |start: State| {
         twin.write(&start);
         while_trapped.run(twin, word.cpu.unwrap_or(0));
         let cpu = word.cpu.filter(|_| !matches!(while_trapped, Interruption::Away));
-        expected(twin, Word { cpu, ..word }, &twin.look(), later, operation)
+        expected_outcomes(twin, Word { cpu, ..word }, &twin.snapshot(), later, operation)
     };
     starts.into_iter().flat_map(behind).collect()
 }
@@ -462,7 +462,7 @@ fn expected(
 struct AllSections {
     world: World,
     twin: World,
-    steps: Steps,
+    steps: Coverage,
     /// Number of runs in which the test saw a stack that an aborted attempt had grown.
     survived: u64,
     pairs: u64,
@@ -478,8 +478,8 @@ impl AllSections {
         (word, start, operation): (Word, &State, Operation),
         meanwhiles: &[Interruption],
     ) {
-        let got = (got, self.world.look());
-        let may_be = expected(&self.twin, word, start, meanwhiles, operation);
+        let got = (got, self.world.snapshot());
+        let may_be = expected_outcomes(&self.twin, word, start, meanwhiles, operation);
         let found = may_be.iter().position(|expected| *expected == got);
         assert!(
             found.is_some(),
@@ -487,38 +487,38 @@ impl AllSections {
         );
         self.survived += u64::from(found > Some(0));
     }
-    fn once(&mut self, copied: &Copied, case: (Word, &State, Operation)) {
+    fn run_one(&mut self, call: &TestCall, case: (Word, &State, Operation)) {
         let (word, start, operation) = case;
-        for instruction in &copied.section.instructions {
+        for instruction in &call.section.instructions {
             for while_trapped in Interruption::ALL {
                 self.world.write(start);
                 let cpu = word.cpu.unwrap_or(0);
-                let run = || copied.run(&self.world, word.number, operation);
+                let run = || call.run(&self.world, word.number, operation);
                 let (outcome, traps) = interrupted(instruction, &|| while_trapped.run(&self.world, cpu), run);
                 if traps {
-                    self.steps.add(copied.section, instruction);
-                    self.assert_expected(outcome, &copied.section.name(instruction), case, &[while_trapped]);
+                    self.steps.add(call.section, instruction);
+                    self.assert_expected(outcome, &call.section.name(instruction), case, &[while_trapped]);
                 }
             }
         }
     }
-    fn twice(&mut self, copied: &Copied, case: (Word, &State, Operation), meanwhiles: &[[Interruption; 2]]) {
+    fn run_two(&mut self, call: &TestCall, case: (Word, &State, Operation), pairs: &[[Interruption; 2]]) {
         let (word, start, operation) = case;
         let cpu = word.cpu.unwrap_or(0);
-        let instructions = &copied.section.instructions;
+        let instructions = &call.section.instructions;
         for first in instructions {
             for (second, [then, again]) in
-                instructions.iter().flat_map(|second| meanwhiles.iter().map(move |both| (second, *both)))
+                instructions.iter().flat_map(|second| pairs.iter().map(move |both| (second, *both)))
             {
                 self.world.write(start);
-                let (outcome, traps) = interrupted_twice(
+                let (outcome, traps) = run_interrupted_twice(
                     [first, second],
                     [&|| then.run(&self.world, cpu), &|| again.run(&self.world, cpu)],
-                    || copied.run(&self.world, word.number, operation),
+                    || call.run(&self.world, word.number, operation),
                 );
                 if traps {
                     self.pairs += 1;
-                    self.assert_expected(outcome, &copied.section.name(second), case, &[then, again]);
+                    self.assert_expected(outcome, &call.section.name(second), case, &[then, again]);
                 }
             }
         }
@@ -534,37 +534,38 @@ impl AllSections {
 #[test]
 fn interrupted_operation_takes_effect_after_its_interruption() {
     run_test_alone(module_path!(), "interrupted_operation_takes_effect_after_its_interruption", || {
-        stay();
+        pin_to_one_cpu();
         let sections = sections::all();
-        prepare(&sections);
+        make_code_writable(&sections);
         let (world, twin) = (World::new(), World::new());
-        let starts = CLASSES.map(|class| starts(&world, class));
-        let (cpus, spare) = (Word::cpus(&world), Word::spare(&world));
-        let mut all = AllSections { world, twin, steps: Steps::default(), survived: 0, pairs: 0 };
+        let starts = CLASSES.map(|class| start_states(&world, class));
+        let (cpus, spare) = (Word::cpus(&world), Word::spare_words(&world));
+        let mut all = AllSections { world, twin, steps: Coverage::default(), survived: 0, pairs: 0 };
         let (mut forms, mut missed) = (BTreeSet::new(), 0);
         for section in &sections {
-            let copied = Copied::new(section);
-            let whole = forms.insert(section.form()) || full();
+            let call = TestCall::new(section);
+            let whole = forms.insert(section.form()) || is_full_run();
             // Takes every n-th start state, beginning with the last state, whose stack is full.
-            for (class, operation) in CLASSES.into_iter().flat_map(|class| {
-                copied.operations(class).into_iter().map(move |operation| (class, operation))
-            }) {
+            for (class, operation) in CLASSES
+                .into_iter()
+                .flat_map(|class| call.operations(class).into_iter().map(move |operation| (class, operation)))
+            {
                 for (i, word) in cpus.iter().enumerate() {
-                    let step = if whole && i == 0 || full() { 1 } else { 9 + 2 * (class + i) };
+                    let step = if whole && i == 0 || is_full_run() { 1 } else { 9 + 2 * (class + i) };
                     for start in starts[class].iter().rev().step_by(step) {
-                        all.once(&copied, (*word, start, operation));
+                        all.run_one(&call, (*word, start, operation));
                     }
                 }
                 for word in spare.iter().filter(|_| whole) {
-                    all.once(&copied, (*word, &starts[class][7], operation));
+                    all.run_one(&call, (*word, &starts[class][7], operation));
                     missed += 1;
                 }
-                let some = Interruption::ALL.into_iter().step_by(if full() { 1 } else { 5 });
-                let then = Interruption::ALL.into_iter().skip(1).step_by(if full() { 2 } else { 7 });
+                let some = Interruption::ALL.into_iter().step_by(if is_full_run() { 1 } else { 5 });
+                let then = Interruption::ALL.into_iter().skip(1).step_by(if is_full_run() { 2 } else { 7 });
                 let both: Vec<_> = some.flat_map(|one| then.clone().map(move |two| [one, two])).collect();
-                let few = if full() { 5 } else { 17 };
+                let few = if is_full_run() { 5 } else { 17 };
                 for start in starts[class].iter().rev().step_by(few).filter(|_| whole) {
-                    all.twice(&copied, (cpus[0], start, operation), &both);
+                    all.run_two(&call, (cpus[0], start, operation), &both);
                 }
             }
         }
@@ -728,9 +729,9 @@ const OTHER_STEPS: [&[Step]; 12] = [
 #[test]
 fn layer_interrupted_at_any_instruction_loses_no_round() {
     run_test_alone(module_path!(), "layer_interrupted_at_any_instruction_loses_no_round", || {
-        stay();
+        pin_to_one_cpu();
         let sections = sections::all();
-        prepare(&sections);
+        make_code_writable(&sections);
         let (script, table) = (SCRIPT.concat(), shadow::table(Cpus::os()));
         // Runs the script with one step interrupted at one instruction.
         let run = |at: usize, instruction: &Instruction, others: &[Step]| {
@@ -749,7 +750,7 @@ fn layer_interrupted_at_any_instruction_loses_no_round() {
             game.census();
             traps
         };
-        let mut steps = Steps::default();
+        let mut steps = Coverage::default();
         for at in 0..script.len() {
             for section in &sections {
                 if !run(at, &section.instructions[0], &[]) {

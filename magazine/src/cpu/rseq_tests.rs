@@ -11,7 +11,7 @@ use super::*;
 use crate::cpu::Cpus;
 use crate::layer::{Config, Layer, Supplier};
 use crate::memory::Heap;
-use crate::region::{Commit, LEN, LIMIT, OP, ROUND, Region};
+use crate::region::{Commit, LEN_MASK, LIMIT, OP_STEP, ROUND, Region};
 use crate::shadow;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering::Relaxed};
 use crate::table::{DrainScope, Table};
@@ -50,7 +50,7 @@ impl Operation {
     fn batch(n: usize) -> [NonNull<u8>; 4] {
         [200, 201, 202, 203].map(|at| round(10 * n + at))
     }
-    fn in_assembly(self, world: &World) -> Outcome {
+    fn run_assembly(self, world: &World) -> Outcome {
         let World { table, classes, pcpu, .. } = world;
         match self {
             Self::Pop(class) => Outcome::Pop(pcpu.pop(classes[class])),
@@ -68,7 +68,7 @@ impl Operation {
             }
         }
     }
-    fn in_rust(self, world: &World, cpu: u32) -> Outcome {
+    fn run_portable_code(self, world: &World, cpu: u32) -> Outcome {
         let region = world.table.region(cpu).unwrap();
         match self {
             Self::Pop(class) => Outcome::Pop(region.pop(world.classes[class], Commit::Done)),
@@ -137,23 +137,23 @@ impl World {
     fn base(&self, cpu: u32) -> NonNull<u8> {
         self.homes[cpu as usize]
     }
-    fn lead(&self, cpu: u32, to: NonNull<u8>) {
+    fn set_cpu_word(&self, cpu: u32, to: NonNull<u8>) {
         // SAFETY: the table has a word for each CPU, and only this thread uses the world.
         unsafe { self.table.words_of(Words::Always).cast::<NonNull<u8>>().add(cpu as usize).write(to) };
     }
     /// Points the word of `cpu` to the empty region, like a running drain.
-    fn take_away(&self, cpu: u32) {
+    fn detach_region(&self, cpu: u32) {
         // SAFETY: each table has spare words, which point to the empty region.
-        self.lead(cpu, unsafe { self.table.spare_words().cast::<NonNull<u8>>().read() });
+        self.set_cpu_word(cpu, unsafe { self.table.spare_words().cast::<NonNull<u8>>().read() });
     }
-    fn look(&self) -> State {
+    fn snapshot(&self) -> State {
         let look = |region: Region<'_>| SectionState {
             committed: region.committed(),
             heads: self.classes.map(|class| region.head(class)),
             caps: self.classes.map(|class| region.cap(class)),
             limits: self.classes.map(|class| region.limit(class)),
             places: self.classes.map(|class| {
-                let len = (region.head(class) & LEN) as u32;
+                let len = (region.head(class) & LEN_MASK) as u32;
                 (0..=len).map(|i| region.round(class, i)).collect()
             }),
         };
@@ -161,7 +161,7 @@ impl World {
     }
     fn write(&self, state: &State) {
         for (cpu, look) in (0..).zip(&state.cpus) {
-            self.lead(cpu, self.base(cpu));
+            self.set_cpu_word(cpu, self.base(cpu));
             self.table.region(cpu).unwrap().set_committed(look.committed);
             for at in CLASSES {
                 let (class, base) = (self.classes[at], self.base(cpu));
@@ -180,11 +180,11 @@ impl World {
     }
     /// Asserts that sections wrote only the words in [`State`] and places above the stacks' lengths.
     fn assert_only_state_written(&self) {
-        let nothing = SectionState {
+        let empty_stack = SectionState {
             places: CLASSES.map(|_| vec![None; usize::from(REACH) + 1]),
             ..SectionState::default()
         };
-        self.write(&State { cpus: vec![nothing; self.cpus() as usize] });
+        self.write(&State { cpus: vec![empty_stack; self.cpus() as usize] });
         let (first, words) = (self.base(0), self.table.words_of(Words::Always));
         let fast_path = first.addr().get() - words.addr().get();
         // SAFETY: the range contains the regions of all CPUs and the empty region, and only this thread uses the world.
@@ -241,10 +241,10 @@ fn state(dice: &mut Random, world: &World) -> State {
         let lens = caps.map(|cap| dice.below(cap + 1));
         let needed = CLASSES.map(|at| if caps[at] > 0 { world.classes[at].end(caps[at] as u32) } else { 0 });
         let needed = needed.into_iter().max().unwrap_or(0);
-        let wider = world.classes[dice.of(&CLASSES)].end(dice.below(usize::from(REACH) + 1) as u32);
+        let committed_end = world.classes[dice.of(&CLASSES)].end(dice.below(usize::from(REACH) + 1) as u32);
         SectionState {
-            committed: dice.of(&[needed, needed.max(wider), World::REGION]),
-            heads: lens.map(|len| OP * dice.below(1 << 20) as u64 + len as u64),
+            committed: dice.of(&[needed, needed.max(committed_end), World::REGION]),
+            heads: lens.map(|len| OP_STEP * dice.below(1 << 20) as u64 + len as u64),
             caps: caps.map(|cap| cap as u32),
             limits: CLASSES.map(|_| dice.of(&[0, 4, REACH.into(), REACH.into()])),
             places: lens.map(|len| (0..=len).map(|i| (i > 0).then(|| some_round(dice))).collect()),
@@ -257,8 +257,8 @@ fn state(dice: &mut Random, world: &World) -> State {
 struct SignalStorm(libc::timer_t);
 impl SignalStorm {
     fn begin() -> Self {
-        extern "C" fn nothing(_: libc::c_int) {}
-        let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+        extern "C" fn ignore_signal(_: libc::c_int) {}
+        let action = SigAction::new(SigHandler::Handler(ignore_signal), SaFlags::SA_RESTART, SigSet::empty());
         // SAFETY: the handler does nothing, and is therefore async-signal-safe.
         unsafe { sigaction(Signal::SIGALRM, &action) }.unwrap();
         let every = libc::timespec { tv_sec: 0, tv_nsec: 40_000 };
@@ -283,7 +283,7 @@ impl Drop for SignalStorm {
     }
 }
 
-fn usable() -> Vec<usize> {
+fn usable_cpus() -> Vec<usize> {
     let set = sched_getaffinity(Pid::from_raw(0)).unwrap();
     (0..CpuSet::count()).filter(|c| set.is_set(*c).unwrap()).collect()
 }
@@ -329,7 +329,7 @@ fn restartable_sections_are_written_to_the_document() {
                 Operation::PushBatch(class, n) => ("PushBatch", class, Operation::batch(n)[..n].to_vec()),
                 Operation::PopBatch(class, n) => ("PopBatch", class, vec![round(1); n]),
             };
-            let (done, popped) = match operation.in_rust(&world, 0) {
+            let (done, popped) = match operation.run_portable_code(&world, 0) {
                 Outcome::Pop(round) => (round.is_some(), vec![address(round)]),
                 Outcome::Push(done) => (done, vec![]),
                 Outcome::PopBatch(popped) => {
@@ -348,7 +348,7 @@ fn restartable_sections_are_written_to_the_document() {
         })
         .collect();
     sections::write_down(json!({ "samples": samples, "layout": {
-        "CAP": CAP, "LIMIT": LIMIT, "NULL": NULL, "ROUND": ROUND, "OP": OP, "LEN": LEN,
+        "CAP": CAP, "LIMIT": LIMIT, "NULL": NULL, "ROUND": ROUND, "OP_STEP": OP_STEP, "LEN_MASK": LEN_MASK,
         "COMMITTED": core::mem::offset_of!(crate::region::Header, committed),
         "CPU_ID": CPU_ID, "RSEQ_CS": RSEQ_CS,
     }}));
@@ -364,7 +364,7 @@ fn restartable_sections_agree_with_the_portable_code() {
     }
     let (world, twin) = (World::new(), World::new());
     let mut dice = Random(7);
-    let (stop, me, usable, aborts_before) = (AtomicBool::new(false), gettid(), usable(), aborts());
+    let (stop, me, usable, aborts_before) = (AtomicBool::new(false), gettid(), usable_cpus(), aborts());
     let (mut done, mut seen) = (0u64, 0u64);
     // An emulator rarely interrupts a section.
     let small = std::env::var_os("USLAB_STRESS").is_some_and(|size| size == "small");
@@ -385,27 +385,27 @@ fn restartable_sections_agree_with_the_portable_code() {
             if done.is_multiple_of(8) {
                 world.write(&state(&mut dice, &world));
             }
-            let before = world.look();
+            let before = world.snapshot();
             let operation = operation(&mut dice);
-            let outcome = operation.in_assembly(&world);
-            let mut after = world.look();
+            let outcome = operation.run_assembly(&world);
+            let mut after = world.snapshot();
             let on = |cpu: u32| {
                 twin.write(&before);
-                let outcome = operation.in_rust(&twin, cpu);
-                (outcome, twin.look())
+                let outcome = operation.run_portable_code(&twin, cpu);
+                (outcome, twin.snapshot())
             };
             let here = cpu_id();
             let found = [here].into_iter().chain((0..world.cpus()).filter(|c| *c != here)).find(|cpu| {
                 let (expected, tried) = on(*cpu);
                 // An operation that was aborted on another CPU may have grown that CPU's stack.
-                let mut looked = after.clone();
-                for (at, look) in (0..).zip(&mut looked.cpus).filter(|(at, _)| at != cpu) {
+                let mut snapshot = after.clone();
+                for (at, look) in (0..).zip(&mut snapshot.cpus).filter(|(at, _)| at != cpu) {
                     let caps = before.cpus[at as usize].caps;
                     if look.caps != caps && look.caps == on(at).1.cpus[at as usize].caps {
                         look.caps = caps;
                     }
                 }
-                expected == outcome && looked == tried
+                expected == outcome && snapshot == tried
             });
             if found.is_none() {
                 stop.store(true, Relaxed);
@@ -431,29 +431,29 @@ fn restartable_sections_agree_with_the_portable_code() {
 /// Runs only the test `name` of `module`, in another process of this program.
 fn run_test_alone(module: &str, name: &str, test: fn()) {
     if mechanism() == Mechanism::Rseq {
-        run_self(module, name, test, None);
+        rerun_test_program(module, name, test, None);
     } else {
         println!("skipped: the system has no restartable sequences to check");
     }
 }
 /// Runs the test in a process whose libc registers no thread.
-fn in_a_process_without_the_libcs(module: &str, name: &str, test: fn()) {
+fn run_without_libc_registration(module: &str, name: &str, test: fn()) {
     // The parent process checks for restartable sequences, because the test may have to make the first call.
-    if std::env::var_os(ONE_TEST_VARIABLE).is_some() || mechanism() == Mechanism::Rseq {
-        run_self(module, name, test, Some(("GLIBC_TUNABLES", "glibc.pthread.rseq=0")));
+    if std::env::var_os(SINGLE_TEST_VARIABLE).is_some() || mechanism() == Mechanism::Rseq {
+        rerun_test_program(module, name, test, Some(("GLIBC_TUNABLES", "glibc.pthread.rseq=0")));
     }
 }
-const ONE_TEST_VARIABLE: &str = "USLAB_ALONE";
-fn run_self(module: &str, name: &str, test: fn(), variable: Option<(&str, &str)>) {
+const SINGLE_TEST_VARIABLE: &str = "USLAB_ALONE";
+fn rerun_test_program(module: &str, name: &str, test: fn(), variable: Option<(&str, &str)>) {
     let (_, module) = module.split_once("::").unwrap();
     let name = format!("{module}::{name}");
-    if std::env::var_os(ONE_TEST_VARIABLE).is_some_and(|asked| *asked == *name) {
+    if std::env::var_os(SINGLE_TEST_VARIABLE).is_some_and(|asked| *asked == *name) {
         return test();
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", &name, "--nocapture", "--test-threads=1"])
-        .env(ONE_TEST_VARIABLE, &name)
+        .env(SINGLE_TEST_VARIABLE, &name)
         .envs(variable);
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -476,7 +476,7 @@ fn drain_issues_a_single_fence() {
         };
         let put = |cpu: u32, at: usize| {
             world.table.open(&tracepoints::Operation::new(), cpu, world.classes[at], REACH.into());
-            assert_eq!(Operation::PushBatch(at, 3).in_rust(&world, cpu), Outcome::Push(true));
+            assert_eq!(Operation::PushBatch(at, 3).run_portable_code(&world, cpu), Outcome::Push(true));
         };
         let all = || (0..world.cpus()).for_each(|cpu| CLASSES.iter().for_each(|at| put(cpu, *at)));
         assert_eq!(fences(DrainScope::All), (0, 0), "no CPU was used");
@@ -531,7 +531,7 @@ fn thread_without_registration_bypasses_the_stacks() {
     held.into_iter().for_each(|b| layer.free(&supplier, b));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let here = thread_pointer().wrapping_offset(area());
+            let here = thread_pointer().wrapping_offset(area_offset());
             // SAFETY: the area and the registration belong to this thread, registered by the libc or this module.
             unsafe { registration::leave(here.cast()) };
             assert_eq!(cpu_id(), REFUSED);
@@ -553,7 +553,7 @@ fn thread_without_registration_bypasses_the_stacks() {
 
 #[test]
 fn cpu_beyond_the_table_bypasses_the_stacks() {
-    let usable = usable();
+    let usable = usable_cpus();
     if mechanism() != Mechanism::Rseq || usable.iter().all(|c| *c == 0) {
         return;
     }
@@ -574,14 +574,14 @@ fn exiting_thread_unregisters_its_rseq_area() {
     static CPU_AT_THREAD_END: Fixed = Fixed::new(0);
     static KEY: Fixed = Fixed::new(0);
     unsafe extern "C" fn ends(turns: *mut libc::c_void) {
-        CPU_AT_THREAD_END.set(cpu_id_at(area()));
+        CPU_AT_THREAD_END.set(cpu_id_at(area_offset()));
         // Key destructors run up to four times while values remain. SAFETY: the key belongs to this test, and its value
         // is a number, not an address.
         unsafe { libc::pthread_setspecific(KEY.get(), turns.wrapping_byte_sub(1)) };
     }
-    in_a_process_without_the_libcs(module_path!(), "exiting_thread_unregisters_its_rseq_area", || {
+    run_without_libc_registration(module_path!(), "exiting_thread_unregisters_its_rseq_area", || {
         let joined = std::thread::spawn(|| {
-            let before = cpu_id_at(area());
+            let before = cpu_id_at(area_offset());
             let used = cpu_id();
             let mut key = 0;
             // SAFETY: the first argument is a place for the key, and the second call uses the created key.
@@ -603,7 +603,7 @@ fn exiting_thread_unregisters_its_rseq_area() {
 #[test]
 fn claimed_slot_is_used_if_another_library_registered_first() {
     const NAME: &str = "claimed_slot_is_used_if_another_library_registered_first";
-    in_a_process_without_the_libcs(module_path!(), NAME, || {
+    run_without_libc_registration(module_path!(), NAME, || {
         #[repr(align(32))]
         struct Area {
             _words: [u32; 8],
@@ -622,10 +622,10 @@ fn claimed_slot_is_used_if_another_library_registered_first() {
 /// a layer of simulated CPUs lead to the empty region, in which all sections miss.
 #[test]
 fn environment_selects_the_mechanism() {
-    let off = std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off");
+    let is_off = std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off");
     // If the libc registers no threads, the kernel decides the mechanism.
-    if libc_area().is_some() || off {
-        assert_eq!(mechanism() == Mechanism::Rseq, !off);
+    if libc_area().is_some() || is_off {
+        assert_eq!(mechanism() == Mechanism::Rseq, !is_off);
     }
     assert_eq!(layer(Cpus::os()).stats().mechanism, mechanism());
     let simulated = layer(Cpus::simulated(2, 1).unwrap());

@@ -39,9 +39,9 @@ mod tests {
     #[test]
     fn threads_are_assigned_to_cpus_round_robin() {
         assert_eq!(current(4), current(4));
-        let played: Vec<u32> = (0..32).map(|_| std::thread::spawn(|| current(4)).join().unwrap()).collect();
-        assert!(played.iter().all(|cpu| *cpu < 4));
+        let cpus: Vec<u32> = (0..32).map(|_| std::thread::spawn(|| current(4)).join().unwrap()).collect();
+        assert!(cpus.iter().all(|cpu| *cpu < 4));
         // Threads of other tests also take numbers, but not all numbers of one CPU.
-        assert!((0..4).all(|cpu| played.contains(&cpu)), "{played:?}");
+        assert!((0..4).all(|cpu| cpus.contains(&cpu)), "{cpus:?}");
     }
 }

@@ -11,10 +11,10 @@
 //!
 //! Tests cover what the token model leaves out: the assembly, the registration and the kernel.
 
-#[allow(unreachable_pub, reason = "another mechanism has its own")]
+#[allow(unreachable_pub, reason = "another mechanism has its own `StaticWords`")]
 pub use super::no_static_words::StaticWords;
 use super::regions::{Regions, Words};
-use super::{Mechanism, current_cpu, step};
+use super::{Mechanism, current_cpu, next_cpu_read};
 use crate::magazine::Magazine;
 use crate::region::{Class, Commit, Region};
 use crate::sync::{MutexGuard, thread_local};
@@ -27,7 +27,7 @@ thread_local! {
 }
 
 /// Runs `f` as in a process that has had only one thread.
-#[allow(dead_code, reason = "models have such a process, schedules do not")]
+#[allow(dead_code, reason = "only models have a single-threaded process")]
 pub(crate) fn run_single_threaded(f: impl FnOnce()) {
     SINGLE_THREADED.with(|alone| alone.set(true));
     f();
@@ -40,13 +40,13 @@ pub(crate) fn aborts() -> u64 {
 pub(crate) fn cpu_id() -> u32 {
     u32::MAX
 }
-pub(crate) fn joins() -> bool {
+pub(crate) fn register_if_unregistered() -> bool {
     false
 }
 pub(crate) fn mechanism() -> Mechanism {
     Mechanism::Claimed
 }
-pub(crate) fn slots(cpus: u32, _: Mechanism) -> u32 {
+pub(crate) fn word_count(cpus: u32, _: Mechanism) -> u32 {
     cpus
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bo
 /// Runs `body` on the region of the CPU that the script selects. If the script has an abort, an aborted
 /// attempt runs first. Returns `None` on a CPU without a region.
 fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
-    let (cpu, aborted_on) = step();
+    let (cpu, aborted_on) = next_cpu_read();
     if let Some(old) = aborted_on
         && let Some(_running) = token(table, old)
         && let Some(region) = table.current(words, old)

@@ -4,8 +4,8 @@ use crate::shadow::{TestSupplier, table};
 use crate::sync::catch_panic;
 use crate::test_round::TestRound;
 
-struct Endless;
-impl Supplier<TestRound> for Endless {
+struct EndlessSupplier;
+impl Supplier<TestRound> for EndlessSupplier {
     fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
         (1..=max).map(TestRound).for_each(put);
         max
@@ -39,11 +39,11 @@ fn extreme_layer_sizes_cause_no_panic() {
             ] {
                 assert!(config.most_rounds(&cpus) < u64::MAX);
                 let layer: Layer<TestRound> = Layer::new(&table, config).unwrap();
-                let rounds: Vec<_> = (0..300).map(|_| layer.alloc(&Endless).unwrap()).collect();
-                rounds.into_iter().for_each(|round| layer.free(&Endless, round));
+                let rounds: Vec<_> = (0..300).map(|_| layer.alloc(&EndlessSupplier).unwrap()).collect();
+                rounds.into_iter().for_each(|round| layer.free(&EndlessSupplier, round));
                 layer.shrink();
-                layer.reap(&Endless);
-                layer.flush_all(&Endless);
+                layer.reap(&EndlessSupplier);
+                layer.flush_all(&EndlessSupplier);
                 let stats = layer.stats();
                 assert_eq!((stats.allocs, stats.in_magazines + stats.in_depot), (stats.frees, 0));
             }
@@ -55,8 +55,8 @@ fn extreme_layer_sizes_cause_no_panic() {
 /// lost.
 #[test]
 fn panicking_supplier_leaves_no_class_closed() {
-    struct PanicsOnce<'a>(&'a TestSupplier, Counter);
-    impl Supplier<TestRound> for PanicsOnce<'_> {
+    struct OncePanickingSupplier<'a>(&'a TestSupplier, Counter);
+    impl Supplier<TestRound> for OncePanickingSupplier<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
             0
         }
@@ -72,7 +72,7 @@ fn panicking_supplier_leaves_no_class_closed() {
         on_cpu(cpu);
         layer.free(&supplier, TestRound(cpu as usize + 1));
     }
-    let supplier = PanicsOnce(&supplier, Counter::new(0));
+    let supplier = OncePanickingSupplier(&supplier, Counter::new(0));
     let panic = catch_panic(|| layer.drain(&supplier, 0..2)).unwrap_err();
     assert_eq!(panic.downcast_ref(), Some(&"the first flush panics"));
     assert_eq!(*supplier.0.free.borrow(), [TestRound(2)].into(), "the other CPU's round was flushed");
@@ -84,8 +84,8 @@ fn panicking_supplier_leaves_no_class_closed() {
 /// Regression: the second node's class stayed closed, and the objects taken from it were lost.
 #[test]
 fn panic_while_flushing_a_node_does_not_stop_others() {
-    struct Panics<'a>(&'a TestSupplier, Counter);
-    impl Supplier<TestRound> for Panics<'_> {
+    struct PanickingSupplier<'a>(&'a TestSupplier, Counter);
+    impl Supplier<TestRound> for PanickingSupplier<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
             0
         }
@@ -99,7 +99,7 @@ fn panic_while_flushing_a_node_does_not_stop_others() {
         }
     }
     let (table, none) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 2));
-    let supplier = Panics(&none, Counter::new(0));
+    let supplier = PanickingSupplier(&none, Counter::new(0));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
     layer.join_sweeps(SweepGroup::new(0));
     for cpu in 0..2 {
@@ -120,8 +120,8 @@ fn panic_while_flushing_a_node_does_not_stop_others() {
 /// objects being flushed.
 #[test]
 fn fork_during_a_drain_flush_loses_no_round() {
-    struct Forks<'a>(&'a TestSupplier, &'a Layer<TestRound>, Counter, u64);
-    impl Supplier<TestRound> for Forks<'_> {
+    struct ForkingSupplier<'a>(&'a TestSupplier, &'a Layer<TestRound>, Counter, u64);
+    impl Supplier<TestRound> for ForkingSupplier<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
             0
         }
@@ -146,7 +146,7 @@ fn fork_during_a_drain_flush_loses_no_round() {
     for (nodes, at) in [(1, 2), (2, 2), (2, 6)] {
         let (table, none) = (table(Cpus::simulated(2, nodes).unwrap()), TestSupplier::new(0, nodes));
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
-        let supplier = Forks(&none, &layer, Counter::new(0), at);
+        let supplier = ForkingSupplier(&none, &layer, Counter::new(0), at);
         for n in 1..9 {
             on_cpu(n as u32 % 2);
             layer.free(&supplier, TestRound(n));
@@ -249,9 +249,9 @@ fn reused_class_number_starts_empty() {
         assert_eq!(stats, Stats { capacity: 3, aborts: stats.aborts, ..Stats::default() });
         for cpu in 0..2 {
             on_cpu(cpu);
-            let nobody = TestSupplier::new(0, 1);
+            let empty_supplier = TestSupplier::new(0, 1);
             assert_eq!(
-                layer.alloc(&nobody),
+                layer.alloc(&empty_supplier),
                 None,
                 "no round belongs to the layer that had the number before"
             );
@@ -471,7 +471,7 @@ fn operation_counts_stay_exact_through_drains_and_reaps() {
         }
         let s = layer.stats();
         assert_eq!((s.allocs, s.frees), (allocs, frees), "round {i} is not in its place");
-        let elsewhere = (held.len() + supplier.free.borrow().len()) as u64;
-        assert_eq!(s.in_magazines + s.in_depot + elsewhere, 100, "round {i} is not in its place");
+        let other_rounds = (held.len() + supplier.free.borrow().len()) as u64;
+        assert_eq!(s.in_magazines + s.in_depot + other_rounds, 100, "round {i} is not in its place");
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Cells {
     classes: Vec<ClassCells>,
     places: Vec<UnsafeCell<*mut u8>>,
     backed: UnsafeCell<Pages>,
-    going: UnsafeCell<Pages>,
+    unwritable_pages: UnsafeCell<Pages>,
 }
 #[derive(Debug)]
 struct ClassCells {
@@ -62,7 +62,7 @@ impl Cells {
             classes: (0..CLASSES).map(class).collect(),
             places: (0..words).map(|_| UnsafeCell::new(core::ptr::null_mut())).collect(),
             backed: UnsafeCell::default(),
-            going: UnsafeCell::default(),
+            unwritable_pages: UnsafeCell::default(),
         }
     }
 }
@@ -93,8 +93,8 @@ impl<'t> Region<'t> {
     pub(super) fn backed_cell(&self) -> &'t UnsafeCell<Pages> {
         &self.0.backed
     }
-    pub(super) fn going_cell(&self) -> &'t UnsafeCell<Pages> {
-        &self.0.going
+    pub(super) fn unwritable_pages_cell(&self) -> &'t UnsafeCell<Pages> {
+        &self.0.unwritable_pages
     }
     /// Zeroes the classes whose stacks begin on `pages`, as the system does with decommitted pages. Words that are
     /// already null are skipped.
@@ -104,7 +104,7 @@ impl<'t> Region<'t> {
             // Release: pairs with the Acquire of the head in `served`. The system call of a real decommit follows all
             // earlier writes.
             self.head_word(class).store(0, Release);
-            self.set_seen(class, 0);
+            self.set_recorded_head(class, 0);
         }
         for page in pages {
             for place in &self.0.places[page * PAGE / ROUND..(page + 1) * PAGE / ROUND][1..] {
@@ -130,9 +130,8 @@ impl<'t> Region<'t> {
     #[cfg(loom)]
     pub(super) fn watched(&self) -> crate::sync::story::Watched {
         let stack = |(index, class): (usize, &ClassCells)| {
-            let (head, taken) = (class.head.peek(), class.taken.peek() & LEN);
-            let shown =
-                if taken > 0 { format!("{}, {taken} taken", head & LEN) } else { (head & LEN).to_string() };
+            let (len, taken) = (class.head.peek() & LEN_MASK, class.taken.peek() & LEN_MASK);
+            let shown = if taken > 0 { format!("{len}, {taken} taken") } else { len.to_string() };
             (class.used.get() > 0).then(|| (format!("CPU {} stack {index}", self.0.cpu), shown))
         };
         let parts = self.0.classes.iter().enumerate().filter_map(stack).collect();

@@ -29,7 +29,7 @@ pub(crate) struct Header {
     /// Number of writable bytes from the start of the region. The committed size only grows.
     pub(crate) committed: AtomicU64,
     backed: UnsafeCell<Pages>,
-    going: UnsafeCell<Pages>,
+    unwritable_pages: UnsafeCell<Pages>,
 }
 
 /// After the header come two words for each class: the taken objects, and the served operations. The `taken`
@@ -95,8 +95,8 @@ impl<'t> Region<'t> {
     pub(super) fn backed_cell(&self) -> &'t UnsafeCell<Pages> {
         &self.header.backed
     }
-    pub(super) fn going_cell(&self) -> &'t UnsafeCell<Pages> {
-        &self.header.going
+    pub(super) fn unwritable_pages_cell(&self) -> &'t UnsafeCell<Pages> {
+        &self.header.unwritable_pages
     }
     /// Returns place `i` of the stack, counted from 1. Place 0 is the null word.
     #[inline(always)]

@@ -7,7 +7,8 @@
 //! requires that a model fails. The checker provides the depot's lock, a mutex.
 
 use super::world::{
-    DepotWorld, ThreadFn, World, alloc_then_free, child, fork, magazine, raw, table, table_with_inlined_words,
+    DepotWorld, ThreadFn, World, alloc_then_free, continue_as_child, fork, magazine, raw_rounds, table,
+    table_with_inlined_words,
 };
 use crate::cpu::rseq::run_single_threaded;
 use crate::cpu::{Cpus, Mechanism, Script, on_cpu};
@@ -19,7 +20,7 @@ use crate::sync::check::{Bound, Model, Models, models, plant};
 use crate::sync::unset;
 use crate::sync::{Arc, Ordering::Relaxed, UnsafeCell, thread};
 use crate::table::{DrainScope, SweepGroup, Table};
-use crate::threads::together;
+use crate::threads::run_together;
 use crate::tracepoints::Operation;
 use std::sync::Arc as Shared;
 
@@ -30,22 +31,22 @@ impl World {
         let table = table(Cpus::simulated(cpus, 1).unwrap().with_mechanism(by), 1);
         Self::on(&table, Config::new(capacity, stock, 4), fills, rounds)
     }
-    fn stack(&self, cpu: u32, node: usize, cap: u32, rounds: &[usize]) {
+    fn fill_stack(&self, cpu: u32, node: usize, cap: u32, rounds: &[usize]) {
         let (table, class) = (&self.layer.table, self.class(node));
         table.open(&Operation::new(), cpu, class, cap);
         let region = table.region(cpu).unwrap();
         region.set_cap(class, cap);
-        assert!(region.push_batch(class, &raw(rounds), Commit::Done));
+        assert!(region.push_batch(class, &raw_rounds(rounds), Commit::Done));
         self.layer.nodes[node].net.add(rounds.len() as u64);
     }
     /// Puts a magazine of the given objects into a node's depot.
-    fn in_depot(&self, node: usize, rounds: &[usize]) {
+    fn put_in_depot(&self, node: usize, rounds: &[usize]) {
         let budget = &self.layer.table.depots;
         let depot = &self.layer.nodes[node].depot;
         assert!(depot.put(&Operation::new(), budget, &magazine(rounds), || Some(Block::on_heap())));
     }
     /// Marks an object as allocated from the beginning.
-    fn out(&self, round: usize) {
+    fn mark_allocated(&self, round: usize) {
         self.set_owned(round, true);
         self.allocs.add(1);
         self.layer.counts.around_allocs.add(1);
@@ -60,7 +61,7 @@ impl World {
 /// Runs all threads concurrently, and then takes the census of the world.
 fn run(world: World, left: (Script, ThreadFn), others: &[(Script, ThreadFn)]) {
     let world = Arc::new(world);
-    let live = together(&world, left, others);
+    let live = run_together(&world, left, others);
     world.census(&live);
 }
 
@@ -142,9 +143,9 @@ fn on(cpu: u32, side: ThreadFn) -> (Script, ThreadFn) {
 /// R1: CPU 0 has an object, CPU 1 has none, and the depot has two magazines of two objects.
 pub(super) fn contract(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 6);
-    w.stack(0, 0, 2, &[1]);
-    w.in_depot(0, &[2, 3]);
-    w.in_depot(0, &[4, 5]);
+    w.fill_stack(0, 0, 2, &[1]);
+    w.put_in_depot(0, &[2, 3]);
+    w.put_in_depot(0, &[4, 5]);
     w.with_supplier(&[6]);
     let uses = |w: &World| {
         alloc_then_free(w);
@@ -158,9 +159,9 @@ pub(super) fn contract(Case { by, script }: Case) {
 /// M1, M2: objects freed on one CPU reach another CPU in whole magazines.
 pub(super) fn travel(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 3);
-    w.stack(0, 0, 1, &[]);
-    w.stack(1, 0, 1, &[]);
-    (1..=3).for_each(|round| w.out(round));
+    w.fill_stack(0, 0, 1, &[]);
+    w.fill_stack(1, 0, 1, &[]);
+    (1..=3).for_each(|round| w.mark_allocated(round));
     let consumer = |w: &World| vec![w.alloc(), w.alloc()];
     let producer = |w: &World| {
         (1..=3).for_each(|round| w.free(round));
@@ -172,9 +173,9 @@ pub(super) fn travel(Case { by, script }: Case) {
 /// M2: a stack is full, and two threads of its CPU take magazines off the stack.
 pub(super) fn overflow(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 6);
-    w.stack(0, 0, 4, &[1, 2, 3, 4]);
-    w.out(5);
-    w.out(6);
+    w.fill_stack(0, 0, 4, &[1, 2, 3, 4]);
+    w.mark_allocated(5);
+    w.mark_allocated(6);
     let frees = |w: &World| {
         w.free(6);
         vec![]
@@ -193,10 +194,10 @@ pub(super) fn overflow(Case { by, script }: Case) {
 /// and pushes a batch while the other thread frees an object.
 pub(super) fn same_cpu(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 4);
-    w.stack(0, 0, 1, &[]);
-    w.in_depot(0, &[1, 2]);
-    w.out(3);
-    w.out(4);
+    w.fill_stack(0, 0, 1, &[]);
+    w.put_in_depot(0, &[1, 2]);
+    w.mark_allocated(3);
+    w.mark_allocated(4);
     let frees = |w: &World| {
         w.free(3);
         w.free(4);
@@ -208,9 +209,9 @@ pub(super) fn same_cpu(Case { by, script }: Case) {
 /// M4: two CPUs take from a depot that runs empty. If the depot is empty, the supplier supplies objects.
 pub(super) fn depot_runs_dry(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, true, 4);
-    w.in_depot(0, &[1]);
+    w.put_in_depot(0, &[1]);
     w.with_supplier(&[2, 3]);
-    w.out(4);
+    w.mark_allocated(4);
     let frees = |w: &World| {
         w.free(4);
         vec![]
@@ -221,8 +222,8 @@ pub(super) fn depot_runs_dry(Case { by, script }: Case) {
 /// M4: an allocation that fails because the supplier refuses changes nothing.
 pub(super) fn nothing_to_fill_from(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
-    w.stack(0, 0, 1, &[]);
-    w.out(1);
+    w.fill_stack(0, 0, 1, &[]);
+    w.mark_allocated(1);
     let frees = |w: &World| {
         w.free(1);
         vec![]
@@ -235,20 +236,20 @@ pub(super) fn nothing_to_fill_from(Case { by, script }: Case) {
 /// H1: a thread pops and pushes during a drain of its CPU.
 pub(super) fn drain_fast(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
-    w.stack(0, 0, 2, &[1, 2]);
-    let fast = |w: &World| {
+    w.fill_stack(0, 0, 2, &[1, 2]);
+    let alloc_and_free = |w: &World| {
         alloc_then_free(w);
         keep_one(w)
     };
-    run(w, (script, fast), &[on(1, drain_cpu_0)]);
+    run(w, (script, alloc_and_free), &[on(1, drain_cpu_0)]);
 }
 
 /// H1: the only thread of a process drains both CPUs without a fence. The thread then starts a second thread, and the
 /// next drain uses a fence.
 pub(super) fn drain_alone(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, true, 2);
-    w.stack(0, 0, 1, &[1]);
-    w.stack(1, 0, 1, &[2]);
+    w.fill_stack(0, 0, 1, &[1]);
+    w.fill_stack(1, 0, 1, &[2]);
     run_single_threaded(|| w.drain(0..2));
     w.assert_cpus_hold_no_round("a drain by the only thread");
     run(w, (script, alloc_then_free), &[on(1, drain_cpu_0)]);
@@ -258,8 +259,8 @@ pub(super) fn drain_alone(Case { by, script }: Case) {
 pub(super) fn drain_inlined(Case { by, script }: Case) {
     let table = table_with_inlined_words(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 1);
     let w = World::on(&table, Config::new(1, 0, 4), false, 2);
-    w.stack(0, 0, 2, &[1]);
-    w.out(2);
+    w.fill_stack(0, 0, 2, &[1]);
+    w.mark_allocated(2);
     let free = |w: &World| {
         w.free_inlined(2);
         vec![]
@@ -270,10 +271,10 @@ pub(super) fn drain_inlined(Case { by, script }: Case) {
 /// H1: a miss with its batch, a growing stack, and an overflow run during a drain.
 pub(super) fn drain_batches(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
-    w.stack(0, 0, 0, &[]);
-    w.in_depot(0, &[1, 2]);
-    w.out(3);
-    w.out(4);
+    w.fill_stack(0, 0, 0, &[]);
+    w.put_in_depot(0, &[1, 2]);
+    w.mark_allocated(3);
+    w.mark_allocated(4);
     let batches = |w: &World| {
         let kept = w.alloc();
         w.free(3);
@@ -287,7 +288,7 @@ pub(super) fn drain_batches(Case { by, script }: Case) {
 /// shortage of memory.
 pub(super) fn drain_growing(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 3);
-    (1..=3).for_each(|round| w.out(round));
+    (1..=3).for_each(|round| w.mark_allocated(round));
     let frees = |w: &World| {
         (1..=3).for_each(|round| w.free(round));
         vec![]
@@ -303,8 +304,8 @@ pub(super) fn drain_growing(Case { by, script }: Case) {
 /// H1: when a drain returns, the supplier has the unused objects of a CPU, although the CPU continues.
 pub(super) fn drain_leaves_nothing(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 1, false, 3);
-    w.stack(0, 0, 3, &[2, 3]);
-    w.out(1);
+    w.fill_stack(0, 0, 3, &[2, 3]);
+    w.mark_allocated(1);
     let frees = |w: &World| {
         w.free(1);
         vec![]
@@ -320,7 +321,7 @@ pub(super) fn drain_leaves_nothing(Case { by, script }: Case) {
 /// H1: the supplier fills a magazine while the CPU is drained.
 pub(super) fn drain_filling(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, true, 3);
-    w.stack(0, 0, 1, &[1]);
+    w.fill_stack(0, 0, 1, &[1]);
     w.with_supplier(&[2, 3]);
     let takes = |w: &World| vec![w.alloc(), w.alloc()];
     run(w, (script, takes), &[on(1, drain_cpu_0)]);
@@ -329,7 +330,7 @@ pub(super) fn drain_filling(Case { by, script }: Case) {
 /// An idle CPU wakes up during a reap.
 pub(super) fn reap_waking(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
-    w.stack(0, 0, 2, &[1, 2]);
+    w.fill_stack(0, 0, 2, &[1, 2]);
     assert_eq!(w.layer.reap(&w.supplier), 0, "a round that was just freed is not idle");
     alloc_then_free(&w);
     assert_eq!(w.layer.reap(&w.supplier), 0, "a round that was just allocated is not idle");
@@ -338,7 +339,7 @@ pub(super) fn reap_waking(Case { by, script }: Case) {
         vec![]
     };
     let world = Arc::new(w);
-    let live = together(&world, (script, alloc_then_free), &[on(0, reap)]);
+    let live = run_together(&world, (script, alloc_then_free), &[on(0, reap)]);
     // Two reaps without operations in between: the second reap finds the CPU idle.
     (0..2).for_each(|_| _ = world.layer.reap(&world.supplier));
     world.assert_cpus_hold_no_round("a reap");
@@ -348,23 +349,23 @@ pub(super) fn reap_waking(Case { by, script }: Case) {
 /// H2: one drain covers both CPUs, while a thread runs on each CPU.
 pub(super) fn drain_and_two(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
-    w.stack(0, 0, 1, &[1]);
-    w.stack(1, 0, 1, &[2]);
+    w.fill_stack(0, 0, 1, &[1]);
+    w.fill_stack(1, 0, 1, &[2]);
     run(w, (script, alloc_then_free), &[on(1, alloc_then_free), on(1, drain_both)]);
 }
 
 /// H2, M3: two threads run on one CPU during a drain of that CPU.
 pub(super) fn drain_and_two_of_one(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
-    w.stack(0, 0, 2, &[1, 2]);
+    w.fill_stack(0, 0, 2, &[1, 2]);
     run(w, (script, alloc_then_free), &[on(0, alloc_then_free), on(1, drain_cpu_0)]);
 }
 
 /// H3: two concurrent drains of both CPUs run during an allocation and a free.
 pub(super) fn two_drains(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
-    w.stack(0, 0, 1, &[1]);
-    w.stack(1, 0, 1, &[2]);
+    w.fill_stack(0, 0, 1, &[1]);
+    w.fill_stack(1, 0, 1, &[2]);
     run(w, (script, alloc_then_free), &[on(0, drain_both), on(1, drain_both)]);
 }
 
@@ -372,8 +373,8 @@ pub(super) fn two_drains(Case { by, script }: Case) {
 /// class.
 pub(super) fn drain_meets_drain(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
-    w.stack(0, 0, 1, &[1]);
-    w.out(2);
+    w.fill_stack(0, 0, 1, &[1]);
+    w.mark_allocated(2);
     let frees = |w: &World| {
         w.free(2);
         vec![]
@@ -386,18 +387,18 @@ pub(super) fn beyond_the_table(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
     w.supplier.second_node = 2;
-    w.stack(0, 0, 1, &[1]);
-    w.in_depot(1, &[2]);
-    w.in_depot(1, &[3]);
+    w.fill_stack(0, 0, 1, &[1]);
+    w.put_in_depot(1, &[2]);
+    w.put_in_depot(1, &[3]);
     run(w, (script, alloc_then_free), &[on(2, alloc_then_free)]);
 }
 
 /// H4: a thread without a region bypasses the stacks, while another thread uses its region and a drain runs.
 pub(super) fn drain_and_no_region(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
-    w.stack(0, 0, 1, &[1]);
-    w.in_depot(0, &[3, 4]);
-    w.out(2);
+    w.fill_stack(0, 0, 1, &[1]);
+    w.put_in_depot(0, &[3, 4]);
+    w.mark_allocated(2);
     let past = |w: &World| {
         w.free(2);
         keep_one(w)
@@ -409,10 +410,10 @@ pub(super) fn drain_and_no_region(Case { by, script }: Case) {
 /// finds its stack full. When the close, the flush and the frees have returned, the supplier has all objects.
 pub(super) fn close_and_flush(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 4);
-    w.stack(0, 0, 2, &[]);
-    w.stack(1, 0, 2, &[1, 2]);
-    w.out(3);
-    w.out(4);
+    w.fill_stack(0, 0, 2, &[]);
+    w.fill_stack(1, 0, 2, &[1, 2]);
+    w.mark_allocated(3);
+    w.mark_allocated(4);
     let frees = |w: &World| {
         w.free(3);
         vec![]
@@ -427,15 +428,15 @@ pub(super) fn close_and_flush(Case { by, script }: Case) {
         vec![]
     };
     let world = Arc::new(w);
-    together(&world, (script, closes), &[on(0, frees), on(1, overflows)]);
+    run_together(&world, (script, closes), &[on(0, frees), on(1, overflows)]);
     assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a closed layer holds no rounds");
     world.census(&[]);
 }
 /// H5: a layer is closed and flushed while memory is short; the shortage changes the layer's limits.
 pub(super) fn closed_during_a_shrink(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
-    w.stack(0, 0, 2, &[1]);
-    w.out(2);
+    w.fill_stack(0, 0, 2, &[1]);
+    w.mark_allocated(2);
     let closes = |w: &World| {
         w.layer.close();
         w.layer.flush_all(&w.supplier);
@@ -446,7 +447,7 @@ pub(super) fn closed_during_a_shrink(Case { by, script }: Case) {
         vec![]
     };
     let world = Arc::new(w);
-    together(&world, (script, closes), &[on(1, shrinks)]);
+    run_together(&world, (script, closes), &[on(1, shrinks)]);
     world.free(2);
     assert!(world.are_with_supplier(&[1, 2]), "a closed layer holds no rounds");
     world.census(&[]);
@@ -454,9 +455,9 @@ pub(super) fn closed_during_a_shrink(Case { by, script }: Case) {
 /// H5: a layer is closed and flushed while a CPU frees for the first time. No drain has visited the CPU before.
 pub(super) fn closed_during_a_first_free(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
-    w.stack(0, 0, 2, &[1, 2]);
-    w.out(3);
-    w.out(4);
+    w.fill_stack(0, 0, 2, &[1, 2]);
+    w.mark_allocated(3);
+    w.mark_allocated(4);
     let frees = |w: &World| {
         w.free(3);
         w.free(4);
@@ -468,7 +469,7 @@ pub(super) fn closed_during_a_first_free(Case { by, script }: Case) {
         vec![]
     };
     let world = Arc::new(w);
-    together(&world, (script, closes), &[on(1, frees)]);
+    run_together(&world, (script, closes), &[on(1, frees)]);
     assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a closed layer holds no rounds");
     world.census(&[]);
 }
@@ -479,9 +480,9 @@ pub(super) fn closed_during_a_first_free(Case { by, script }: Case) {
 pub(super) fn two_classes(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 1);
-    w.stack(0, 0, 1, &[1]);
+    w.fill_stack(0, 0, 1, &[1]);
     let other = World::on(&table, Config::new(1, 0, 4), false, 2);
-    other.stack(0, 0, 2, &[1, 2]);
+    other.fill_stack(0, 0, 2, &[1, 2]);
     w.other = Some(Box::new(other));
     let uses = |w: &World| {
         w.other.as_deref().map(alloc_then_free);
@@ -494,9 +495,9 @@ pub(super) fn two_classes(Case { by, script }: Case) {
 pub(super) fn sweep_of_two(Case { by, script }: Case) {
     let table = table(Cpus::simulated(1, 1).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 1);
-    w.stack(0, 0, 1, &[1]);
+    w.fill_stack(0, 0, 1, &[1]);
     let other = World::on(&table, Config::new(1, 0, 4), false, 1);
-    other.stack(0, 0, 2, &[1]);
+    other.fill_stack(0, 0, 2, &[1]);
     w.other = Some(Box::new(other));
     let uses = |w: &World| {
         w.other.as_deref().map(alloc_then_free);
@@ -516,10 +517,10 @@ fn sweep(w: &World) -> Vec<Option<usize>> {
 pub(super) fn sweep_meets_drain(Case { by, script }: Case) {
     let table = table(Cpus::simulated(1, 1).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 2);
-    w.stack(0, 0, 1, &[1]);
-    w.out(2);
+    w.fill_stack(0, 0, 1, &[1]);
+    w.mark_allocated(2);
     let other = World::on(&table, Config::new(1, 0, 4), false, 1);
-    other.stack(0, 0, 2, &[1]);
+    other.fill_stack(0, 0, 2, &[1]);
     w.other = Some(Box::new(other));
     let frees = |w: &World| {
         w.free(2);
@@ -532,9 +533,9 @@ pub(super) fn sweep_meets_drain(Case { by, script }: Case) {
 /// stack, and the other thread may write first.
 pub(super) fn opened_for_another(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 3);
-    w.stack(0, 0, 2, &[1]);
-    w.out(2);
-    w.out(3);
+    w.fill_stack(0, 0, 2, &[1]);
+    w.mark_allocated(2);
+    w.mark_allocated(3);
     let frees_2 = |w: &World| {
         w.free(2);
         vec![]
@@ -550,9 +551,9 @@ pub(super) fn opened_for_another(Case { by, script }: Case) {
 /// the stack.
 pub(super) fn committed_in_part(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 2);
-    w.stack(0, 0, 1, &[]);
+    w.fill_stack(0, 0, 1, &[]);
     w.layer.table.region(0).unwrap().set_committed(w.class(0).end(1));
-    (1..=2).for_each(|round| w.out(round));
+    (1..=2).for_each(|round| w.mark_allocated(round));
     let frees = |w: &World| {
         (1..=2).for_each(|round| w.free(round));
         vec![]
@@ -563,9 +564,9 @@ pub(super) fn committed_in_part(Case { by, script }: Case) {
 /// T3: the pages of a drained stack are decommitted while a free and an allocation use the stack again.
 pub(super) fn pages_are_decommitted_during_use(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
-    w.stack(0, 0, 2, &[1]);
+    w.fill_stack(0, 0, 2, &[1]);
     w.drain(0..1);
-    w.out(2);
+    w.mark_allocated(2);
     let uses = |w: &World| {
         w.free(2);
         keep_one(w)
@@ -580,7 +581,7 @@ pub(super) fn pages_are_decommitted_during_use(Case { by, script }: Case) {
 /// T3: pages are decommitted during a drain that flushes the objects on the page.
 pub(super) fn pages_beside_a_drain(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
-    w.stack(0, 0, 2, &[1]);
+    w.fill_stack(0, 0, 2, &[1]);
     let release = |w: &World| {
         w.layer.table.decommit_idle();
         vec![]
@@ -591,7 +592,7 @@ pub(super) fn pages_beside_a_drain(Case { by, script }: Case) {
 /// T3: the counts of the stacks on a page survive the page's decommit, for any concurrent reader.
 pub(super) fn counts_survive_a_decommit(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
-    w.stack(0, 0, 2, &[1]);
+    w.fill_stack(0, 0, 2, &[1]);
     alloc_then_free(&w);
     w.drain(0..1);
     let looks = |w: &World| {
@@ -612,8 +613,8 @@ pub(super) fn number_is_reused(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 2);
     let config = Config::new(1, 0, 4);
     let old = Arc::new(World::on(&table, config, false, 2));
-    old.stack(0, 0, 2, &[1]);
-    old.stack(1, 0, 2, &[2]);
+    old.fill_stack(0, 0, 2, &[1]);
+    old.fill_stack(1, 0, 2, &[2]);
     let class = old.class(0);
     let other = old.clone();
     let t = thread::spawn(move || {
@@ -673,8 +674,8 @@ pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
     w.supplier.second_node = 1;
-    (0..2).for_each(|node| w.stack(0, node, 1, &[]));
-    (1..=3).for_each(|round| w.out(round));
+    (0..2).for_each(|node| w.fill_stack(0, node, 1, &[]));
+    (1..=3).for_each(|round| w.mark_allocated(round));
     let frees = |w: &World| {
         (1..=3).for_each(|round| w.free(round));
         vec![]
@@ -688,8 +689,8 @@ pub(super) fn between_nodes(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(2, 0, 4), true, 4);
     w.supplier.second_node = 3;
-    w.stack(0, 0, 2, &[1]);
-    w.stack(1, 1, 2, &[3]);
+    w.fill_stack(0, 0, 2, &[1]);
+    w.fill_stack(1, 1, 2, &[3]);
     w.with_supplier(&[2, 4]);
     run(w, (script, alloc_then_free), &[on(1, alloc_then_free)]);
 }
@@ -700,8 +701,8 @@ pub(super) fn between_nodes(Case { by, script }: Case) {
 /// claim and drain never end.
 pub(super) fn fork_beside_exchange(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, true, 3);
-    w.stack(0, 0, 1, &[]);
-    w.in_depot(0, &[1]);
+    w.fill_stack(0, 0, 1, &[]);
+    w.put_in_depot(0, &[1]);
     w.with_supplier(&[2, 3]);
     let world = Arc::new(w);
     let other = world.clone();
@@ -712,7 +713,7 @@ pub(super) fn fork_beside_exchange(Case { by, script }: Case) {
     });
     fork(&world);
     t.join().unwrap();
-    child(&world);
+    continue_as_child(&world);
     world.census(&[]);
 }
 
@@ -753,11 +754,11 @@ pub(super) fn depot_three() {
             thread::spawn(move || d.put(round))
         })
         .collect();
-    let early = d.take();
+    let first = d.take();
     threads.into_iter().for_each(|t| t.join().unwrap());
-    let late = d.take();
-    assert!(late.is_some(), "of two magazines, at most one was taken");
-    d.census(&[early, late]);
+    let second = d.take();
+    assert!(second.is_some(), "of two magazines, at most one was taken");
+    d.census(&[first, second]);
 }
 
 /// D4: a second interval ends while a thread needs one of the two magazines.

@@ -3,13 +3,13 @@
 //! schedule chooses the thread's CPU, its migration, and whether a restartable sequence is aborted.
 
 use super::linearizable::{Object, OwnedOp, Recorder, check_each};
-use super::world::{DepotWorld, ThreadFn, World, child, fork, table};
+use super::world::{DepotWorld, ThreadFn, World, continue_as_child, fork, table};
 use crate::cpu::{Cpus, Mechanism, Script};
 use crate::layer::Config;
 use crate::sync::schedule::{Schedules, choose};
 use crate::sync::{Arc, Counter, thread};
 use crate::test_round::TestRound;
-use crate::threads::{crowd, migrate_between_cpus, together};
+use crate::threads::{migrate_between_cpus, run_crowd, run_together};
 use crate::tracepoints::Operation;
 
 const ROUNDS: usize = 12;
@@ -25,7 +25,7 @@ fn world(by: Mechanism) -> World {
     w
 }
 
-fn works(w: &World) -> Vec<Option<usize>> {
+fn churn(w: &World) -> Vec<Option<usize>> {
     let mut held = vec![];
     for _ in 0..STEPS {
         migrate_between_cpus(w.layer.cpus().count());
@@ -37,7 +37,7 @@ fn works(w: &World) -> Vec<Option<usize>> {
     held
 }
 /// Allocates as many objects as possible and frees all of them, so that stacks grow, overflow and run empty.
-fn batches(w: &World) -> Vec<Option<usize>> {
+fn run_batches(w: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 6 {
         migrate_between_cpus(w.layer.cpus().count());
         let all: Vec<usize> = (0..STEPS / 2).filter_map(|_| w.alloc()).collect();
@@ -47,7 +47,7 @@ fn batches(w: &World) -> Vec<Option<usize>> {
     vec![]
 }
 
-fn drains(w: &World) -> Vec<Option<usize>> {
+fn run_drains(w: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 2 {
         migrate_between_cpus(w.layer.cpus().count());
         match choose(6) {
@@ -82,7 +82,7 @@ pub(super) fn history(by: Mechanism) {
                     let op = |round: &Option<TestRound>| round.map(|round| OwnedOp::Alloc(round.0));
                     held.extend(recorder.call(call, op));
                 }
-                2 if thread == 0 => drop(drains(world)),
+                2 if thread == 0 => drop(run_drains(world)),
                 _ => {
                     if let Some(round) = held.pop() {
                         let free = || world.layer.free(&world.supplier, round);
@@ -93,13 +93,13 @@ pub(super) fn history(by: Mechanism) {
         }
     }
     let seen = Arc::new(SeenRounds { world: world(by), recorder: Recorder::new() });
-    crowd(&seen, 4, side);
+    run_crowd(&seen, 4, side);
     let outcome = check_each(&Object { owned: false }, &seen.recorder.history(), OwnedOp::object);
     assert!(outcome.is_ok(), "no sequential order explains the results: {outcome:?}");
 }
 
 /// Holds all locks, as a forking process does.
-fn holds(w: &World) -> Vec<Option<usize>> {
+fn run_forks(w: &World) -> Vec<Option<usize>> {
     (0..STEPS / 3).for_each(|_| fork(w));
     vec![]
 }
@@ -107,16 +107,16 @@ fn holds(w: &World) -> Vec<Option<usize>> {
 /// Runs the function `left` on CPU 0 and the other functions on CPU 1.
 fn run_beside_threads(world: World, left: ThreadFn, others: [ThreadFn; 3]) -> (Arc<World>, Vec<usize>) {
     let world = Arc::new(world);
-    let live = together(&world, (Script::on(0), left), &others.map(|side| (Script::on(1), side)));
+    let live = run_together(&world, (Script::on(0), left), &others.map(|side| (Script::on(1), side)));
     (world, live)
 }
 
 pub(super) fn exchange(by: Mechanism) {
-    let (world, live) = run_beside_threads(world(by), works, [works, batches, works]);
+    let (world, live) = run_beside_threads(world(by), churn, [churn, run_batches, churn]);
     world.census(&live);
 }
 pub(super) fn drain(by: Mechanism) {
-    let (world, live) = run_beside_threads(world(by), works, [batches, drains, drains]);
+    let (world, live) = run_beside_threads(world(by), churn, [run_batches, run_drains, run_drains]);
     world.census(&live);
     world.drain(0..world.layer.cpus().count());
     world.assert_cpus_hold_no_round("a drain");
@@ -133,13 +133,13 @@ pub(super) fn closed(by: Mechanism) {
         w.layer.flush_all(&w.supplier);
         vec![]
     };
-    let (world, live) = run_beside_threads(world(by), closes, [works, batches, works]);
+    let (world, live) = run_beside_threads(world(by), closes, [churn, run_batches, churn]);
     world.assert_cpus_hold_no_round("a flush of a closed layer");
     assert_eq!(world.layer.stats().in_depot, 0, "a closed depot is empty");
     world.census(&live);
 }
 /// Decommits pages and returns the counts.
-fn releases(w: &World) -> Vec<Option<usize>> {
+fn run_decommits(w: &World) -> Vec<Option<usize>> {
     let mut before = 0;
     for _ in 0..STEPS / 2 {
         migrate_between_cpus(w.layer.cpus().count());
@@ -152,7 +152,7 @@ fn releases(w: &World) -> Vec<Option<usize>> {
 }
 /// Pages are decommitted while two threads use stacks on these pages, and one thread drains.
 pub(super) fn pages(by: Mechanism) {
-    let (world, live) = run_beside_threads(world(by), works, [batches, drains, releases]);
+    let (world, live) = run_beside_threads(world(by), churn, [run_batches, run_drains, run_decommits]);
     world.census(&live);
 }
 /// Two nodes with one CPU each, and half of the objects on each node.
@@ -161,12 +161,12 @@ pub(super) fn nodes(by: Mechanism) {
     let mut w = World::on(&table, CONFIG, true, ROUNDS);
     w.supplier.second_node = ROUNDS / 2 + 1;
     w.with_supplier(&(1..=ROUNDS).collect::<Vec<_>>());
-    let (world, live) = run_beside_threads(w, works, [works, batches, drains]);
+    let (world, live) = run_beside_threads(w, churn, [churn, run_batches, run_drains]);
     world.census(&live);
 }
 pub(super) fn forks(by: Mechanism) {
-    let (world, live) = run_beside_threads(world(by), works, [works, drains, holds]);
-    child(&world);
+    let (world, live) = run_beside_threads(world(by), churn, [churn, run_drains, run_forks]);
+    continue_as_child(&world);
     world.census(&live);
 }
 /// Layers are created and dropped on one table, while another layer stays in use.
@@ -181,23 +181,23 @@ pub(super) fn numbers(by: Mechanism) {
             thread::spawn(move || {
                 for first in (1..STEPS).step_by(3) {
                     let mine = [first, first + 1, first + 2];
-                    let brief = World::on(&table, CONFIG, true, first + 2);
-                    brief.with_supplier(&mine);
+                    let guest = World::on(&table, CONFIG, true, first + 2);
+                    guest.with_supplier(&mine);
                     for _ in 0..3 {
                         migrate_between_cpus(2);
-                        let round = brief.alloc();
+                        let round = guest.alloc();
                         assert!(
                             round.is_none_or(|round| mine.contains(&round)),
                             "no round belongs to the layer that had the number before"
                         );
                         // Objects on the dropped layer's stacks are leaked.
-                        round.filter(|_| choose(2) == 0).into_iter().for_each(|round| brief.free(round));
+                        round.filter(|_| choose(2) == 0).into_iter().for_each(|round| guest.free(round));
                     }
                 }
             })
         })
         .collect();
-    let live = together(&world, (Script::on(0), works), &[(Script::on(1), drains as ThreadFn)]);
+    let live = run_together(&world, (Script::on(0), churn), &[(Script::on(1), run_drains as ThreadFn)]);
     threads.into_iter().for_each(|t| t.join().unwrap());
     world.census(&live);
 }

@@ -12,7 +12,7 @@ use crate::layer::{Config, Layer, Round, Supplier};
 use crate::magazine::Magazine;
 use crate::memory::Heap;
 use crate::paths::Path;
-use crate::region::{Class, LEN};
+use crate::region::{Class, LEN_MASK};
 use crate::sync::fork::ForkLock;
 use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, Rank, UnsafeCell, planted, thread, unique};
 use crate::table::Table;
@@ -135,7 +135,7 @@ impl World {
     fn stack_of(&self, cpu: u32, class: Class) -> Vec<usize> {
         let region = self.layer.table.region(cpu).unwrap();
         let round = |i| region.round(class, i).expect("each place below the length must hold a round");
-        (1..=(region.head(class) & LEN) as u32).map(|i| round(i).addr().get()).collect()
+        (1..=(region.head(class) & LEN_MASK) as u32).map(|i| round(i).addr().get()).collect()
     }
 
     // ---- the end ----
@@ -200,17 +200,17 @@ impl World {
         for class in self.layer.nodes.iter().map(|node| node.class()) {
             let held: Vec<usize> =
                 (0..self.layer.cpus().count()).flat_map(|cpu| self.stack_of(cpu, class)).collect();
-            assert!(held.is_empty(), "{what} leaves no rounds, but finds {held:?}");
+            assert!(held.is_empty(), "{what} leaves no rounds, but the CPUs hold {held:?}");
         }
     }
 }
 
-pub(super) fn raw(rounds: &[usize]) -> Vec<NonNull<u8>> {
+pub(super) fn raw_rounds(rounds: &[usize]) -> Vec<NonNull<u8>> {
     rounds.iter().map(|round| TestRound(*round).into_raw()).collect()
 }
 pub(super) fn magazine(rounds: &[usize]) -> Magazine {
     let mut magazine = Magazine::new();
-    raw(rounds).into_iter().for_each(|round| assert!(magazine.push(round)));
+    raw_rounds(rounds).into_iter().for_each(|round| assert!(magazine.push(round)));
     magazine
 }
 
@@ -253,7 +253,7 @@ pub(super) fn fork(world: &World) {
 }
 /// Runs the only thread of a forked child. Other threads had claimed a region, and a drain had taken the
 /// objects of CPU 0's stack.
-pub(super) fn child(world: &World) {
+pub(super) fn continue_as_child(world: &World) {
     let (layer, table, class) = (&world.layer, &world.layer.table, world.class(0));
     world.drain(0..layer.cpus().count());
     let two: Vec<usize> = (0..2).filter_map(|_| world.alloc()).collect();
@@ -400,8 +400,8 @@ pub(super) fn depot_limit(threads: usize, limit: usize) {
         there == limit && d.depot.len() as usize == limit,
         "a depot holds as many magazines as its limit allows"
     );
-    let out = (0..).zip(put).map(|(round, put)| (!put).then_some(round));
-    d.census(&out.collect::<Vec<_>>());
+    let refused_rounds = (0..).zip(put).map(|(round, put)| (!put).then_some(round));
+    d.census(&refused_rounds.collect::<Vec<_>>());
 }
 
 /// D5: `others` threads put magazines while this thread closes and empties the depot.

@@ -6,7 +6,7 @@ use super::{Number, Table};
 use crate::cpu::regions::Words;
 use crate::cpu::{Mechanism, claimed, rseq};
 use crate::memory::Memory;
-use crate::region::{CLASSES, Class, LEN, Region};
+use crate::region::{CLASSES, Class, LEN_MASK, Region};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{FirstPanic, MutexGuard};
 use core::num::NonZeroU32;
@@ -81,7 +81,7 @@ impl<M: Memory> Table<M> {
         // records the answer in the CPU's word.
         let (mut any, since) = (false, Clock::start());
         for cpu in cpus.clone().filter(wanted) {
-            self.take_away(cpu);
+            self.detach_region(cpu);
             any = true;
         }
         if !any {
@@ -94,7 +94,7 @@ impl<M: Memory> Table<M> {
             if let Some(region) = self.region(cpu).filter(|_| fenced) {
                 owned(region);
             }
-            self.put_back(cpu);
+            self.restore_region(cpu);
         }
         self.record_absence(&since);
         fenced
@@ -174,10 +174,10 @@ impl<M: Memory> Table<M> {
         self.drains.lock()
     }
 
-    /// Returns `true` if the stack holds objects and has served no operation since the last call of `see`.
+    /// Returns `true` if the stack holds objects and has served no operation since the last call of `record_head`.
     pub(crate) fn is_idle(region: Region<'_>, class: Class) -> bool {
         let head = region.head(class);
-        head & LEN > 0 && region.head_at_see(class) == head
+        head & LEN_MASK > 0 && region.recorded_head(class) == head
     }
 
     /// Takes the objects on the stacks of `classes`, with one fence.
@@ -195,12 +195,12 @@ impl<M: Memory> Table<M> {
             // A class that is closed permanently must accept no objects from now on, even if it is empty.
             DrainScope::All => classes.clone().any(|class| {
                 let closed = self.is_closed(class);
-                closed && region.is_open(class) || region.head(class) & LEN > 0
+                closed && region.is_open(class) || region.head(class) & LEN_MASK > 0
             }),
             DrainScope::Idle => {
                 let any = classes.clone().any(|class| Self::is_idle(region, class));
                 if !any {
-                    classes.clone().for_each(|class| region.see(class));
+                    classes.clone().for_each(|class| region.record_head(class));
                 }
                 any
             }
@@ -210,7 +210,7 @@ impl<M: Memory> Table<M> {
                 if which == DrainScope::All || Self::is_idle(region, class) {
                     region.take(class, number);
                 }
-                region.see(class);
+                region.record_head(class);
             }
         };
         self.own_regions(cpus, wanted, &mut owned);
@@ -231,7 +231,7 @@ impl<M: Memory> Table<M> {
         give: &mut impl FnMut(Class, &mut DrainedRounds<'_>),
         panics: &mut FirstPanic,
     ) {
-        for region in self.used(0..self.cpus.count()) {
+        for region in self.used_regions(0..self.cpus.count()) {
             let taken = region.taken_by(class, number);
             if taken > 0 {
                 region.clear_taken_note(class);
@@ -254,7 +254,8 @@ impl<M: Memory> Table<M> {
             // SAFETY: the caller holds the lock of drains, by contract.
             unsafe { self.close_again(class) };
         } else {
-            self.used(0..self.cpus.count()).for_each(|region| region.hand_over(class, before, number));
+            self.used_regions(0..self.cpus.count())
+                .for_each(|region| region.hand_over(class, before, number));
         }
     }
     /// # Safety
@@ -341,7 +342,7 @@ impl<M: Memory> Table<M> {
     pub fn sweep(&self, cpus: Range<u32>, which: DrainScope, groups: impl Fn(SweepGroup) -> bool) {
         let number = drain_number();
         let _one_at_a_time = self.lock_drains();
-        let regions = || self.used(cpus.clone());
+        let regions = || self.used_regions(cpus.clone());
         let (mut closed, mut count) = ([Class::default(); CLASSES as usize], 0);
         let group = |at: &Number| NonZeroU32::new(at.swept.get() as u32).map(SweepGroup);
         for (class, _) in self.all().filter(|(_, at)| group(at).is_some_and(&groups)) {
@@ -351,7 +352,7 @@ impl<M: Memory> Table<M> {
                 closed[count] = class;
                 count += 1;
             } else {
-                regions().for_each(|region| region.see(class));
+                regions().for_each(|region| region.record_head(class));
             }
         }
         // SAFETY: this thread holds the lock of drains, and closed the classes for this number.
@@ -364,8 +365,8 @@ struct Clock(Option<std::time::Instant>);
 
 impl Clock {
     fn start() -> Self {
-        let exists = cfg!(not(any(loom, shuttle, target_family = "wasm")));
-        Self(exists.then(std::time::Instant::now))
+        let has_clock = cfg!(not(any(loom, shuttle, target_family = "wasm")));
+        Self(has_clock.then(std::time::Instant::now))
     }
     fn nanoseconds(&self) -> u64 {
         self.0.map_or(0, |start| start.elapsed().as_nanos() as u64)

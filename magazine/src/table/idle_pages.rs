@@ -2,7 +2,7 @@
 
 use super::Table;
 use crate::memory::Memory;
-use crate::region::{CLASSES, LEN, Pages, Region};
+use crate::region::{CLASSES, LEN_MASK, Pages, Region};
 use crate::sync::tell;
 use core::ops::Range;
 
@@ -32,7 +32,7 @@ impl<M: Memory> Table<M> {
                 if !at.pages().any(|page| kept.has_page(page)) {
                     // The stack stays closed until this thread releases the lock of drains.
                     region.close(class);
-                    region.set_aside(class);
+                    region.move_operation_count(class);
                 }
             }
             region.mark_pages_unwritable(&backed.difference(&kept));
@@ -43,11 +43,11 @@ impl<M: Memory> Table<M> {
             if region.committed() == 0 {
                 continue;
             }
-            let going = region.going();
-            for run in going.runs() {
+            let idle_pages = region.unwritable_pages();
+            for run in idle_pages.runs() {
                 bytes += self.decommit(cpu, run);
             }
-            region.set_backed(&region.backed().difference(&going));
+            region.set_backed(&region.backed().difference(&idle_pages));
             region.mark_pages_unwritable(&Pages::default());
         }
         bytes
@@ -58,7 +58,7 @@ impl<M: Memory> Table<M> {
         let (mut pages, backed) = (Pages::default(), region.backed());
         for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has_page(page))) {
             let head = region.head(class);
-            if head & LEN > 0 || head != region.head_at_see(class) || drained[class.index as usize] {
+            if head & LEN_MASK > 0 || head != region.recorded_head(class) || drained[class.index as usize] {
                 at.pages().for_each(|page| pages.add(page));
             }
         }

@@ -1,6 +1,6 @@
 //! The layout of words, regions and depot magazines in a table's memory.
 
-use super::{COMMIT_STEP, Table, WORD, front, word_bytes};
+use super::{COMMIT_STEP, Table, WORD, header_bytes, word_bytes};
 use crate::cpu::regions::{Regions, SPARE_POINTERS, Words};
 use crate::cpu::rseq::StaticWords;
 use crate::cpu::{Cpus, Mechanism};
@@ -25,7 +25,7 @@ pub(super) struct Layout {
 
 impl Layout {
     pub(super) fn new(cpus: &Cpus, _region: usize) -> Self {
-        Self { static_words: UnsafeCell::new(None), front: front(cpus) }
+        Self { static_words: UnsafeCell::new(None), front: header_bytes(cpus) }
     }
 }
 impl Drop for Layout {
@@ -60,11 +60,11 @@ impl<M: Memory> Table<M> {
         memory.base().addr().get().is_multiple_of(ALIGN)
             && memory.bytes() >= Self::footprint(cpus, region)
             && (STACKS + 1..=REGION).contains(&region)
-            && memory.commit(&Operation::new(), 0..front(cpus))
+            && memory.commit(&Operation::new(), 0..header_bytes(cpus))
     }
     pub(super) fn write_words(&self) {
         let empty = self.home(self.cpus.count()).as_ptr();
-        let set = SPARE_POINTERS + self.cpus.slots() as usize;
+        let set = SPARE_POINTERS + self.cpus.word_count() as usize;
         let words = self.memory.base().cast::<MaybeUninit<*mut u8>>().as_ptr();
         // SAFETY: the words were committed, and no other thread knows them yet. An `AtomicPtr` has the layout of a
         // pointer.
@@ -110,7 +110,7 @@ impl<M: Memory> Table<M> {
     /// Implements [`Layer::take_static_words`](crate::Layer::take_static_words).
     pub(crate) fn take_static_words(&self, words: &'static StaticWords) -> bool {
         let _one_at_a_time = self.lock_drains();
-        let slots = SPARE_POINTERS + self.cpus.slots() as usize;
+        let slots = SPARE_POINTERS + self.cpus.word_count() as usize;
         // SAFETY: this thread holds the lock of drains.
         let has = self.layout.static_words.with(|p| unsafe { (*p).is_some() });
         if has || self.cpus.mechanism() == Mechanism::Claimed || !words.take(slots) {

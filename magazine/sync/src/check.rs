@@ -7,7 +7,7 @@ pub use loom;
 
 pub use crate::execution::{current_planted_bug, plant};
 
-use crate::execution::{catch, forget_threads, text, threads};
+use crate::execution::{catch, forget_threads, panic_text, threads};
 use crate::replay::{self, Run, TraceMode};
 use crate::shard::Shard;
 use crate::split::Part;
@@ -27,7 +27,7 @@ pub enum Bound {
 
 impl Bound {
     /// `BOUND=1|2|3|none` in the environment overrides the model's own bound.
-    fn chosen(self) -> Self {
+    fn or_environment(self) -> Self {
         match std::env::var("BOUND") {
             Err(_) => self,
             Ok(s) if s == "none" => Bound::None,
@@ -37,7 +37,7 @@ impl Bound {
             },
         }
     }
-    fn option(self) -> Option<usize> {
+    fn max_preemptions(self) -> Option<usize> {
         match self {
             Bound::Preemptions(n) => Some(n),
             Bound::None => None,
@@ -47,14 +47,14 @@ impl Bound {
 
 pub(crate) fn builder(bound: Bound) -> loom::model::Builder {
     let mut b = loom::model::Builder::new();
-    b.preemption_bound = bound.option();
+    b.preemption_bound = bound.max_preemptions();
     b.max_branches = 50_000;
     b.checkpoint_interval = 500;
     b
 }
 
 /// Time limit of one model. A model that reaches the time limit has failed.
-pub(crate) const LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs `f` under every schedule within `bound` pre-emptions and returns the number of executions.
 ///
@@ -98,7 +98,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     shard: Option<Shard>,
 ) -> u64 {
     let asked = bound;
-    let bound = bound.chosen();
+    let bound = bound.or_environment();
     let scripts: Vec<S> = scripts.into_iter().collect();
     let (start, f, mut executions, runs) = (Instant::now(), Arc::new(f), 0, scripts.len());
     forget_threads();
@@ -107,7 +107,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     for (index, script) in scripts.into_iter().enumerate() {
         let run = Run { model: name.to_owned(), bound, index, script, f: f.clone() };
         if let Some(path) = &replayed {
-            if run.file().file_name() == path.file_name() {
+            if run.path_file().file_name() == path.file_name() {
                 run.repeat(path.clone());
             }
             continue;
@@ -121,7 +121,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
             }
         };
         if let Err(failure) = explored {
-            if TraceMode::now() != TraceMode::None {
+            if TraceMode::from_environment() != TraceMode::None {
                 run.tell(&failure);
             }
             resume_unwind(failure.panic);
@@ -133,7 +133,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     // A lower bound from the environment explores fewer executions, so the floor does not apply.
     let lowered = matches!((bound, asked), (Bound::Preemptions(b), Bound::Preemptions(a)) if b < a)
         || matches!((bound, asked), (Bound::Preemptions(_), Bound::None));
-    let shown = bound.option().map_or("none".to_owned(), |b| b.to_string());
+    let shown = bound.max_preemptions().map_or("none".to_owned(), |b| b.to_string());
     let head = format!("{name} | threads {} | bound {shown} | scripts {runs}", threads());
     if shard.is_some() {
         let floor = if lowered { 0 } else { floor };
@@ -147,7 +147,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     }
     assert!(
         lowered || executions >= floor,
-        "{name}: {executions} executions, the floor is {floor}: the model collapsed to too few executions"
+        "{name}: {executions} executions, but the floor is {floor}: the model collapsed to too few executions"
     );
     print_row(&format!("MODEL {head} | executions {executions} | floor {floor} | {:.2?}", start.elapsed()));
     executions
@@ -179,7 +179,7 @@ fn print_row(row: &str) {
 ///
 /// # Panics
 /// Panics if the model passes with the bug, or fails for another reason.
-pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
+pub fn assert_caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
     bug: &'static str,
     property: &str,
     bound: Bound,
@@ -187,11 +187,11 @@ pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
     scripts: impl IntoIterator<Item = S> + Send + 'static,
     f: impl Fn(S) + Send + Sync + 'static,
 ) {
-    caught_within(&[bound], bug, property, expected, scripts.into_iter().collect(), f);
+    assert_caught_within(&[bound], bug, property, expected, scripts.into_iter().collect(), f);
 }
 
-/// Like [`caught`], but tries each bound of a list until the model fails.
-fn caught_within<S: Clone + Send + Sync + fmt::Debug + 'static>(
+/// Like [`assert_caught`], but tries each bound of a list until the model fails.
+fn assert_caught_within<S: Clone + Send + Sync + fmt::Debug + 'static>(
     bounds: &[Bound],
     bug: &'static str,
     property: &str,
@@ -210,10 +210,10 @@ fn caught_within<S: Clone + Send + Sync + fmt::Debug + 'static>(
             match run.explore() {
                 Ok(more) => executions += more,
                 Err(failure) => {
-                    if TraceMode::now().traces_planted_bugs() {
-                        run.story(&failure);
+                    if TraceMode::from_environment().traces_planted_bugs() {
+                        run.show_trace(&failure);
                     }
-                    return Err((executions + failure.n, text(&*failure.panic).to_owned()));
+                    return Err((executions + failure.n, panic_text(&*failure.panic).to_owned()));
                 }
             }
         }
@@ -242,7 +242,7 @@ impl Model {
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
         self.each([()]).run(name, move |()| f());
     }
-    /// Asserts that the model detects a planted bug: see [`caught`]. Each planted bug is tested by only one
+    /// Asserts that the model detects a planted bug: see [`assert_caught`]. Each planted bug is tested by only one
     /// shard. The search tries two pre-emptions before a higher bound, because two pre-emptions find most
     /// bugs in far less time than three.
     pub fn bug(
@@ -284,7 +284,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static> Models<S> {
             Bound::Preemptions(3..) => &[Bound::Preemptions(2), bound],
             _ => &[bound],
         };
-        caught_within(bounds, bug, property, expected, self.scripts, f);
+        assert_caught_within(bounds, bug, property, expected, self.scripts, f);
     }
 }
 

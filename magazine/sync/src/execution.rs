@@ -16,8 +16,8 @@ struct Threads {
 std::thread_local! {
     // Thread-local: a checker runs all threads of an execution on one OS thread.
     static THREADS: Cell<Threads> = const { Cell::new(Threads { now: 0, max_threads: 0 }) };
-    static PLANTED: Cell<&'static str> = const { Cell::new("") };
-    static LAST_UNIQUE: Cell<u64> = const { Cell::new(0) };
+    static PLANTED_BUG: Cell<&'static str> = const { Cell::new("") };
+    static LAST_ID: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Resets the thread counts before another model.
@@ -25,15 +25,15 @@ pub fn forget_threads() {
     THREADS.set(Threads { now: 0, max_threads: 0 });
 }
 /// Resets the thread count before another execution.
-pub(crate) fn begins() {
+pub(crate) fn reset_counts() {
     THREADS.set(Threads { now: 0, ..THREADS.get() });
-    LAST_UNIQUE.set(0);
+    LAST_ID.set(0);
 }
 /// Returns a number that is unique in the current execution. A repeated execution gets the same numbers.
 pub fn unique() -> u64 {
-    LAST_UNIQUE.replace(LAST_UNIQUE.get() + 1)
+    LAST_ID.replace(LAST_ID.get() + 1)
 }
-pub(crate) fn spawned() {
+pub(crate) fn count_thread() {
     let Threads { now, max_threads } = THREADS.get();
     THREADS.set(Threads { now: now + 1, max_threads: max_threads.max(now + 1) });
 }
@@ -45,16 +45,16 @@ pub fn threads() -> u32 {
 /// Returns `true` if `bug` is planted in the current execution; [`planted!`](crate::planted) calls it.
 #[doc(hidden)]
 pub fn is_planted(bug: &str) -> bool {
-    PLANTED.with(|p| p.get() == bug)
+    PLANTED_BUG.with(|p| p.get() == bug)
 }
 /// Name of the planted bug; empty if no bug is planted.
 #[cfg(loom)]
 pub fn current_planted_bug() -> &'static str {
-    PLANTED.get()
+    PLANTED_BUG.get()
 }
 /// Plants a bug in all code that this thread runs from now on. Only tests that must fail call `plant`.
 pub fn plant(bug: &'static str) {
-    PLANTED.set(bug);
+    PLANTED_BUG.set(bug);
 }
 
 /// Plants `bug` and asserts that `explore` fails with a message that contains `expected`. `explore` returns
@@ -101,7 +101,7 @@ pub fn has_bug(bug: &str, property: &str) -> bool {
     shard().is_none_or(|shard| shard.has_named(&format!("{property} {bug}")))
 }
 
-pub(crate) fn text(panic: &(dyn std::any::Any + Send)) -> &str {
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }

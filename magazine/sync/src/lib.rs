@@ -21,7 +21,7 @@ mod backend;
 #[cfg(loom)]
 pub mod check;
 #[cfg(any(loom, shuttle))]
-#[cfg_attr(loom, allow(unreachable_pub, reason = "what `schedule` shows of it"))]
+#[cfg_attr(loom, allow(unreachable_pub, reason = "`schedule` re-exports some items"))]
 mod execution;
 pub mod fork;
 #[doc(hidden)]
@@ -59,8 +59,8 @@ pub use parker::Parker;
 pub use rank::Rank;
 pub use shard::unset;
 
-/// Plants a bug that the checkers must find. `planted!("a ticket is taken in two steps" => wrong)` executes `wrong`
-/// only when `caught` plants the bug of that name.
+/// Plants a bug that the checkers must find. `planted!("a ticket is taken without an atomic increment" => wrong)`
+/// executes `wrong` only when `assert_caught` plants the bug of that name.
 ///
 /// * `wrong` is an expression or a block of any type. A `return`, `continue` or `break` in `wrong` acts on the
 ///   enclosing function or loop. A planted bug can skip the code that follows.
@@ -74,7 +74,7 @@ pub use shard::unset;
 /// fn longest(words: &[&str]) -> usize {
 ///     planted!("no words have a length" => return 1);
 ///     let longest = words.iter().map(|word| word.len()).max().unwrap_or(0);
-///     planted!("the longest is one too long" => let longest = longest + 1);
+///     planted!("the longest length is one too large" => let longest = longest + 1);
 ///     longest
 /// }
 ///
@@ -86,8 +86,8 @@ pub use shard::unset;
 macro_rules! planted {
     ($bug:literal => $($wrong:tt)+) => {};
 }
-/// Plants a bug that the checkers must find: `planted!("a ticket is taken in two steps" => wrong)`. The documentation
-/// of builds without a checker describes all forms of `planted!`.
+/// Plants a bug that the checkers must find: `planted!("a ticket is taken without an atomic increment" => wrong)`. The
+/// documentation of builds without a checker describes all forms of `planted!`.
 #[cfg(any(loom, shuttle))]
 #[macro_export]
 macro_rules! planted {
@@ -122,12 +122,12 @@ macro_rules! tell {
 #[macro_export]
 macro_rules! tell {
     ($text:literal $(, $argument:expr)* $(,)?) => {
-        if $crate::story::listens() {
+        if $crate::story::is_recording() {
             $crate::story::step(format!($text $(, $argument)*), None);
         }
     };
     ($watched:expr => $text:literal $(, $argument:expr)* $(,)?) => {
-        if $crate::story::listens() {
+        if $crate::story::is_recording() {
             $crate::story::step(format!($text $(, $argument)*), Some($watched.watched()));
         }
     };
@@ -169,11 +169,11 @@ pub struct FirstPanic(Option<Box<dyn core::any::Any + Send>>);
 impl FirstPanic {
     /// Runs one function and keeps its panic if no earlier function panicked. Returns `None` if the function panicked.
     pub fn catch<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
-        let later = |panic| match &mut self.0 {
+        let later_panic = |panic| match &mut self.0 {
             Some(_) => core::mem::forget(panic),
             first => *first = Some(panic),
         };
-        catch_panic(f).map_err(later).ok()
+        catch_panic(f).map_err(later_panic).ok()
     }
     /// Resumes the first panic, if a function panicked.
     pub fn resume(self) {

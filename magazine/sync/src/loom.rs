@@ -2,7 +2,7 @@
 
 use crate::Ordering;
 use crate::planted;
-use crate::rank::{LockRank, Locked, Nesting, Rank};
+use crate::rank::{LockRank, Nesting, Rank, RankedGuard};
 use crate::story::{self, TraceValue};
 use loom::sync::atomic as l;
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ pub mod thread {
     /// Starts a thread.
     #[track_caller]
     pub fn spawn<F: FnOnce() -> T + 'static, T: 'static>(f: F) -> JoinHandle<T> {
-        crate::execution::spawned();
+        crate::execution::count_thread();
         // If the execution fails first, the thread never starts and its closure is leaked. Dropping a loom `Arc`
         // outside an execution panics again, which would abort the program.
         let f = core::mem::ManuallyDrop::new(f);
@@ -86,7 +86,7 @@ impl<T: Default> Default for UnsafeCell<T> {
 pub struct Mutex<T>(loom::sync::Mutex<T>, LockRank);
 
 /// Releases the lock of a [`Mutex`] when dropped.
-pub type MutexGuard<'a, T> = Locked<loom::sync::MutexGuard<'a, T>>;
+pub type MutexGuard<'a, T> = RankedGuard<loom::sync::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {
     /// Creates an unlocked mutex around `value` without a rank.
@@ -109,20 +109,20 @@ impl<T> Mutex<T> {
     }
     #[track_caller]
     fn wait(&self, nesting: Nesting) -> MutexGuard<'_, T> {
-        let (held, lock) = (self.1.ask(nesting), self.story_lock());
-        lock.waits(Location::caller());
+        let (held, lock) = (self.1.request(nesting), self.story_lock());
+        lock.record_wait(Location::caller());
         let guard = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        Locked::with_guard(guard, held, lock.record_acquired(Location::caller()))
+        RankedGuard::with_guard(guard, held, lock.record_acquired(Location::caller()))
     }
     /// Returns the guard, or `None` if the lock is held.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let (held, lock) = (self.1.ask(Nesting::None), self.story_lock());
+        let (held, lock) = (self.1.request(Nesting::None), self.story_lock());
         let Ok(guard) = self.0.try_lock() else {
-            lock.busy(Location::caller());
+            lock.record_busy(Location::caller());
             return None;
         };
-        Some(Locked::with_guard(guard, held, lock.record_acquired(Location::caller())))
+        Some(RankedGuard::with_guard(guard, held, lock.record_acquired(Location::caller())))
     }
     fn story_lock(&self) -> story::Lock {
         story::Lock::new(self, self.1.rank())
@@ -195,7 +195,7 @@ pub fn fence(own: Ordering) {
         Ordering::Relaxed => {}
         strong => {
             l::fence(strong);
-            story::fences(strong);
+            story::record_fence(strong);
         }
     }
 }
@@ -252,7 +252,7 @@ macro_rules! atomics {
             pub fn peek(&self) -> u64 {
                 self.last.load(Ordering::Relaxed)
             }
-            fn stored(&self, value: $value) {
+            fn record_store(&self, value: $value) {
                 self.last.store(value as u64, Ordering::Relaxed);
             }
             fn checked_twin(&self) -> &l::$name $(<$t>)? {
@@ -273,7 +273,7 @@ macro_rules! atomics {
             pub fn store(&self, value: $value, order: Ordering) {
                 let order = ordering("store", 1, order);
                 self.checked_twin().store(value, order);
-                self.stored(value);
+                self.record_store(value);
                 self.told.tell(Some(value), |name| format!("stores {} to {name} ({order:?})", value.trace_text()));
             }
             /// Swaps the value, like `std`'s atomic.
@@ -281,7 +281,7 @@ macro_rules! atomics {
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 let order = ordering("swap", 1, order);
                 let before = self.checked_twin().swap(value, order);
-                self.stored(value);
+                self.record_store(value);
                 self.told.tell(Some(value), |name| changes("swap", name, before.trace_text(), value.trace_text(), order));
                 before
             }
@@ -292,7 +292,7 @@ macro_rules! atomics {
             ) -> Result<$value, $value> {
                 let (success, failure) = (ordering("cas", 2, success), ordering("cas-fail", 3, failure));
                 let result = self.checked_twin().compare_exchange(current, new, success, failure);
-                self.exchanged(current, new, result, success, failure)
+                self.record_exchange(current, new, result, success, failure)
             }
             /// Compares and exchanges, like `std`'s atomic, but may fail spuriously if [`weak_arm`] selected this call.
             #[track_caller]
@@ -305,14 +305,14 @@ macro_rules! atomics {
                 } else {
                     self.checked_twin().compare_exchange(current, new, success, failure)
                 };
-                self.exchanged(current, new, result, success, failure)
+                self.record_exchange(current, new, result, success, failure)
             }
             #[track_caller]
-            fn exchanged(
+            fn record_exchange(
                 &self, current: $value, new: $value, result: Result<$value, $value>, success: Ordering, failure: Ordering,
             ) -> Result<$value, $value> {
                 if result.is_ok() {
-                    self.stored(new);
+                    self.record_store(new);
                 }
                 self.told.tell(result.ok().map(|_| new), |name| match result {
                     Ok(before) => changes("compare_exchange", name, before.trace_text(), new.trace_text(), success),
@@ -379,7 +379,7 @@ macro_rules! fetches {
                 let before = self.checked_twin().$operation(value, order);
                 let after: fn($value, $value) -> $value = $after;
                 let after = after(before, value);
-                self.stored(after);
+                self.record_store(after);
                 self.told.tell(Some(after), |name| changes(stringify!($operation), name, before.trace_text(), after.trace_text(), order));
                 before
             }
@@ -420,7 +420,7 @@ impl Hint {
     #[track_caller]
     pub fn set(&self, value: u64) {
         self.0.checked_twin().store(value, Ordering::Relaxed);
-        self.0.stored(value);
+        self.0.record_store(value);
         self.0.told.tell(Some(value), |name| format!("sets hint {name} to {}", value.trace_text()));
     }
 }

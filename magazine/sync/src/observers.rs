@@ -61,11 +61,11 @@ struct RunningCall {
 
 thread_local! {
     /// The innermost running call on this thread.
-    static INSIDE: Cell<*const RunningCall> = Cell::new(core::ptr::null());
+    static INNERMOST_CALL: Cell<*const RunningCall> = Cell::new(core::ptr::null());
 }
 
 fn is_inside() -> bool {
-    !INSIDE.with(Cell::get).is_null()
+    !INNERMOST_CALL.with(Cell::get).is_null()
 }
 
 /// Error when [`MAX_OBSERVERS`] observers are already registered.
@@ -81,7 +81,7 @@ impl core::error::Error for TooManyObservers {}
 
 /// Identifies a [registered](Observers::add) function for [`Observers::remove`].
 #[derive(Debug)]
-#[must_use = "without it the function stays"]
+#[must_use = "the function cannot be removed without its place"]
 pub struct Place(usize);
 
 impl<F: ?Sized> Default for Observers<F> {
@@ -119,7 +119,7 @@ impl<F: ?Sized> Observers<F> {
         // Relaxed: the extra count only delays the drop until the flags are set.
         slot.state.fetch_add(1, Relaxed);
         slot.close(if inside { REMOVER_LEFT } else { 0 });
-        slot.leave();
+        slot.end_call();
         if inside {
             return;
         }
@@ -131,10 +131,10 @@ impl<F: ?Sized> Observers<F> {
         slot.state.fetch_and(!SLOT_RESERVED, Relaxed);
     }
 
-    /// Returns `true` if at least one observer is registered. Within a call of any observer, `listen` returns `false`
+    /// Returns `true` if at least one observer is registered. Within a call of any observer, `is_active` returns `false`
     /// and counts a suppressed call.
     #[inline]
-    pub fn listen(&self) -> bool {
+    pub fn is_active(&self) -> bool {
         self.registered.get() > 0 && self.is_outside()
     }
     #[cold]
@@ -151,7 +151,7 @@ impl<F: ?Sized> Observers<F> {
         self.panics.add(panicked as u64);
     }
 
-    /// Number of calls suppressed [within another call](Self::listen).
+    /// Number of calls suppressed [within another call](Self::is_active).
     pub fn suppressed(&self) -> u64 {
         self.suppressed.get()
     }
@@ -166,7 +166,7 @@ impl<F: ?Sized> Observers<F> {
     /// The caller must be the only thread, in the child of a `fork`.
     pub unsafe fn forget_other_threads(&self) {
         // SAFETY: the pointer is null, or points into the frame of an `enter` that has not returned.
-        let first = unsafe { INSIDE.with(Cell::get).as_ref() };
+        let first = unsafe { INNERMOST_CALL.with(Cell::get).as_ref() };
         // SAFETY: `outer` is null, or points into the frame of an `enter` that has not returned.
         let inside = core::iter::successors(first, |inside| unsafe { inside.outer.as_ref() });
         for slot in &self.slots {
@@ -186,10 +186,10 @@ impl<F: ?Sized> Slot<F> {
 
     /// Runs an observer, or the observer's `Drop`. Returns `None` if the observer panicked.
     fn enter<R>(&self, run: impl FnOnce() -> R) -> Option<R> {
-        let this = RunningCall { slot: self.address(), outer: INSIDE.with(Cell::get) };
-        INSIDE.with(|inside| inside.set(&raw const this));
+        let this = RunningCall { slot: self.address(), outer: INNERMOST_CALL.with(Cell::get) };
+        INNERMOST_CALL.with(|inside| inside.set(&raw const this));
         let result = contain_panic(run);
-        INSIDE.with(|inside| inside.set(this.outer));
+        INNERMOST_CALL.with(|inside| inside.set(this.outer));
         result
     }
 
@@ -210,18 +210,18 @@ impl<F: ?Sized> Slot<F> {
                 self.close(0);
             }
         }
-        self.leave();
+        self.end_call();
         panicked
     }
     /// Closes the slot to new calls. The last running call takes the function out. The caller must be a counted call of
     /// the slot.
     fn close(&self, left: u32) {
-        // Relaxed: the Release in `leave` orders these flags before the function is taken out.
+        // Relaxed: the Release in `end_call` orders these flags before the function is taken out.
         self.state.fetch_or(CLOSING | left, Relaxed);
         self.state.fetch_and(!OPEN, Relaxed);
     }
     /// Ends a counted call of the slot. The last call of a closed slot takes the function out and drops it.
-    fn leave(&self) {
+    fn end_call(&self) {
         // Release: pairs with the Acquire of the exchange below, so all calls precede the drop.
         let before = self.state.fetch_sub(1, Release);
         let last = before - 1;
@@ -277,7 +277,7 @@ mod tests {
             self.1.take().into_iter().for_each(|place| self.0.remove(place));
         }
     }
-    fn guard(all: &Arc<Observers<Any>>, f: impl Fn(u32) + Send + Sync + 'static) -> Guard {
+    fn new_guard(all: &Arc<Observers<Any>>, f: impl Fn(u32) + Send + Sync + 'static) -> Guard {
         Guard(all.clone(), Some(all.add(Box::new(f)).unwrap()))
     }
 
@@ -285,21 +285,21 @@ mod tests {
         Arc::default()
     }
     fn call(all: &Observers<Any>, with: u32) {
-        if all.listen() {
+        if all.is_active() {
             all.each(|f| f(with));
         }
     }
     /// Registers an observer that sends its argument to a channel.
-    fn written(all: &Arc<Observers<Any>>) -> (Guard, Receiver<u32>) {
+    fn observe_into_channel(all: &Arc<Observers<Any>>) -> (Guard, Receiver<u32>) {
         let (seen, read) = channel();
-        (guard(all, move |with| seen.send(with).unwrap()), read)
+        (new_guard(all, move |with| seen.send(with).unwrap()), read)
     }
 
     #[test]
     fn number_of_observers_is_limited() {
         let t = observers();
         for _ in 0..3 {
-            let all: Vec<_> = (0..MAX_OBSERVERS).map(|_| written(&t)).collect();
+            let all: Vec<_> = (0..MAX_OBSERVERS).map(|_| observe_into_channel(&t)).collect();
             let error = t.add(Box::new(|_| ())).unwrap_err();
             assert_eq!(
                 (error, error.to_string()),
@@ -312,15 +312,15 @@ mod tests {
             call(&t, 8);
             assert!(reads.into_iter().all(|read| read.recv().is_err()), "the function was dropped");
         }
-        assert!(!t.listen());
+        assert!(!t.is_active());
     }
 
     #[test]
     fn calls_made_by_an_observer_are_not_observed() {
         let t = observers();
-        let (_first, read) = written(&t);
+        let (_first, read) = observe_into_channel(&t);
         let own = t.clone();
-        let _second = guard(&t, move |with| call(&own, with));
+        let _second = new_guard(&t, move |with| call(&own, with));
         (0..2).for_each(|with| call(&t, with));
         assert_eq!((read.try_iter().count(), t.suppressed()), (2, 2));
     }
@@ -335,13 +335,13 @@ mod tests {
             }
         }
         let t = observers();
-        let panics = guard(&t, |_| std::panic::panic_any(PanickingDrop));
+        let panics = new_guard(&t, |_| std::panic::panic_any(PanickingDrop));
         (0..2).for_each(|with| call(&t, with));
         assert_eq!(t.panics(), 1);
         drop(panics);
         // The `Drop` of a captured value may panic, too.
         let bomb = PanickingDrop;
-        let captures = guard(&t, move |_| _ = &bomb);
+        let captures = new_guard(&t, move |_| _ = &bomb);
         call(&t, 0);
         drop(captures);
         assert_eq!(t.panics(), 1);
@@ -352,16 +352,16 @@ mod tests {
         let t = observers();
         let calls = Arc::new(Counter::new(0));
         let count = calls.clone();
-        let panics = guard(&t, move |_| {
+        let panics = new_guard(&t, move |_| {
             count.add(1);
             panic!("intended panic of an observer");
         });
-        let (_other, read) = written(&t);
+        let (_other, read) = observe_into_channel(&t);
         (0..3).for_each(|with| call(&t, with));
         assert_eq!((calls.get(), read.try_iter().count(), t.panics()), (1, 3, 1));
         assert_eq!(Arc::strong_count(&calls), 1, "the function was dropped");
         drop(panics);
-        let all: Vec<_> = (1..MAX_OBSERVERS).map(|_| written(&t)).collect();
+        let all: Vec<_> = (1..MAX_OBSERVERS).map(|_| observe_into_channel(&t)).collect();
         assert!(t.add(Box::new(|_| ())).is_err() && all.len() == 3, "the observer's slot is free");
     }
 
@@ -378,7 +378,7 @@ mod tests {
         let t = observers();
         let own = Owner(Arc::default());
         let own_too = own.0.clone();
-        *own_too.lock() = Some(guard(&t, move |_| {
+        *own_too.lock() = Some(new_guard(&t, move |_| {
             _ = &own;
             panic!("intended panic of an observer");
         }));
@@ -391,17 +391,17 @@ mod tests {
     fn observer_can_register_and_drop_observers() {
         type TwoGuards = (Guard, Guard);
         let t = observers();
-        let (own, other) = (Arc::new(Mutex::new(None::<TwoGuards>)), written(&t).0);
+        let (own, other) = (Arc::new(Mutex::new(None::<TwoGuards>)), observe_into_channel(&t).0);
         let (own_too, t_too) = (own.clone(), t.clone());
-        let observer = guard(&t, move |_| {
+        let observer = new_guard(&t, move |_| {
             let taken = own_too.lock().take();
             drop(taken.expect("the function is called once"));
-            drop(guard(&t_too, |_| unreachable!("operations inside an observer are not observed")));
+            drop(new_guard(&t_too, |_| unreachable!("operations inside an observer are not observed")));
         });
         *own.lock() = Some((observer, other));
         (0..2).for_each(|with| call(&t, with));
         assert_eq!(Arc::strong_count(&own), 1);
-        let all: Vec<_> = (0..MAX_OBSERVERS).map(|_| written(&t)).collect();
+        let all: Vec<_> = (0..MAX_OBSERVERS).map(|_| observe_into_channel(&t)).collect();
         assert_eq!((all.len(), t.registered.get()), (4, 4));
     }
 
@@ -411,7 +411,7 @@ mod tests {
         let t = observers();
         let (inside, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (inside_too, over_too) = (inside.clone(), over.clone());
-        let observer = guard(&t, move |_| {
+        let observer = new_guard(&t, move |_| {
             inside_too.store(true, Release);
             thread::sleep(core::time::Duration::from_millis(30));
             over_too.store(true, Release);
@@ -430,14 +430,14 @@ mod tests {
     #[test]
     fn forked_child_does_not_wait_for_observer_calls() {
         let t = observers();
-        let (observer, _read) = written(&t);
+        let (observer, _read) = observe_into_channel(&t);
         t.slots[0].state.fetch_add(2, Relaxed);
         // SAFETY: this is the only thread, as in a child.
         unsafe { t.forget_other_threads() };
         drop(observer);
         let own = t.clone();
         // SAFETY: this is the only thread. An observer calls `forget_other_threads`.
-        let observer = guard(&t, move |_| unsafe { own.forget_other_threads() });
+        let observer = new_guard(&t, move |_| unsafe { own.forget_other_threads() });
         call(&t, 1);
         drop(observer);
         assert!(t.slots.iter().all(|slot| slot.state.load(Relaxed) == 0));
@@ -456,8 +456,8 @@ mod tests {
         let t = observers();
         let (forks, own) = (Forks(t.clone()), Arc::new(Mutex::new(None)));
         let own_too = own.clone();
-        let outer = guard(&t, move |_| drop(own_too.lock().take()));
-        *own.lock() = Some(guard(&t, move |_| _ = &forks));
+        let outer = new_guard(&t, move |_| drop(own_too.lock().take()));
+        *own.lock() = Some(new_guard(&t, move |_| _ = &forks));
         call(&t, 1);
         drop(outer);
         assert!(own.lock().is_none() && t.slots.iter().all(|slot| slot.state.load(Relaxed) == 0));

@@ -146,13 +146,13 @@ struct Entry {
 }
 
 #[cfg(any(loom, shuttle, debug_assertions))]
-struct Table {
+struct HeldTable {
     len: Cell<usize>,
     entries: [Cell<Option<Entry>>; MAX_RANKS],
 }
 
 #[cfg(any(loom, shuttle, debug_assertions))]
-impl Table {
+impl HeldTable {
     const fn new() -> Self {
         Self { len: Cell::new(0), entries: [const { Cell::new(None) }; MAX_RANKS] }
     }
@@ -194,7 +194,7 @@ impl Table {
 
 #[cfg(any(loom, shuttle, debug_assertions))]
 thread_local! {
-    static HELD_RANKS: Table = Table::new();
+    static HELD_RANKS: HeldTable = HeldTable::new();
 }
 
 /// Marks all locks that this thread holds as held for a `fork`.
@@ -239,7 +239,7 @@ impl LockRank {
     /// Checks the lock order before the thread waits for the lock, so that a wrong order panics and does not hang.
     #[inline(always)]
     #[track_caller]
-    pub(crate) fn ask(self, nesting: Nesting) -> RankEntry {
+    pub(crate) fn request(self, nesting: Nesting) -> RankEntry {
         let _ = nesting;
         #[cfg(any(loom, shuttle, debug_assertions))]
         self.check(nesting);
@@ -259,8 +259,8 @@ impl LockRank {
             return;
         };
         if let Some(held) = innermost(Some(rank.list)) {
-            let legal = rank.place > held.place || rank == held && nesting == Nesting::Same;
-            assert!(legal, "lock order: {rank} is requested while {held} is held");
+            let is_allowed = rank.place > held.place || rank == held && nesting == Nesting::Same;
+            assert!(is_allowed, "lock order: {rank} is requested while {held} is held");
         }
         HELD_RANKS.with(|table| table.add(rank));
     }
@@ -288,7 +288,7 @@ impl Drop for RankEntry {
 /// A checker's mutex guard, with its rank table entry.
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
-pub struct Locked<G> {
+pub struct RankedGuard<G> {
     // The trace entry is dropped first, so that the trace records the release before another thread's
     // acquisition.
     #[cfg(loom)]
@@ -298,7 +298,7 @@ pub struct Locked<G> {
 }
 
 #[cfg(any(loom, shuttle))]
-impl<G> Locked<G> {
+impl<G> RankedGuard<G> {
     pub(crate) fn with_guard(
         guard: G,
         held: RankEntry,
@@ -313,14 +313,14 @@ impl<G> Locked<G> {
     }
 }
 #[cfg(any(loom, shuttle))]
-impl<G: core::ops::Deref> core::ops::Deref for Locked<G> {
+impl<G: core::ops::Deref> core::ops::Deref for RankedGuard<G> {
     type Target = G::Target;
     fn deref(&self) -> &G::Target {
         &self.guard
     }
 }
 #[cfg(any(loom, shuttle))]
-impl<G: core::ops::DerefMut> core::ops::DerefMut for Locked<G> {
+impl<G: core::ops::DerefMut> core::ops::DerefMut for RankedGuard<G> {
     fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.guard
     }
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_out_of_order_panics_with_both_names() {
+    fn locking_out_of_order_panics_with_both_names() {
         assert_eq!(refusal(&ranked(Rank::Depot), &ranked(Rank::Zone)), None);
         let text = refusal(&ranked(Rank::Zone), &ranked(Rank::Depot)).unwrap();
         assert_eq!(text, "lock order: Depot is requested while Zone is held");

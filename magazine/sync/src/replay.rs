@@ -7,8 +7,8 @@
 //!
 //! A path also lets loom stop and continue an exploration. `split` uses paths to explore a model in parts.
 
-use crate::check::{Bound, LIMIT, builder};
-use crate::execution::{begins, current_planted_bug, plant, text};
+use crate::check::{Bound, TIME_LIMIT, builder};
+use crate::execution::{current_planted_bug, panic_text, plant, reset_counts};
 use crate::story;
 use core::fmt;
 use std::any::Any;
@@ -51,7 +51,7 @@ pub(crate) enum TraceMode {
 impl TraceMode {
     /// # Panics
     /// Panics if `STORY` has any other value.
-    pub(crate) fn now() -> Self {
+    pub(crate) fn from_environment() -> Self {
         let Some(asked) = std::env::var_os("STORY") else { return Self::Failures };
         match asked.to_str() {
             Some("0") => Self::None,
@@ -72,13 +72,13 @@ impl TraceMode {
 /// Panics if the file does not exist, because loom would silently begin with the first execution.
 pub(crate) fn requested_file() -> Option<PathBuf> {
     let path = PathBuf::from(std::env::var_os("REPLAY")?);
-    assert!(path.exists(), "REPLAY={}: no such file; expected what a failing model printed", path.display());
+    assert!(path.exists(), "REPLAY={}: no such file; expected a failing model's file", path.display());
     Some(path)
 }
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'static> Run<S, F> {
     /// The file for the path of a failed execution, in the directory of the test program.
-    pub(crate) fn file(&self) -> PathBuf {
+    pub(crate) fn path_file(&self) -> PathBuf {
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("model"));
         let name: String =
             self.model.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
@@ -86,10 +86,10 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     }
 
     /// A file for the path of one call; no other process or thread uses this file.
-    fn own_file(&self) -> PathBuf {
+    fn own_path_file(&self) -> PathBuf {
         static CALLS: AtomicU64 = AtomicU64::new(0);
         let (process, call) = (std::process::id(), CALLS.fetch_add(1, Relaxed));
-        self.file().with_extension(format!("{process}-{call}.path"))
+        self.path_file().with_extension(format!("{process}-{call}.path"))
     }
 
     /// Runs every execution of the script. Returns the number of executions that ran, or the failed execution.
@@ -97,7 +97,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     /// # Panics
     /// Panics if the time limit ends the run early.
     pub(crate) fn explore(&self) -> Result<u64, Failure> {
-        self.explore_within(LIMIT)
+        self.explore_within(TIME_LIMIT)
     }
     fn explore_within(&self, limit: Duration) -> Result<u64, Failure> {
         let (f, script) = (self.f.clone(), self.script.clone());
@@ -108,7 +108,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
             builder.max_duration = Some(limit);
             builder.check(move || {
                 counted.fetch_add(1, Relaxed);
-                begins();
+                reset_counts();
                 f(script.clone());
             });
         }));
@@ -131,7 +131,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     ) -> Result<(u64, Option<String>), Failure> {
         let (f, script) = (self.f.clone(), self.script.clone());
         // Another shard of the model may run concurrently.
-        let path = self.own_file();
+        let path = self.own_path_file();
         let readable = |what: &str, result: std::io::Result<()>| {
             assert!(result.is_ok(), "{}: cannot {what}: {result:?}", path.display());
         };
@@ -154,7 +154,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                     // by loom.
                     _ = std::fs::remove_file(&read);
                 }
-                begins();
+                reset_counts();
                 f(script.clone());
             });
         }));
@@ -173,10 +173,10 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
 
     /// Prints the trace of a failed execution and the command that repeats the execution.
     pub(crate) fn tell(&self, failure: &Failure) {
-        if self.story(failure) {
+        if self.show_trace(failure) {
             println!(
                 "To repeat this execution alone (STORY=told omits the steps of atomics):\nREPLAY='{}' '{}' --exact '{}' --include-ignored --nocapture",
-                self.file().display(),
+                self.path_file().display(),
                 std::env::current_exe().unwrap_or_default().display(),
                 std::thread::current().name().unwrap_or("")
             );
@@ -190,17 +190,17 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
 
     /// Runs up to the failed execution, keeps the execution's path and prints its trace. Returns `true` if the
     /// execution failed again.
-    pub(crate) fn story(&self, failure: &Failure) -> bool {
+    pub(crate) fn show_trace(&self, failure: &Failure) -> bool {
         // Another process may print a trace of the same model concurrently.
-        let own = self.own_file();
+        let own = self.own_path_file();
         // If the path file exists, loom begins with the path in the file.
         _ = match &failure.from {
             None => std::fs::remove_file(&own),
             Some(from) => std::fs::write(&own, from),
         };
-        let failed = self.listen(failure.n, own.clone());
+        let failed = self.print_execution(failure.n, own.clone());
         // Without the path file, the trace can still be printed, but the execution cannot be repeated alone.
-        _ = std::fs::rename(own, self.file());
+        _ = std::fs::rename(own, self.path_file());
         failed
     }
 
@@ -209,16 +209,16 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     /// # Panics
     /// Panics if the execution passes, and with the execution's panic if the execution fails.
     pub(crate) fn repeat(&self, file: PathBuf) {
-        let failed = self.listen(1, file);
+        let failed = self.print_execution(1, file);
         assert!(!failed, "{}: the repeated execution must fail as before", self.model);
         println!("{}: the repeated execution passes now", self.model);
     }
 
     /// Runs up to the `n`-th execution from the path in `file`, if the file exists, and prints that execution's trace.
     /// Returns `true` if the execution failed.
-    fn listen(&self, n: u64, file: PathBuf) -> bool {
+    fn print_execution(&self, n: u64, file: PathBuf) -> bool {
         let (f, script, bug, asked) =
-            (self.f.clone(), self.script.clone(), current_planted_bug(), TraceMode::now());
+            (self.f.clone(), self.script.clone(), current_planted_bug(), TraceMode::from_environment());
         let mut builder = builder(self.bound);
         builder.checkpoint_interval = n as usize;
         builder.checkpoint_file = Some(file);
@@ -233,7 +233,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                         this if this == n => story::begin(asked != TraceMode::Told),
                         _ => {}
                     }
-                    begins();
+                    reset_counts();
                     f(script.clone());
                 });
             }));
@@ -248,7 +248,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
             "()" => self.model.to_string(),
             script => format!("{} | script {}: {script}", self.model, self.index),
         };
-        let end = text(&*panic);
+        let end = panic_text(&*panic);
         let told = format!("STORY {title} | execution {n}\n{story}       fails: {end}\n");
         if asked.traces_planted_bugs() {
             use std::io::Write;
@@ -300,8 +300,8 @@ mod tests {
     fn passing_execution_prints_no_trace() {
         let run = run(|()| loom::thread::yield_now());
         assert_eq!(run.explore().map_err(|failure| failure.n), Ok(1));
-        assert!(!run.story(&Failure { from: None, n: 1, panic: Box::new(ReplayEnd) }));
-        run.repeat(run.file());
+        assert!(!run.show_trace(&Failure { from: None, n: 1, panic: Box::new(ReplayEnd) }));
+        run.repeat(run.path_file());
     }
 
     /// Regression: all processes shared one path file, so a trace began with the path of another process.
@@ -313,7 +313,7 @@ mod tests {
             panic!("the execution fails");
         });
         let run = Run { model: "the execution fails".into(), ..fails };
-        let written = run.file();
+        let written = run.path_file();
         let stop = Arc::new(AtomicU64::new(0));
         let other = {
             let stop = stop.clone();
@@ -323,7 +323,8 @@ mod tests {
                 }
             })
         };
-        let failed = (0..20).all(|_| run.story(&Failure { from: None, n: 1, panic: Box::new(ReplayEnd) }));
+        let failed =
+            (0..20).all(|_| run.show_trace(&Failure { from: None, n: 1, panic: Box::new(ReplayEnd) }));
         stop.store(1, Relaxed);
         other.join().unwrap();
         assert!(failed);

@@ -4,7 +4,7 @@ use crate::{Arc, AtomicUsize, Ordering::Relaxed, planted, thread};
 
 /// Returns a ticket number that no other caller gets.
 fn ticket(next: &AtomicUsize) -> usize {
-    planted!("a ticket is taken in two steps" => {
+    planted!("a ticket is taken without an atomic increment" => {
         let number = next.load(Relaxed);
         next.store(number + 1, Relaxed);
         return number;
@@ -64,7 +64,7 @@ crate::scenarios! {
     tickets_differ {
         loom("tickets differ", Model::new(Bound::None, 13), tickets);
         shuttle("tickets differ", Schedules(100), tickets);
-        bug("a ticket is taken in two steps", "tickets", "two threads have the same ticket");
+        bug("a ticket is taken without an atomic increment", "tickets", "two threads have the same ticket");
     }
 }
 
@@ -130,7 +130,7 @@ mod models {
         let failed = |index| {
             let failure: Failure = run.explore_share(shard(index), 12).unwrap_err();
             // Some executions pass before the model is split into parts.
-            (failure.from.is_some(), run.story(&failure))
+            (failure.from.is_some(), run.show_trace(&failure))
         };
         let failed = [0, 1, 2].map(failed);
         assert!(failed.iter().all(|(_, told)| *told), "{failed:?}");

@@ -1,7 +1,7 @@
 //! Runs scenarios under many random and many PCT schedules.
 //!
 //! A scenario is too large for an exhaustive model: three or four threads, and tens of operations. PCT
-//! (Burckhardt et al., ASPLOS 2010) finds a bug that needs [`DEPTH`] ordered steps with a known probability.
+//! (Burckhardt et al., ASPLOS 2010) finds a bug that needs [`PCT_DEPTH`] ordered steps with a known probability.
 //! Random schedules find other bugs than PCT, but without a known probability. Random and PCT schedules use
 //! fixed seeds, so that a failure repeats.
 //!
@@ -11,7 +11,7 @@ pub use crate::execution::plant;
 #[doc(hidden)]
 pub use crate::execution::{catch, forget_threads, has_bug, shard, threads};
 
-use crate::execution::{begins, text};
+use crate::execution::{panic_text, reset_counts};
 use crate::shard::Shard;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Schedule, Scheduler, Task, TaskId};
 use std::any::Any;
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 /// Number of ordering constraints that a PCT schedule enforces.
-const DEPTH: usize = 3;
+const PCT_DEPTH: usize = 3;
 /// The first seed, for both kinds of schedules.
 const SEED: u64 = 1;
 /// Number of schedules per seed and kind. A shard runs all schedules of its seeds.
@@ -31,7 +31,7 @@ const SCHEDULES_PER_SEED: usize = 50;
 /// failure a schedule meets first.
 const SEEDS: u64 = 20;
 /// Stack size of a model thread, in bytes.
-const STACK: usize = 256 << 10;
+const STACK_BYTES: usize = 256 << 10;
 
 /// The number (from 1) and the panic of a failed schedule.
 type Failure = (u64, Box<dyn Any + Send>);
@@ -47,7 +47,7 @@ fn explore<S: Scheduler + 'static>(
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         shuttle::Runner::new(scheduler, config).run(move || {
             counted.fetch_add(1, Relaxed);
-            begins();
+            reset_counts();
             f();
         })
     }));
@@ -73,11 +73,11 @@ pub fn once(seed: u64, steps: usize, f: impl Fn() + Send + Sync + 'static) -> Re
     (EXCLUSIVE_TASK.set(None), ENDED.set(false), FAILED_PLACE.set(None), QUIET.set(true));
     let mut config = config();
     config.max_steps = shuttle::MaxSteps::FailAfter(steps);
-    let run = || shuttle::Runner::new(NamedObjects::new(seed), config).run(move || (begins(), f()).1);
+    let run = || shuttle::Runner::new(NamedObjects::new(seed), config).run(move || (reset_counts(), f()).1);
     let outcome = catch_unwind(AssertUnwindSafe(run));
     QUIET.set(false);
     let place = || FAILED_PLACE.take().map(|place| format!(", at {place}")).unwrap_or_default();
-    outcome.map(drop).map_err(|panic| text(&*panic).to_owned() + &place())
+    outcome.map(drop).map_err(|panic| panic_text(&*panic).to_owned() + &place())
 }
 
 /// Makes the calling thread the only running thread, as in the child of a `fork`. After `alone`, the execution fails if
@@ -201,18 +201,18 @@ impl Rng {
 
 fn config() -> shuttle::Config {
     let mut config = shuttle::Config::new();
-    config.stack_size = STACK;
+    config.stack_size = STACK_BYTES;
     config.silence_warnings = true;
     // A seed describes a failed schedule more briefly than shuttle's encoded schedule.
     config.failure_persistence = shuttle::FailurePersistence::None;
     config
 }
 
-fn random(seed: u64, runs: usize) -> RandomScheduler {
+fn random_scheduler(seed: u64, runs: usize) -> RandomScheduler {
     RandomScheduler::new_from_seed(seed, runs)
 }
-fn pct(seed: u64, runs: usize) -> PctScheduler {
-    PctScheduler::new_from_seed(seed, DEPTH, runs)
+fn pct_scheduler(seed: u64, runs: usize) -> PctScheduler {
+    PctScheduler::new_from_seed(seed, PCT_DEPTH, runs)
 }
 
 /// Returns a number below `n` that the schedule chooses.
@@ -250,12 +250,12 @@ fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, 
     for block in seeds {
         let (seed, runs) =
             (SEED + block, (runs - block as usize * SCHEDULES_PER_SEED).min(SCHEDULES_PER_SEED));
-        randoms += shown("random", seed, explore(random(seed, runs), f.clone()));
-        pcts += shown("PCT", seed, explore(pct(seed, runs), f.clone()));
+        randoms += shown("random", seed, explore(random_scheduler(seed, runs), f.clone()));
+        pcts += shown("PCT", seed, explore(pct_scheduler(seed, runs), f.clone()));
     }
     let share = if shard == Shard::WHOLE { String::new() } else { format!(" | share {shard}") };
     println!(
-        "SCHEDULES {name} | threads {} | random {randoms} | pct {pcts} | depth {DEPTH}{share} | {:.2?}",
+        "SCHEDULES {name} | threads {} | random {randoms} | pct {pcts} | depth {PCT_DEPTH}{share} | {:.2?}",
         threads(),
         start.elapsed()
     );
@@ -267,7 +267,7 @@ fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, 
 ///
 /// # Panics
 /// Panics if the scenario passes with the bug, or fails only for other reasons.
-pub fn caught(
+pub fn assert_caught(
     bug: &'static str,
     property: &str,
     runs: usize,
@@ -278,15 +278,15 @@ pub fn caught(
     catch(bug, property, "schedule", expected, move || {
         let (mut schedules, mut other) = (0, None);
         for seed in SEED..SEED + SEEDS {
-            let outcome = explore(random(seed, runs), f.clone()).and_then(|randoms| {
-                let pcts = explore(pct(seed, runs), f.clone());
+            let outcome = explore(random_scheduler(seed, runs), f.clone()).and_then(|randoms| {
+                let pcts = explore(pct_scheduler(seed, runs), f.clone());
                 pcts.map(|n| randoms + n).map_err(|(n, panic)| (randoms + n, panic))
             });
             match outcome {
                 Ok(more) => schedules += more,
                 Err((n, panic)) => {
                     schedules += n;
-                    let text = text(&*panic).to_owned();
+                    let text = panic_text(&*panic).to_owned();
                     if text.contains(expected) {
                         return Err((schedules, text));
                     }
@@ -318,7 +318,8 @@ impl Schedules {
         });
         explore_share(name, self.0 * times, f, shard().unwrap_or(Shard::WHOLE));
     }
-    /// Asserts that the scenario detects a planted bug: see [`caught`]. Each planted bug is tested by only one shard.
+    /// Asserts that the scenario detects a planted bug: see [`assert_caught`]. Only one shard tests each
+    /// planted bug.
     pub fn bug(
         self,
         bug: &'static str,
@@ -327,7 +328,7 @@ impl Schedules {
         f: impl Fn() + Send + Sync + 'static,
     ) {
         if has_bug(bug, property) {
-            caught(bug, property, self.0.min(Self::MAX_SCHEDULES_PER_BUG), expected, f);
+            assert_caught(bug, property, self.0.min(Self::MAX_SCHEDULES_PER_BUG), expected, f);
         }
     }
 }

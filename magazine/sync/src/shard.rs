@@ -51,10 +51,10 @@ impl Shard {
     }
     /// Returns `true` if this shard contains the work item `name`. `has_named` is for work without numbers.
     pub fn has_named(self, name: &str) -> bool {
-        self.has(Self::number(name))
+        self.has(Self::name_hash(name))
     }
     /// Hashes a name to a number, identically in all shards.
-    pub fn number(name: &str) -> u64 {
+    pub fn name_hash(name: &str) -> u64 {
         // FNV-1a returns equal hashes on every machine.
         let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         name.bytes().fold(0xcbf2_9ce4_8422_2325, hash) >> 8
@@ -98,9 +98,7 @@ impl Shard {
                 ));
             };
             if step == 0 || id < min || !(id - min).is_multiple_of(step) {
-                return Err(format!(
-                    "SLURM_ARRAY_TASK_ID={id}: expected a task from {min} by steps of {step}"
-                ));
+                return Err(format!("SLURM_ARRAY_TASK_ID={id}: expected {min} plus a multiple of {step}"));
             }
             if let (Some(max), Some(tasks)) = (number("SLURM_ARRAY_TASK_MAX")?, tasks)
                 && max.saturating_sub(min) / step + 1 != tasks
@@ -124,7 +122,7 @@ impl Shard {
         }
         match shards {
             Some(shards) => Err(format!(
-                "--shards {shards}: neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX says which one; expected --shard I/{shards}"
+                "--shards {shards}: neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX selects one; expected --shard I/{shards}"
             )),
             None => Ok(None),
         }
@@ -201,7 +199,7 @@ impl Share {
         let head = head.and_then(|head| head.split_once(" of "));
         let head = head.and_then(|(shard, of)| Some((shard.parse().ok()?, of.to_owned())));
         let (shard, of) = head.ok_or_else(|| {
-            format!("{shown}: no share of {what}; expected a first line `SHARE {what} I/N of ...`")
+            format!("{shown}: not a share of {what}; expected a first line `SHARE {what} I/N of ...`")
         })?;
         let mut rows: Vec<String> = lines.map(str::to_owned).collect();
         let end = rows.pop();
@@ -225,7 +223,7 @@ impl Share {
             {
                 let [mine, others] = [&share, first].map(|share| format!("{} of {}", share.shard, share.of));
                 return Err(format!(
-                    "{}: share {mine}, and {} is share {others}; expected shares of one run and one build",
+                    "{}: share {mine} does not match {}, share {others}; expected shares of one run and one build",
                     file.display(),
                     other.display()
                 ));
@@ -241,9 +239,7 @@ impl Share {
         let count = first.shard.count;
         for index in 0..count {
             if !shares.iter().any(|(share, _)| share.shard.index == index) {
-                return Err(format!(
-                    "share {index}/{count} of {what} is missing: expected a file of it, too"
-                ));
+                return Err(format!("share {index}/{count} of {what} is missing: expected its file, too"));
             }
         }
         shares.sort_by_key(|(share, _)| share.shard.index);
@@ -270,7 +266,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
             let error = |what: &str| format!("the row {row:?}: {what}");
             let number = |name: &str| {
                 let number = field(row, name).and_then(|text| text.parse::<u64>().ok());
-                number.ok_or_else(|| error(&format!("expected a number of {name}")))
+                number.ok_or_else(|| error(&format!("expected a number for {name}")))
             };
             let (head, _) = row.split_once(" | threads ").unwrap_or((row, ""));
             if head.starts_with("PART ") || head.contains(" | PART ") {
@@ -293,7 +289,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
                     let numbers = model.numbers.entry(script).or_insert((all, BTreeSet::new()));
                     numbers.1.insert(place);
                     if numbers.0 != all {
-                        return Err(error("another share has other parts"));
+                        return Err(error("another share has different parts"));
                     }
                 }
             } else if field(row, "share").is_some() {
@@ -326,7 +322,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
         let executions: u64 = parts.values().sum();
         if executions < floor {
             return Err(format!(
-                "{head}: {executions} executions, the floor is {floor}: the model collapsed to too few executions"
+                "{head}: {executions} executions, but the floor is {floor}: the model collapsed to too few executions"
             ));
         }
         joined.push(format!(
@@ -485,11 +481,11 @@ mod tests {
         wrong(&|rows| _ = rows.remove(0), "M1: x: part 0 of 2 of script 0 is missing");
         wrong(&|rows| _ = rows.remove(2), "M1: x: script 1 is missing");
         wrong(&|rows| rows[1] = part(0, "late", "1*3", 4), "another share has 4 executions of the same part");
-        wrong(&|rows| rows[0] = part(0, "0/3", "0.1", 4), "another share has other parts");
+        wrong(&|rows| rows[0] = part(0, "0/3", "0.1", 4), "another share has different parts");
         assert!(
             join_rows(&[first.iter().chain(&second).map(|row| row.replace("floor 9", "floor 15")).collect()])
                 .unwrap_err()
-                .contains("14 executions, the floor is 15")
+                .contains("14 executions, but the floor is 15")
         );
     }
 
@@ -527,7 +523,7 @@ mod tests {
                     ("SLURM_ARRAY_TASK_STEP", "2"),
                 ],
                 None,
-                "from 1 by steps of 2",
+                "expected 1 plus a multiple of 2",
             ),
             (
                 &[

@@ -9,7 +9,7 @@ pub use shuttle::sync::atomic::{
 pub use shuttle::thread_local;
 
 use crate::Ordering;
-use crate::rank::{LockRank, Locked, Nesting, Rank};
+use crate::rank::{LockRank, Nesting, Rank, RankedGuard};
 
 /// shuttle's threads, counted for the row that a scenario prints.
 pub mod thread {
@@ -18,7 +18,7 @@ pub mod thread {
     /// Starts a thread.
     #[track_caller]
     pub fn spawn<F: FnOnce() -> T + Send + 'static, T: Send + 'static>(f: F) -> JoinHandle<T> {
-        crate::execution::spawned();
+        crate::execution::count_thread();
         shuttle::thread::spawn(f)
     }
 }
@@ -33,7 +33,7 @@ pub fn relax() {
 pub struct Mutex<T>(shuttle::sync::Mutex<T>, LockRank);
 
 /// Releases the lock of a [`Mutex`] when dropped.
-pub type MutexGuard<'a, T> = Locked<shuttle::sync::MutexGuard<'a, T>>;
+pub type MutexGuard<'a, T> = RankedGuard<shuttle::sync::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {
     /// Creates an unlocked mutex around `value` without a rank.
@@ -56,14 +56,14 @@ impl<T> Mutex<T> {
     }
     #[track_caller]
     fn wait(&self, nesting: Nesting) -> MutexGuard<'_, T> {
-        let held = self.1.ask(nesting);
-        Locked::with_guard(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner), held)
+        let held = self.1.request(nesting);
+        RankedGuard::with_guard(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner), held)
     }
     /// Returns the guard, or `None` if the lock is held.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let held = self.1.ask(Nesting::None);
-        Some(Locked::with_guard(self.0.try_lock().ok()?, held))
+        let held = self.1.request(Nesting::None);
+        Some(RankedGuard::with_guard(self.0.try_lock().ok()?, held))
     }
     /// Returns the protected value without locking.
     pub fn get_mut(&mut self) -> &mut T {

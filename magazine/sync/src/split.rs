@@ -20,7 +20,7 @@
 //! shards may notice the same late request. Each shard reports the new part's name, so the join counts the
 //! part once. The parts together thus run exactly the executions of the whole model, and the counts add up.
 
-use crate::check::LIMIT;
+use crate::check::TIME_LIMIT;
 use crate::replay::{Failure, Run};
 use crate::shard::Shard;
 use core::fmt;
@@ -62,12 +62,12 @@ struct Tree {
     /// A path in loom's checkpoint format, without its places.
     frame: Value,
     places: BTreeMap<Choices, ChoicePoint>,
-    parts: BTreeMap<Choices, Probed>,
+    parts: BTreeMap<Choices, ProbedPart>,
 }
 
 /// Results of the first execution of a part.
 #[derive(Debug)]
-struct Probed {
+struct ProbedPart {
     /// The next path, if the path is inside the part.
     next: Option<String>,
     /// Estimated size of the part, used only for comparison.
@@ -78,7 +78,7 @@ struct Probed {
 const STATES: [&str; 4] = ["Active", "Pending", "Visited", "Skip"];
 
 /// The choice that an execution's path makes at a place of the tree.
-fn chosen(entry: &Value) -> u8 {
+fn chosen_branch(entry: &Value) -> u8 {
     let number =
         |value: &Value| value.as_u64().and_then(|number| u8::try_from(number).ok()).unwrap_or(u8::MAX);
     if let Some(threads) = entry["Schedule"]["threads"].as_array() {
@@ -103,12 +103,12 @@ fn requested_choices(entry: &Value) -> BTreeSet<u8> {
         Value::Null => (&entry["Spurious"], 2),
         load => (load, load["len"].as_u64().unwrap_or(1) as u8),
     };
-    if of["exploring"] == true { (0..all).collect() } else { [chosen(entry)].into() }
+    if of["exploring"] == true { (0..all).collect() } else { [chosen_branch(entry)].into() }
 }
 
 /// Returns the place in the form for the path of a part that takes `choice` at this place. The choices in
 /// `known` belong to some part.
-fn fixed(entry: &Value, choice: u8, known: &BTreeSet<u8>) -> Value {
+fn fixed_entry(entry: &Value, choice: u8, known: &BTreeSet<u8>) -> Value {
     let mut entry = entry.clone();
     if let Some(Value::Array(threads)) = entry.pointer_mut("/Schedule/threads") {
         for (thread, state) in (0..).zip(threads) {
@@ -141,11 +141,11 @@ fn entries(path: &Value) -> &[Value] {
 fn begins_with(path: &Value, choices: &[u8]) -> bool {
     let entries = entries(path);
     entries.len() >= choices.len()
-        && entries.iter().zip(choices).all(|(entry, choice)| chosen(entry) == *choice)
+        && entries.iter().zip(choices).all(|(entry, choice)| chosen_branch(entry) == *choice)
 }
 
 /// Returns the path without unexplored choices above the part.
-fn closed(mut path: Value, part: &[u8]) -> Value {
+fn closed_path(mut path: Value, part: &[u8]) -> Value {
     if let Some(Value::Array(entries)) = path.pointer_mut("/branches/entries") {
         for entry in entries.iter_mut().take(part.len()) {
             for kind in ["/Schedule/exploring", "/Load/exploring", "/Spurious/exploring"] {
@@ -175,7 +175,7 @@ impl Tree {
         }
         let place = |i: usize| {
             let place = &self.places[&part[..i]];
-            fixed(&place.entry, part[i], &place.known)
+            fixed_entry(&place.entry, part[i], &place.known)
         };
         let mut path = self.frame.clone();
         path["branches"]["entries"] = (0..part.len()).map(place).collect();
@@ -183,7 +183,7 @@ impl Tree {
     }
 
     /// Returns the late requests of a path: requested choices above `part` that belong to no part yet.
-    fn late(&mut self, part: &[u8], path: &Value) -> Vec<Choices> {
+    fn late_parts(&mut self, part: &[u8], path: &Value) -> Vec<Choices> {
         let mut late = vec![];
         for (i, entry) in entries(path).iter().enumerate().take(part.len()) {
             let Some(place) = self.places.get_mut(&part[..i]) else { break };
@@ -195,7 +195,7 @@ impl Tree {
                 place.known.extend(&new);
                 late.extend(new.into_iter().map(|choice| [&part[..i], &[choice]].concat()));
             }
-            if chosen(entry) != part[i] {
+            if chosen_branch(entry) != part[i] {
                 break;
             }
         }
@@ -210,7 +210,7 @@ impl Tree {
         self.parts.remove(part);
         let mut choices = part.to_vec();
         for entry in &entries[part.len()..at] {
-            let choice = chosen(entry);
+            let choice = chosen_branch(entry);
             self.places.insert(choices.clone(), ChoicePoint { entry: entry.clone(), known: [choice].into() });
             choices.push(choice);
         }
@@ -222,7 +222,7 @@ impl Tree {
 
     /// Estimates the number of executions of a part after its first execution. `path` is loom's next path. Each
     /// remaining pre-emption may come at each place with another choice.
-    fn size(part: &[u8], path: &Value) -> f64 {
+    fn estimated_size(part: &[u8], path: &Value) -> f64 {
         let entries = entries(path);
         let others: usize =
             entries[part.len()..].iter().map(|entry| requested_choices(entry).len() - 1).sum();
@@ -247,18 +247,18 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
             }
             shard = Shard::WHOLE;
         }
-        let begun = Instant::now();
+        let start = Instant::now();
         let mut tree = Tree { frame: Value::Null, places: BTreeMap::new(), parts: BTreeMap::new() };
         let mut new = vec![vec![]];
         loop {
             while let Some(part) = new.pop() {
                 let next = self.explore_from(tree.path(&part), 1)?.1;
-                let mut probed = Probed { next: None, size: 0.0 };
+                let mut probed = ProbedPart { next: None, size: 0.0 };
                 if let Some(text) = next {
-                    let mut path = self.parsed(&text);
-                    new.extend(tree.late(&part, &path));
+                    let mut path = self.parse(&text);
+                    new.extend(tree.late_parts(&part, &path));
                     if begins_with(&path, &part) {
-                        probed = Probed { next: Some(text), size: Tree::size(&part, &path) };
+                        probed = ProbedPart { next: Some(text), size: Tree::estimated_size(&part, &path) };
                     }
                     path["branches"]["entries"] = Value::Null;
                     tree.frame = path;
@@ -270,15 +270,15 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
             }
             let several = tree.parts.iter().filter(|(_, probed)| probed.next.is_some());
             let largest = several.max_by(|(_, a), (_, b)| a.size.total_cmp(&b.size));
-            let Some((part, Probed { next: Some(next), .. })) = largest else { break };
-            let (part, path) = (part.clone(), self.parsed(next));
+            let Some((part, ProbedPart { next: Some(next), .. })) = largest else { break };
+            let (part, path) = (part.clone(), self.parse(next));
             new = tree.split(&part, &path);
         }
         let mut parts: Vec<_> = std::mem::take(&mut tree.parts).into_iter().collect();
         parts.sort_by(|(_, a), (_, b)| b.size.total_cmp(&a.size));
         let mut done = vec![];
         // The name of the model selects the first shard, so that no shard gets the largest part of every model.
-        let first = Shard::number(&self.model);
+        let first = Shard::name_hash(&self.model);
         let ours = |(number, _): &(usize, _)| shard.has(first + *number as u64);
         for (number, (part, _)) in parts.iter().enumerate().filter(ours) {
             let (mut part, mut from, mut number) =
@@ -287,18 +287,18 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                 let (executions, next) = self.explore_part(&part, from)?;
                 done.push(Part { number: number.take(), name: compact_choices(&part), executions });
                 assert!(
-                    begun.elapsed() < LIMIT,
-                    "{}: stopped after {LIMIT:?}, before all executions were explored",
+                    start.elapsed() < TIME_LIMIT,
+                    "{}: stopped after {TIME_LIMIT:?}, before all executions were explored",
                     self.model
                 );
                 let Some(next) = next else { break };
                 // loom continued with a late request, above the part.
-                let path = self.parsed(&next);
+                let path = self.parse(&next);
                 let entries = entries(&path);
-                let at = (0..part.len()).find(|at| chosen(&entries[*at]) != part[*at]);
+                let at = (0..part.len()).find(|at| chosen_branch(&entries[*at]) != part[*at]);
                 let at = at.unwrap_or_else(|| panic!("{}: a part continues after its end", self.model));
-                let choice = chosen(&entries[at]);
-                tree.late(&part, &path);
+                let choice = chosen_branch(&entries[at]);
+                tree.late_parts(&part, &path);
                 part.truncate(at);
                 part.push(choice);
                 from = Some(next);
@@ -313,14 +313,14 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         loop {
             let (ran, next) = self.explore_from(from.clone(), stretch)?;
             match next {
-                Some(next) if begins_with(&self.parsed(&next), part) => {
+                Some(next) if begins_with(&self.parse(&next), part) => {
                     (executions, from) = (executions + ran, Some(next));
                     stretch = (stretch * 2).min(MAX_CHECK_INTERVAL);
                 }
                 // The part ended, or loom continued with a late request. The last executions run again without requests
                 // above the part, so that loom stops at the part's end.
                 next => {
-                    let closed = from.as_ref().map(|from| closed(self.parsed(from), part).to_string());
+                    let closed = from.as_ref().map(|from| closed_path(self.parse(from), part).to_string());
                     let own = self.explore_from(closed, u64::MAX >> 1)?.0;
                     let next = if own == ran { next } else { self.explore_from(from, own)?.1 };
                     return Ok((executions + own, next));
@@ -329,7 +329,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         }
     }
 
-    fn parsed(&self, path: &str) -> Value {
+    fn parse(&self, path: &str) -> Value {
         serde_json::from_str(path).unwrap_or_else(|error| panic!("{}: loom's path: {error}", self.model))
     }
 }

@@ -84,10 +84,10 @@ impl<T> Mutex<T> {
     #[inline]
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let held = self.1.ask(Nesting::None);
+        let held = self.1.request(Nesting::None);
         match self.0.try_lock() {
-            Ok(guard) => Some(self.held(guard, held)),
-            Err(std::sync::TryLockError::Poisoned(p)) => Some(self.held(p.into_inner(), held)),
+            Ok(guard) => Some(self.new_guard(guard, held)),
+            Err(std::sync::TryLockError::Poisoned(p)) => Some(self.new_guard(p.into_inner(), held)),
             Err(std::sync::TryLockError::WouldBlock) => None,
         }
     }
@@ -99,11 +99,11 @@ impl<T> Mutex<T> {
     #[inline(always)]
     #[track_caller]
     fn wait(&self, nesting: Nesting) -> MutexGuard<'_, T> {
-        let held = self.1.ask(nesting);
-        self.held(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner), held)
+        let held = self.1.request(nesting);
+        self.new_guard(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner), held)
     }
     #[inline(always)]
-    fn held<'a>(&'a self, guard: std::sync::MutexGuard<'a, T>, held: RankEntry) -> MutexGuard<'a, T> {
+    fn new_guard<'a>(&'a self, guard: std::sync::MutexGuard<'a, T>, held: RankEntry) -> MutexGuard<'a, T> {
         // Acquire: pairs with the Release of the previous guard.
         #[cfg(uslab_tsan)]
         self.2.0.load(Ordering::Acquire);

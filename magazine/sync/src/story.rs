@@ -74,7 +74,7 @@ pub fn roles(of: fn() -> String) {
 }
 
 /// Returns `true` while the current execution is recorded.
-pub fn listens() -> bool {
+pub fn is_recording() -> bool {
     RECORDING.get() && !std::thread::panicking()
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn end() -> ExecutionTrace {
     STORY.take()
 }
 
-fn thread() -> String {
+fn thread_text() -> String {
     let id = format!("{:?}", loom::thread::current().id());
     id.trim_matches(|c: char| !c.is_ascii_digit()).to_owned()
 }
@@ -112,7 +112,7 @@ pub fn step(did: String, watched: Option<Watched>) {
 }
 
 fn record(did: String, changes: Vec<Change>) {
-    let (thread, role) = (thread(), ROLES.get().map(|of| of()));
+    let (thread, role) = (thread_text(), ROLES.get().map(|of| of()));
     STORY.with_borrow_mut(|story| story.steps.push(Step { thread, role, did, changes }));
 }
 
@@ -177,8 +177,8 @@ impl Atomic {
     /// Records that the running thread accessed this atomic. `did` describes the access, and `wrote` is the written
     /// value. The call of `tell` must directly follow the access.
     #[track_caller]
-    pub(crate) fn tell(self, wrote: Option<impl TraceValue>, did: impl FnOnce(&str) -> String) {
-        if !(listens() && ACCESSES.get()) {
+    pub(crate) fn tell(self, wrote: Option<impl TraceValue>, text: impl FnOnce(&str) -> String) {
+        if !(is_recording() && ACCESSES.get()) {
             return;
         }
         let wrote = wrote.map(TraceValue::trace_text);
@@ -190,23 +190,23 @@ impl Atomic {
             (*number, *number == next, before)
         });
         let part = format!("atomic {number}");
-        let mut did = format!("{} at {}", did(&part), place(Location::caller()));
+        let mut text = format!("{} at {}", text(&part), place_text(Location::caller()));
         if first {
-            did += &format!("; it was created at {}", place(self.made));
+            text += &format!("; it was created at {}", place_text(self.made));
         }
-        record(did, wrote.map(|after| Change { thing: 0, part, before, after }).into_iter().collect());
+        record(text, wrote.map(|after| Change { thing: 0, part, before, after }).into_iter().collect());
     }
 }
 
 /// Records that the running thread passed a fence.
 #[track_caller]
-pub(crate) fn fences(order: crate::Ordering) {
-    if listens() && ACCESSES.get() {
-        step(format!("fence ({order:?}) at {}", place(Location::caller())), None);
+pub(crate) fn record_fence(order: crate::Ordering) {
+    if is_recording() && ACCESSES.get() {
+        step(format!("fence ({order:?}) at {}", place_text(Location::caller())), None);
     }
 }
 
-fn place(at: &Location<'_>) -> String {
+fn place_text(at: &Location<'_>) -> String {
     format!("{}:{}", at.file(), at.line())
 }
 
@@ -228,23 +228,23 @@ impl Lock {
         self.rank.map_or_else(|| format!("lock {number}"), |rank| format!("lock {number} ({rank})"))
     }
     /// Records that the running thread is about to wait for the lock.
-    pub(crate) fn waits(self, at: &'static Location<'static>) {
-        if listens() {
+    pub(crate) fn record_wait(self, at: &'static Location<'static>) {
+        if is_recording() {
             let waits = (self.name(), at);
-            STORY.with_borrow_mut(|story| _ = story.waiting.insert(thread(), waits));
+            STORY.with_borrow_mut(|story| _ = story.waiting.insert(thread_text(), waits));
         }
     }
     pub(crate) fn record_acquired(self, at: &Location<'_>) -> RecordedLock {
-        if listens() {
-            STORY.with_borrow_mut(|story| _ = story.waiting.remove(&thread()));
-            step(format!("takes {} at {}", self.name(), place(at)), None);
+        if is_recording() {
+            STORY.with_borrow_mut(|story| _ = story.waiting.remove(&thread_text()));
+            step(format!("takes {} at {}", self.name(), place_text(at)), None);
         }
         RecordedLock(self)
     }
     /// Records that the running thread failed to take the lock because another thread held it.
-    pub(crate) fn busy(self, at: &Location<'_>) {
-        if listens() {
-            step(format!("finds {} locked at {}", self.name(), place(at)), None);
+    pub(crate) fn record_busy(self, at: &Location<'_>) {
+        if is_recording() {
+            step(format!("finds {} locked at {}", self.name(), place_text(at)), None);
         }
     }
 }
@@ -255,7 +255,7 @@ pub(crate) struct RecordedLock(Lock);
 
 impl Drop for RecordedLock {
     fn drop(&mut self) {
-        if listens() {
+        if is_recording() {
             step(format!("releases {}", self.0.name()), None);
         }
     }
@@ -273,7 +273,7 @@ impl ExecutionTrace {
         let waiting = self
             .waiting
             .iter()
-            .map(|(thread, (lock, at))| json!({ "thread": thread, "lock": lock, "at": place(at) }));
+            .map(|(thread, (lock, at))| json!({ "thread": thread, "lock": lock, "at": place_text(at) }));
         json!({
             "version": 1,
             "title": title,
@@ -309,7 +309,7 @@ impl fmt::Display for ExecutionTrace {
             writeln!(f)?;
         }
         for (thread, (lock, at)) in &self.waiting {
-            writeln!(f, "       thread {thread}  waits for {lock} at {}", place(at))?;
+            writeln!(f, "       thread {thread}  waits for {lock} at {}", place_text(at))?;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@
 ///     tickets_differ {
 ///         loom("T1: two take tickets", Model::new(Bound::None, 13), two_take_tickets);
 ///         shuttle("T1: four take tickets", Schedules(100), four_take_tickets);
-///         bug("a ticket is taken in two steps", "T1", "two threads have the same ticket");
+///         bug("a ticket is taken without an atomic increment", "T1", "two threads have the same ticket");
 ///     }
 /// }
 /// ```

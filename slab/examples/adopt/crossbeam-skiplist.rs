@@ -14,7 +14,7 @@ fn nodes() -> Vec<(usize, u64)> {
 }
 
 #[test]
-fn adopted_crate_allocates_objects_from_caches() {
+fn adopted_crate_allocates_its_nodes_from_caches() {
     let map = SkipMap::new();
     thread::scope(|scope| {
         for thread in 0..4_u64 {

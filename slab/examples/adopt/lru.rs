@@ -11,7 +11,7 @@ fn nodes() -> Vec<CacheInfo> {
 }
 
 #[test]
-fn adopted_crate_allocates_objects_from_caches() {
+fn adopted_crate_allocates_its_nodes_from_caches() {
     let mut users = LruCache::new(NonZeroUsize::new(1000).unwrap());
     for id in 0..5000_u64 {
         users.put(id, format!("user {id}"));

@@ -12,7 +12,7 @@ fn used(name: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn adopted_crate_allocates_objects_from_caches() {
+async fn adopted_crate_allocates_its_nodes_from_caches() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let serving = tokio::spawn(server::run(listener, tokio::time::sleep(Duration::from_secs(3600))));

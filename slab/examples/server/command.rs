@@ -13,23 +13,23 @@ pub(crate) enum NextAction {
 }
 
 /// Reason why a number was not incremented.
-enum NotIncreased {
+enum IncrementError {
     NoNumber,
     OutOfMemory,
 }
-impl From<OutOfMemory> for NotIncreased {
+impl From<OutOfMemory> for IncrementError {
     fn from(_: OutOfMemory) -> Self {
         Self::OutOfMemory
     }
 }
 
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'";
-const NO_NUMBER: &str = "ERR value is not an integer or out of range";
+const NOT_A_NUMBER: &str = "ERR value is not an integer or out of range";
 
 /// Replies `OK`, or an error if memory is short. The client's connection stays open.
-fn done<A: Allocator>(result: Result<(), OutOfMemory>, replies: &mut Replies<'_, A>) -> ReplyResult {
+fn reply_done<A: Allocator>(result: Result<(), OutOfMemory>, replies: &mut Replies<'_, A>) -> ReplyResult {
     match result {
-        Ok(()) => replies.status("OK"),
+        Ok(()) => replies.push_status("OK"),
         Err(OutOfMemory) => replies.error(OUT_OF_MEMORY),
     }
 }
@@ -54,13 +54,15 @@ pub(crate) fn execute<M: Memory>(
     let name = if request[0].len() > 8 { &[] } else { &name[..length] };
     match (name, request.len()) {
         (b"GET", 2) => store.get(&request[1], |value| replies.string(value)),
-        (b"SET", 3) => done(store.set(&request[1], &request[2]), replies),
-        (b"SET", 4..) => replies.error("ERR syntax error: SET has no options here"),
-        (b"DEL", 2..) => replies.integer(count(request, |key| store.remove(key))),
-        (b"EXISTS", 2..) => replies.integer(count(request, |key| store.get(key, |value| value.is_some()))),
+        (b"SET", 3) => reply_done(store.set(&request[1], &request[2]), replies),
+        (b"SET", 4..) => replies.error("ERR syntax error: this server's SET takes no options"),
+        (b"DEL", 2..) => replies.push_int(count_if(request, |key| store.remove(key))),
+        (b"EXISTS", 2..) => {
+            replies.push_int(count_if(request, |key| store.get(key, |value| value.is_some())))
+        }
         (b"INCR", 2) => increase(store, &request[1], replies),
         (b"MGET", 2..) => {
-            replies.array(request.len() - 1)?;
+            replies.push_array(request.len() - 1)?;
             for key in request.from(1) {
                 store.get(key, |value| replies.string(value))?;
             }
@@ -70,14 +72,14 @@ pub(crate) fn execute<M: Memory>(
         // set.
         (b"MSET", 3..) if !request.len().is_multiple_of(2) => {
             let mut pairs = (1..request.len()).step_by(2);
-            done(pairs.try_for_each(|at| store.set(&request[at], &request[at + 1])), replies)
+            reply_done(pairs.try_for_each(|at| store.set(&request[at], &request[at + 1])), replies)
         }
-        (b"DBSIZE", 1) => replies.integer(store.len() as i64),
+        (b"DBSIZE", 1) => replies.push_int(store.len() as i64),
         (b"FLUSHALL", 1) => {
             store.clear();
-            replies.status("OK")
+            replies.push_status("OK")
         }
-        (b"PING", 1) => replies.status("PONG"),
+        (b"PING", 1) => replies.push_status("PONG"),
         (b"PING" | b"ECHO", 2) => replies.string(Some(&request[1])),
         (b"INFO", 1) => replies.string(Some(store.memory().info().as_bytes())),
         (b"INFO", 2) if request[1].eq_ignore_ascii_case(b"slabinfo") => {
@@ -88,28 +90,28 @@ pub(crate) fn execute<M: Memory>(
             let value: &[u8] = match &request[2] {
                 b"save" => b"",
                 b"appendonly" => b"no",
-                _ => return replies.array(0).map(|()| NextAction::GoOn),
+                _ => return replies.push_array(0).map(|()| NextAction::GoOn),
             };
-            replies.array(2)?;
+            replies.push_array(2)?;
             replies.string(Some(&request[2]))?;
             replies.string(Some(value))
         }
-        (b"QUIT", 1) => return replies.status("OK").map(|()| NextAction::Close),
+        (b"QUIT", 1) => return replies.push_status("OK").map(|()| NextAction::Close),
         (
             b"GET" | b"SET" | b"DEL" | b"EXISTS" | b"INCR" | b"MGET" | b"MSET" | b"DBSIZE" | b"FLUSHALL"
             | b"PING" | b"ECHO" | b"INFO" | b"CONFIG" | b"QUIT",
             _,
         ) => replies.error(format_args!("ERR wrong arguments for '{}'", name.escape_ascii())),
         _ => {
-            let shown = &request[0][..request[0].len().min(64)];
-            replies.error(format_args!("ERR unknown command '{}'", shown.escape_ascii()))
+            let shown_name = &request[0][..request[0].len().min(64)];
+            replies.error(format_args!("ERR unknown command '{}'", shown_name.escape_ascii()))
         }
     }?;
     Ok(NextAction::GoOn)
 }
 
 /// Number of keys for which `what` is true.
-fn count(request: Request<'_>, mut what: impl FnMut(&[u8]) -> bool) -> i64 {
+fn count_if(request: Request<'_>, mut what: impl FnMut(&[u8]) -> bool) -> i64 {
     request.from(1).filter(|key| what(key)).count() as i64
 }
 
@@ -117,13 +119,13 @@ fn increase<M: Memory>(store: &Store<M>, key: &[u8], replies: &mut Replies<'_, M
     let mut number = 0;
     let increased = store.update(key, |value| {
         let text = value.map_or(Some("0"), |value| std::str::from_utf8(value).ok());
-        let old: i64 = text.and_then(|text| text.parse().ok()).ok_or(NotIncreased::NoNumber)?;
-        number = old.checked_add(1).ok_or(NotIncreased::NoNumber)?;
+        let old: i64 = text.and_then(|text| text.parse().ok()).ok_or(IncrementError::NoNumber)?;
+        number = old.checked_add(1).ok_or(IncrementError::NoNumber)?;
         Ok(number.to_string())
     });
     match increased {
-        Ok(()) => replies.integer(number),
-        Err(NotIncreased::NoNumber) => replies.error(NO_NUMBER),
-        Err(NotIncreased::OutOfMemory) => replies.error(OUT_OF_MEMORY),
+        Ok(()) => replies.push_int(number),
+        Err(IncrementError::NoNumber) => replies.error(NOT_A_NUMBER),
+        Err(IncrementError::OutOfMemory) => replies.error(OUT_OF_MEMORY),
     }
 }

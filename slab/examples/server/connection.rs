@@ -53,7 +53,7 @@ impl<M: Memory> Connection<M> {
             if input.is_empty() {
                 return Ok(AnswerResult::All);
             }
-            let then = match self.parser.next(input.bytes()) {
+            let next_step = match self.parser.next(input.bytes()) {
                 Ok(None) => return Ok(AnswerResult::All),
                 Ok(Some(request)) => execute(store, request, &mut replies),
                 Err(Failure::Malformed(why)) => {
@@ -61,7 +61,7 @@ impl<M: Memory> Connection<M> {
                 }
                 Err(Failure::OutOfMemory) => Err(super::store::OutOfMemory),
             };
-            match then {
+            match next_step {
                 Ok(NextAction::GoOn) => {}
                 Ok(NextAction::Close) => return Ok(AnswerResult::Last),
                 Err(_) => return Err(io::ErrorKind::OutOfMemory.into()),
@@ -115,10 +115,10 @@ pub(crate) async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpLis
 async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result<()> {
     let memory = store.memory();
     // With `--max-clients`, the call waits for a free connection.
-    let mut connection = memory.connection().await.map_err(io::Error::other)?;
+    let mut connection = memory.alloc_connection().await.map_err(io::Error::other)?;
     loop {
         stream.readable().await?;
-        let buffer = || memory.buffer().map_err(io::Error::other);
+        let buffer = || memory.alloc_buffer().map_err(io::Error::other);
         let Connection { input, output, .. } = &mut *connection;
         let input = match input {
             Some(input) => input,

@@ -11,9 +11,9 @@
 //! |---|---|
 //! | `memory` | allocation of objects |
 //! | `store` | keys and values |
-//! | `buffer`, `protocol` | bytes of a client, and their parser |
+//! | `alloc_buffer`, `protocol` | bytes of a client, and their parser |
 //! | `command` | execution of requests |
-//! | `connection` | a client |
+//! | `alloc_connection` | a client |
 //! | `metrics` | statistics for Prometheus |
 
 mod buffer;
@@ -75,16 +75,16 @@ pub(crate) fn main() -> ExitCode {
     let result = match options.memory {
         Source::Uslab => {
             let limit = options.max_memory.map(|mib| mib as usize * (1 << 20));
-            let as_asked =
+            let with_options =
                 |config| Config { slab_debug: options.slab_debug.clone().unwrap_or_default(), ..config };
-            Caches::new(limit, options.max_clients, as_asked).and_then(|caches| run(caches, &options))
+            Caches::new(limit, options.max_clients, with_options).and_then(|caches| run(caches, &options))
         }
         Source::Box
             if options.max_memory.is_some()
                 || options.max_clients.is_some()
                 || options.slab_debug.is_some() =>
         {
-            let why = "--max-memory, --max-clients and --slab-debug: expected --memory with caches, not --memory box";
+            let why = "--max-memory, --max-clients and --slab-debug: expected --memory caches, not box";
             Options::command().error(ErrorKind::ArgumentConflict, why).exit()
         }
         Source::Box => run(Heap, &options),

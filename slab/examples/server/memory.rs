@@ -19,12 +19,14 @@ pub(crate) trait Memory: Copy + Send + Sync + 'static {
     /// An owned object of one of the types of objects that the source allocates.
     type Object<T: Send + 'static>: DerefMut<Target = T> + Send;
 
-    fn data(self) -> Self::Bytes;
-    fn entry(self) -> Result<Self::Object<Entry<Self::Bytes>>, AllocError>;
-    fn buffer(self) -> Result<Self::Object<Buffer<Self::Bytes>>, AllocError>;
-    /// Allocates a connection that has received nothing yet. If the limit of connections is reached, `connection`
+    fn byte_allocator(self) -> Self::Bytes;
+    fn alloc_entry(self) -> Result<Self::Object<Entry<Self::Bytes>>, AllocError>;
+    fn alloc_buffer(self) -> Result<Self::Object<Buffer<Self::Bytes>>, AllocError>;
+    /// Allocates a connection that has received nothing yet. If the limit of connections is reached, `alloc_connection`
     /// waits.
-    fn connection(self) -> impl Future<Output = Result<Self::Object<Connection<Self>>, AllocError>> + Send;
+    fn alloc_connection(
+        self,
+    ) -> impl Future<Output = Result<Self::Object<Connection<Self>>, AllocError>> + Send;
 
     /// Lines for the `INFO` command: a name, a colon, and numbers.
     fn info(self) -> String;
@@ -43,16 +45,16 @@ impl Memory for Heap {
     type Bytes = Global;
     type Object<T: Send + 'static> = Box<T>;
 
-    fn data(self) -> Global {
+    fn byte_allocator(self) -> Global {
         Global
     }
-    fn entry(self) -> Result<Box<Entry<Global>>, AllocError> {
+    fn alloc_entry(self) -> Result<Box<Entry<Global>>, AllocError> {
         Ok(Box::new(Entry::new_in(Global)))
     }
-    fn buffer(self) -> Result<Box<Buffer<Global>>, AllocError> {
+    fn alloc_buffer(self) -> Result<Box<Buffer<Global>>, AllocError> {
         Ok(Box::new(Buffer::new_in(Global)))
     }
-    async fn connection(self) -> Result<Box<Connection<Self>>, AllocError> {
+    async fn alloc_connection(self) -> Result<Box<Connection<Self>>, AllocError> {
         Ok(Box::new(Connection::new_in(Global)))
     }
     fn info(self) -> String {
@@ -123,16 +125,16 @@ impl Memory for &'static Caches {
     type Bytes = &'static Malloc;
     type Object<T: Send + 'static> = CacheBox<'static, T>;
 
-    fn data(self) -> &'static Malloc {
+    fn byte_allocator(self) -> &'static Malloc {
         self.strings
     }
-    fn entry(self) -> Result<CacheBox<'static, Entry<&'static Malloc>>, AllocError> {
+    fn alloc_entry(self) -> Result<CacheBox<'static, Entry<&'static Malloc>>, AllocError> {
         self.entries.alloc()
     }
-    fn buffer(self) -> Result<CacheBox<'static, Buffer<&'static Malloc>>, AllocError> {
+    fn alloc_buffer(self) -> Result<CacheBox<'static, Buffer<&'static Malloc>>, AllocError> {
         self.buffers.alloc()
     }
-    async fn connection(self) -> Result<CacheBox<'static, Connection<Self>>, AllocError> {
+    async fn alloc_connection(self) -> Result<CacheBox<'static, Connection<Self>>, AllocError> {
         self.connections.acquire().await
     }
 

@@ -39,11 +39,11 @@ impl Collector for Runtime {
             )?)
         };
         gauge("tokio_workers", "Threads that run tasks", self.0.num_workers())?;
-        gauge("tokio_alive_tasks", "Tasks that have not ended", self.0.num_alive_tasks())?;
-        gauge("tokio_global_queue_tasks", "Tasks that wait for any worker", self.0.global_queue_depth())?;
+        gauge("tokio_alive_tasks", "Tasks that have not finished", self.0.num_alive_tasks())?;
+        gauge("tokio_global_queue_tasks", "Tasks in the global queue", self.0.global_queue_depth())?;
         let busy: f64 =
             (0..self.0.num_workers()).map(|i| self.0.worker_total_busy_duration(i).as_secs_f64()).sum();
-        let (name, help) = ("tokio_busy_seconds", "Time that all workers ran tasks");
+        let (name, help) = ("tokio_busy_seconds", "Total time that all workers spent on tasks");
         ConstCounter::new(busy).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
     }
 }

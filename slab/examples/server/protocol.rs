@@ -95,7 +95,7 @@ impl<A: Allocator> Parser<A> {
     /// Returns an error if the bytes are not a request, or if memory is short.
     pub(crate) fn next<'b>(&'b mut self, bytes: &'b [u8]) -> Result<Option<Request<'b>>, Failure> {
         let complete = match self.missing {
-            None if bytes.first().is_some_and(|first| *first != b'*') => self.words(bytes)?,
+            None if bytes.first().is_some_and(|first| *first != b'*') => self.parse_words(bytes)?,
             None => match self.number(bytes, b'*')? {
                 // By the specification, a negative number means no arguments.
                 Some(number) => {
@@ -104,17 +104,17 @@ impl<A: Allocator> Parser<A> {
                         return Err(Malformed::ArgumentCount.into());
                     }
                     self.missing = Some(number);
-                    self.strings(bytes)?
+                    self.parse_strings(bytes)?
                 }
                 None => false,
             },
-            Some(_) => self.strings(bytes)?,
+            Some(_) => self.parse_strings(bytes)?,
         };
         Ok(complete.then_some(Request { bytes, arguments: &self.arguments }))
     }
 
     /// Parses the missing byte strings. Returns `true` if all arguments are complete.
-    fn strings(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+    fn parse_strings(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
         while let Some(missing @ 1..) = self.missing {
             let length = match self.length {
                 Some(length) => length,
@@ -143,8 +143,8 @@ impl<A: Allocator> Parser<A> {
     }
 
     /// Parses words up to the end of the line. Returns `true` if the line is complete.
-    fn words(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
-        let Some(line) = self.line(bytes)? else { return Ok(false) };
+    fn parse_words(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+        let Some(line) = self.next_line(bytes)? else { return Ok(false) };
         for word in line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
             let start = word.as_ptr().addr() - bytes.as_ptr().addr();
             self.push(start..start + word.len())?;
@@ -160,20 +160,20 @@ impl<A: Allocator> Parser<A> {
             Some(_) => {}
             None => return Ok(None),
         }
-        let Some(line) = self.line(bytes)? else { return Ok(None) };
+        let Some(line) = self.next_line(bytes)? else { return Ok(None) };
         let number = std::str::from_utf8(&line[1..]).ok().and_then(|digits| digits.parse().ok());
         number.ok_or(bad).map(Some)
     }
 
     /// Returns the next line without its line end.
-    fn line<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<&'b [u8]>, Malformed> {
-        let rest = &bytes[self.at..];
-        match rest.iter().take(MAX_LINE).position(|byte| *byte == b'\n') {
+    fn next_line<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<&'b [u8]>, Malformed> {
+        let remaining = &bytes[self.at..];
+        match remaining.iter().take(MAX_LINE).position(|byte| *byte == b'\n') {
             Some(end) => {
                 self.at += end + 1;
-                Ok(Some(rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end])))
+                Ok(Some(remaining[..end].strip_suffix(b"\r").unwrap_or(&remaining[..end])))
             }
-            None if rest.len() < MAX_LINE => Ok(None),
+            None if remaining.len() < MAX_LINE => Ok(None),
             None => Err(Malformed::LongLine),
         }
     }
@@ -227,7 +227,7 @@ impl<A: Allocator> Replies<'_, A> {
         let length = 24 - rest.len();
         self.push(&line[..length])
     }
-    pub(crate) fn status(&mut self, word: &str) -> ReplyResult {
+    pub(crate) fn push_status(&mut self, word: &str) -> ReplyResult {
         self.push(b"+")?;
         self.push(word.as_bytes())?;
         self.push(b"\r\n")
@@ -240,7 +240,7 @@ impl<A: Allocator> Replies<'_, A> {
         self.push(line.as_bytes())?;
         self.push(b"\r\n")
     }
-    pub(crate) fn integer(&mut self, number: i64) -> ReplyResult {
+    pub(crate) fn push_int(&mut self, number: i64) -> ReplyResult {
         self.number(':', number)
     }
     /// Writes a byte string, or nil.
@@ -251,7 +251,7 @@ impl<A: Allocator> Replies<'_, A> {
         self.push(b"\r\n")
     }
     /// Starts an array, whose elements are the next `length` replies.
-    pub(crate) fn array(&mut self, length: usize) -> ReplyResult {
+    pub(crate) fn push_array(&mut self, length: usize) -> ReplyResult {
         self.number('*', length)
     }
 }

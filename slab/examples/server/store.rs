@@ -16,7 +16,7 @@ pub(crate) struct OutOfMemory;
 
 /// Number of shards. With 64 shards, two threads rarely need the same lock, and a shard of millions of
 /// keys is small.
-const PARTS: usize = 64;
+const SHARDS: usize = 64;
 
 type Bytes<A> = BoxIn<[u8], A>;
 
@@ -54,7 +54,7 @@ pub(crate) struct Store<M: Memory> {
 
 impl<M: Memory> Store<M> {
     pub(crate) fn new(memory: M) -> Self {
-        let parts = (0..PARTS).map(|_| Mutex::new(HashTable::new_in(memory.data()))).collect();
+        let parts = (0..SHARDS).map(|_| Mutex::new(HashTable::new_in(memory.byte_allocator()))).collect();
         Self { memory, hasher: RandomState::new(), parts }
     }
 
@@ -66,7 +66,7 @@ impl<M: Memory> Store<M> {
         let hash = self.hasher.hash_one(key);
         // The hash table takes its buckets from the low bits of the hash, and its tags from the highest seven
         // bits.
-        (hash, &self.parts[(hash >> 32) as usize % PARTS])
+        (hash, &self.parts[(hash >> 32) as usize % SHARDS])
     }
 
     pub(crate) fn get<R>(&self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> R {
@@ -98,13 +98,13 @@ impl<M: Memory> Store<M> {
         let _old;
         let mut table = part.lock();
         if let Some(entry) = table.find_mut(hash, |entry| *entry.key == *key) {
-            let value = copied(change(Some(&entry.value))?.as_ref(), self.memory.data())?;
+            let value = copied(change(Some(&entry.value))?.as_ref(), self.memory.byte_allocator())?;
             _old = mem::replace(&mut entry.value, value);
             return Ok(());
         }
-        let mut entry = self.memory.entry().map_err(|_| OutOfMemory)?;
-        entry.value = copied(change(None)?.as_ref(), self.memory.data())?;
-        entry.key = copied(key, self.memory.data())?;
+        let mut entry = self.memory.alloc_entry().map_err(|_| OutOfMemory)?;
+        entry.value = copied(change(None)?.as_ref(), self.memory.byte_allocator())?;
+        entry.key = copied(key, self.memory.byte_allocator())?;
         table.try_reserve(1, |entry| self.hasher.hash_one(&*entry.key)).map_err(|_| OutOfMemory)?;
         table.insert_unique(hash, entry, |entry| self.hasher.hash_one(&*entry.key));
         Ok(())
@@ -126,7 +126,7 @@ impl<M: Memory> Store<M> {
 
     pub(crate) fn clear(&self) {
         for part in &self.parts {
-            let all = mem::replace(&mut *part.lock(), HashTable::new_in(self.memory.data()));
+            let all = mem::replace(&mut *part.lock(), HashTable::new_in(self.memory.byte_allocator()));
             drop(all);
         }
     }

@@ -181,7 +181,7 @@ impl<'de, W: Word, const GENERATION_BITS: u32> Deserialize<'de> for Handle<W, GE
         };
         let bad = || {
             de::Error::custom(format_args!(
-                "{bits} is no handle: its generation is 0, and the first one is 1"
+                "{bits} is not a handle: its generation is 0, and the first one is 1"
             ))
         };
         Self::from_bits(W::of(bits)).ok_or_else(bad)
@@ -201,7 +201,7 @@ const _: () = {
 mod tests {
     use super::*;
 
-    fn the_limits_of<W: Word, const G: u32>(slots: u64, last: u32) {
+    fn check_limits<W: Word, const G: u32>(slots: u64, last: u32) {
         type H<W, const G: u32> = Handle<W, G>;
         assert_eq!((H::<W, G>::SLOTS, H::<W, G>::LAST_GENERATION), (slots, last));
         let top = (slots - 1) as u32;
@@ -219,27 +219,27 @@ mod tests {
     }
 
     #[test]
-    fn handle_bit_split_determines_slot_and_generation_limits() {
-        the_limits_of::<u32, 8>(16_777_216, 255);
-        the_limits_of::<u32, 12>(1 << 20, 4095);
-        the_limits_of::<u32, 16>(1 << 16, 65_535);
-        the_limits_of::<u32, 24>(256, (1 << 24) - 1);
-        the_limits_of::<u32, 31>(2, u32::MAX >> 1);
-        the_limits_of::<u32, 1>(1 << 31, 1);
-        the_limits_of::<u64, 32>(1 << 32, u32::MAX);
+    fn bit_split_of_a_handle_determines_slot_and_generation_limits() {
+        check_limits::<u32, 8>(16_777_216, 255);
+        check_limits::<u32, 12>(1 << 20, 4095);
+        check_limits::<u32, 16>(1 << 16, 65_535);
+        check_limits::<u32, 24>(256, (1 << 24) - 1);
+        check_limits::<u32, 31>(2, u32::MAX >> 1);
+        check_limits::<u32, 1>(1 << 31, 1);
+        check_limits::<u64, 32>(1 << 32, u32::MAX);
     }
 
     #[test]
-    fn generation_zero_is_no_valid_handle() {
+    fn handle_of_generation_zero_is_invalid() {
         assert_eq!(Handle24x8::from_bits(0), None);
         assert_eq!(Handle24x8::from_bits(0x00ff_ffff), None);
         assert_eq!(Handle32x32::from_bits(7), None);
         let error = serde_json::from_str::<Handle24x8>("7").unwrap_err().to_string();
-        assert!(error.contains("7 is no handle: its generation is 0"), "{error}");
+        assert!(error.contains("7 is not a handle: its generation is 0"), "{error}");
     }
 
     #[test]
-    fn handle_debug_shows_index_and_generation() {
+    fn debug_output_of_a_handle_shows_index_and_generation() {
         assert_eq!(format!("{:?}", Handle20x12::new(5, 9).unwrap()), "Handle { index: 5, generation: 9 }");
     }
 }

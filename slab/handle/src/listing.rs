@@ -52,7 +52,7 @@ fn slot_with_32_bit_generation_dies_after_256_frees() {
     // The slot is in use, unreachable and thus lost. The old handle is *not* mistaken for the new handle of the slot.
     for _ in 0..1000 {
         let handle = slot.spawn();
-        assert_eq!(handle, first, "the handles have equal bits");
+        assert_eq!(handle, first, "the handles must have equal bits");
         assert!(slot.alive && !slot.is_valid(handle) && !slot.is_valid(first));
         assert!(!slot.free(handle));
     }

@@ -44,7 +44,7 @@
 //! ids.insert("imp".to_owned(), imp)?;
 //! ids.insert("baron".to_owned(), baron)?;
 //!
-//! let saved = save(&world, &ids).ok_or("handles with more bits of generation are needed")?;
+//! let saved = save(&world, &ids).ok_or("the handles need more generation bits")?;
 //! let text = serde_json::to_string(&saved)?;
 //! let (loaded, new) = load(serde_json::from_str(&text)?)?;
 //! let target = loaded.get(new.handle("baron").unwrap()).unwrap().target.unwrap();

@@ -208,7 +208,7 @@ mod tests {
 
     type Map<T> = SlotMap<T, u32, 8>;
 
-    fn sparse<T>(map: &Map<T>) -> Vec<u32> {
+    fn sparse_words<T>(map: &Map<T>) -> Vec<u32> {
         map.handles().iter().map(|handle| handle.index()).collect()
     }
 
@@ -216,16 +216,16 @@ mod tests {
     fn removing_the_middle_value_moves_the_last() {
         let mut map = Map::new();
         let [a, b, c] = ['A', 'B', 'C'].map(|name| map.alloc(name).unwrap());
-        assert_eq!((&*map.sparse_to_dense, sparse(&map)), (&[0, 1, 2][..], vec![0, 1, 2]));
+        assert_eq!((&*map.sparse_to_dense, sparse_words(&map)), (&[0, 1, 2][..], vec![0, 1, 2]));
         assert_eq!(map.free(b), Some('B'));
         assert_eq!(map.as_slice(), ['A', 'C']);
         // The sparse entry of C is now 1, and its reverse entry agrees. The sparse entry of B is meaningless.
-        assert_eq!((map.sparse_to_dense[0], map.sparse_to_dense[2], sparse(&map)), (0, 1, vec![0, 2]));
+        assert_eq!((map.sparse_to_dense[0], map.sparse_to_dense[2], sparse_words(&map)), (0, 1, vec![0, 2]));
         assert_eq!([a, b, c].map(|handle| map.get(handle).copied()), [Some('A'), None, Some('C')]);
         // Value D gets B's index, in its next generation, and the place behind C.
         let d = map.alloc('D').unwrap();
         assert_eq!((d.index(), d.generation(), b.generation()), (1, 2, 1));
-        assert_eq!((&*map.sparse_to_dense, sparse(&map)), (&[0, 2, 1][..], vec![0, 2, 1]));
+        assert_eq!((&*map.sparse_to_dense, sparse_words(&map)), (&[0, 2, 1][..], vec![0, 2, 1]));
         assert_eq!((map.free(b), map.get(b), map.get(d)), (None, None, Some(&'D')));
     }
 

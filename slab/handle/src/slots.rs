@@ -53,7 +53,7 @@ pub enum WrapPolicy {
 /// let mut entities = HandleTable::<&str>::new();
 /// let imp = entities.alloc("imp")?;
 /// // The program saves and loads its values: the new table must reject handles of the old one.
-/// let first = entities.fresh_generation().expect("a slot is in its last generation: more bits are needed");
+/// let first = entities.fresh_generation().expect("a slot is in its last generation: the handles need more bits");
 /// let mut loaded = HandleTable::<&str>::with(Generations { first, ..Generations::default() });
 /// let baron = loaded.alloc("baron")?;
 /// assert_eq!((imp.index(), loaded.get(imp)), (baron.index(), None));
@@ -138,7 +138,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
         Handle::from_bits(pack::<W, G>(index, generation)).ok_or(HandleError::Memory)
     }
 
-    /// Puts into use the handle that [`next`](Self::next) has just returned.
+    /// Marks the handle that [`next`](Self::next) has just returned as in use.
     pub(super) fn take(&mut self, handle: Handle<W, G>) {
         match self.words.get_mut(handle.index() as usize) {
             Some(word) => {
@@ -164,16 +164,16 @@ impl<W: Word, const G: u32> Slots<W, G> {
         let index = handle.index();
         let word = &mut self.words[index as usize];
         // The free slot's word never has the slot's own index: see the module.
-        let elsewhere = index ^ 1;
+        let other_index = index ^ 1;
         match self.generations.next_generation(handle.generation(), Handle::<W, G>::LAST_GENERATION) {
             Some(next) => {
-                let link = if self.free > 0 { self.head } else { elsewhere };
+                let link = if self.free > 0 { self.head } else { other_index };
                 *word = pack::<W, G>(link, next);
                 self.head = index;
                 self.free += 1;
             }
             None => {
-                *word = pack::<W, G>(elsewhere, handle.generation());
+                *word = pack::<W, G>(other_index, handle.generation());
                 self.retired += 1;
             }
         }
@@ -211,7 +211,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
 mod tests {
     use super::*;
 
-    type Few = Slots<u32, 30>;
+    type SmallSlots = Slots<u32, 30>;
 
     fn alloc<W: Word, const G: u32>(slots: &mut Slots<W, G>) -> Result<Handle<W, G>, HandleError> {
         let handle = slots.next()?;
@@ -220,8 +220,8 @@ mod tests {
     }
 
     #[test]
-    fn free_slot_word_is_no_valid_handle() {
-        let mut slots = Few::new(Generations::default());
+    fn word_of_a_free_slot_is_not_a_valid_handle() {
+        let mut slots = SmallSlots::new(Generations::default());
         let handles = [(); 4].map(|()| alloc(&mut slots).unwrap());
         assert_eq!(alloc(&mut slots), Err(HandleError::Full { slots: 4, retired: 0 }));
         for handle in handles {
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn peeking_at_the_next_handle_allocates_no_slot() {
-        let mut slots = Few::new(Generations::default());
+        let mut slots = SmallSlots::new(Generations::default());
         let first = slots.next().unwrap();
         assert!(!slots.is_valid(first));
         assert_eq!((slots.next().unwrap(), slots.len()), (first, 0));
@@ -279,9 +279,9 @@ mod tests {
 
     #[test]
     fn initial_generation_beyond_the_last_follows_the_wrap_policy() {
-        let beyond = Generations { first: 256, policy: WrapPolicy::Retire };
+        let generations = Generations { first: 256, policy: WrapPolicy::Retire };
         assert_eq!(
-            Slots::<u32, 8>::new(beyond).next(),
+            Slots::<u32, 8>::new(generations).next(),
             Err(HandleError::Full { slots: 1 << 24, retired: 0 })
         );
         let wraps = Generations { first: 256, policy: WrapPolicy::Wrap };
@@ -300,8 +300,8 @@ mod tests {
         }
         assert_eq!(slots.fresh_generation(), Some(6));
         // A table that was loaded but not used has generations at least as high as its predecessor's.
-        let unused = Slots::<u32, 8>::new(Generations { first: 9, ..Generations::default() });
-        assert_eq!(unused.fresh_generation(), Some(9));
+        let unused_slots = Slots::<u32, 8>::new(Generations { first: 9, ..Generations::default() });
+        assert_eq!(unused_slots.fresh_generation(), Some(9));
         let mut last = Slots::<u32, 8>::new(Generations { first: 255, policy: WrapPolicy::Wrap });
         alloc(&mut last).unwrap();
         assert_eq!(last.fresh_generation(), None);

@@ -244,18 +244,18 @@ mod tests {
     #[test]
     fn slot_retires_after_its_last_generation() {
         let mut table = Table::new();
-        let mut stale = vec![];
+        let mut stale_handles = vec![];
         for life in 1..=255 {
             let handle = table.alloc(life).unwrap();
             assert_eq!((handle.index(), handle.generation()), (0, life));
-            assert!(stale.iter().all(|old| table.get(*old).is_none()));
+            assert!(stale_handles.iter().all(|old| table.get(*old).is_none()));
             table.free(handle);
-            stale.push(handle);
+            stale_handles.push(handle);
         }
         assert_eq!((table.retired(), table.len()), (1, 0));
         let next = table.alloc(0).unwrap();
         assert_eq!((next.index(), next.generation()), (1, 1));
-        assert!(stale.iter().all(|old| !table.is_valid(*old)));
+        assert!(stale_handles.iter().all(|old| !table.is_valid(*old)));
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn handle_table_drops_each_value_once() {
+    fn table_of_handles_drops_each_value_once() {
         let count = std::rc::Rc::new(());
         let mut table = HandleTable::<_>::new();
         let [a, _] = [(); 2].map(|()| table.alloc(count.clone()).unwrap());
@@ -322,7 +322,7 @@ mod tests {
     /// Generations in an array are adjacent whatever the size of the values. Generations behind the values are on
     /// separate lines.
     #[test]
-    fn handle_check_reads_only_generations() {
+    fn check_of_a_handle_reads_only_generations() {
         const LINE: usize = 64;
         fn neighbours<T: Default>() -> (usize, bool) {
             let mut table = Table::new();

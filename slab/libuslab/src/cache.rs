@@ -1,7 +1,7 @@
 //! Object caches for C programs: the functions of `uslab.h`. Two libraries are built from this source.
 //! `crate::home` has the subsystem of the caches.
 
-use crate::callbacks::{Callbacks, Functions};
+use crate::callbacks::{Callbacks, UserFunctions};
 use crate::home;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem::{MaybeUninit, offset_of};
@@ -33,20 +33,20 @@ enum Code {
     NotWritten,
 }
 
-const TEXTS: [&CStr; 11] = [
+const ERROR_TEXTS: [&CStr; 11] = [
     c"no error",
     c"no memory is to be had",
     c"the cache is at its limit",
     c"the constructor of an object failed",
-    c"more objects than there can ever be",
-    c"the name of a cache is missing, empty or has blanks",
+    c"more objects were requested than can exist",
+    c"the cache name is missing, empty or contains blanks",
     c"no slab can hold objects of this size and alignment",
-    c"these options do not go together, or this version does not know them",
+    c"these options conflict, or this version does not support them",
     c"objects of the cache are in use",
     c"a cache is damaged",
     c"the table could not be written; errno has the reason",
 ];
-const _: () = assert!(Code::NotWritten as usize == TEXTS.len() - 1);
+const _: () = assert!(Code::NotWritten as usize == ERROR_TEXTS.len() - 1);
 
 impl From<AllocError> for Code {
     fn from(error: AllocError) -> Self {
@@ -73,7 +73,7 @@ impl From<CacheError> for Code {
 
 /// # Safety
 /// `error` must be null or writable.
-unsafe fn say(error: *mut c_int, code: Code) {
+unsafe fn set_error(error: *mut c_int, code: Code) {
     if !error.is_null() {
         // SAFETY: `error` is null or writable, by this function's contract.
         unsafe { error.write(code as c_int) };
@@ -198,7 +198,7 @@ unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> 
     }
     // Making a cache takes several small allocations, which must not fail after this check.
     Vec::<u8>::new().try_reserve_exact(MAX_CACHE_BYTES).map_err(|_| Code::NoMemory)?;
-    let callbacks = Callbacks::new(Functions {
+    let callbacks = Callbacks::new(UserFunctions {
         user: options.user,
         ctor: options.ctor,
         dtor: options.dtor,
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn uslab_cache_create(
         Err(code) => (code, null_mut()),
     };
     // SAFETY: `error` is null or writable, by this function's contract.
-    unsafe { say(error, code) };
+    unsafe { set_error(error, code) };
     cache
 }
 
@@ -284,15 +284,15 @@ unsafe extern "C" fn alloc_slow(cache: *const UslabCache, gfp: Gfp, error: *mut 
     match unsafe { &(*cache).cache }.alloc_missed(gfp) {
         Ok(object) => object.as_ptr().cast(),
         // SAFETY: `error` is null or writable, by this function's contract.
-        Err(why) => unsafe { failed(why, error) },
+        Err(why) => unsafe { fail(why, error) },
     }
 }
 /// # Safety
-/// The contract of [`say`] applies.
+/// The contract of [`set_error`] applies.
 #[cold]
-unsafe fn failed(why: AllocError, error: *mut c_int) -> *mut c_void {
+unsafe fn fail(why: AllocError, error: *mut c_int) -> *mut c_void {
     // SAFETY: `error` is null or writable, by this function's contract.
-    unsafe { say(error, why.into()) };
+    unsafe { set_error(error, why.into()) };
     null_mut()
 }
 
@@ -325,7 +325,7 @@ pub unsafe extern "C" fn uslab_cache_acquire(
     match unsafe { &(*cache).cache }.acquire_timeout(Gfp::KERNEL, Duration::from_millis(milliseconds)) {
         Ok(object) => object.as_ptr().cast(),
         // SAFETY: `error` is null or writable, by this function's contract.
-        Err(why) => unsafe { failed(why, error) },
+        Err(why) => unsafe { fail(why, error) },
     }
 }
 
@@ -542,8 +542,8 @@ unsafe fn write(fd: c_int, text: &str) -> c_int {
 /// Returns the description of an error, a static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslab_error_text(error: c_int) -> *const c_char {
-    let text = usize::try_from(error).ok().and_then(|error| TEXTS.get(error));
-    text.copied().unwrap_or(c"not an error of this library").as_ptr()
+    let text = usize::try_from(error).ok().and_then(|error| ERROR_TEXTS.get(error));
+    text.copied().unwrap_or(c"not an error code of this library").as_ptr()
 }
 
 /// Returns the library's version, a static string.

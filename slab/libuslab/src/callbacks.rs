@@ -21,19 +21,19 @@ use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Counter};
 
 /// Number of forks between the process that made the first cache and this process.
-static FORKS: Counter = Counter::new(0);
+static FORK_COUNT: Counter = Counter::new(0);
 
-extern "C" fn forked() {
-    FORKS.add(1);
+extern "C" fn on_fork() {
+    FORK_COUNT.add(1);
 }
 
 /// Registers the handler that counts forks, if it is not registered yet.
 fn count_forks() {
-    static COUNTED: AtomicBool = AtomicBool::new(false);
+    static COUNTS_FORKS: AtomicBool = AtomicBool::new(false);
     // Relaxed: the swap only decides which thread registers.
-    if !COUNTED.swap(true, Relaxed) {
+    if !COUNTS_FORKS.swap(true, Relaxed) {
         // SAFETY: the handler is a function of this library, which is never unloaded.
-        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        unsafe { libc::pthread_atfork(None, None, Some(on_fork)) };
     }
 }
 
@@ -51,7 +51,7 @@ fn word_of_process(word: u64, forks: u64) -> u64 {
 
 impl Gate {
     /// Replaces the word by the result of `to`. Returns `false` if `to` returns `None`.
-    fn change(&self, to: impl Fn(u64) -> Option<u64>) -> bool {
+    fn try_update(&self, to: impl Fn(u64) -> Option<u64>) -> bool {
         let mut word = self.0.load(Relaxed);
         while let Some(next) = to(word) {
             // Acquire and Release: pair with other changes and with `close`. Either `close` sees that a thread is
@@ -67,21 +67,21 @@ impl Gate {
     /// Runs `call`, unless the gate is closed. An exception aborts the process, because no exception may unwind
     /// through the allocator.
     fn pass<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
-        let forks = FORKS.get();
-        let entered = self.change(|word| {
+        let forks = FORK_COUNT.get();
+        let entered = self.try_update(|word| {
             let word = word_of_process(word, forks);
             (word & CLOSED == 0).then_some(word + 1)
         });
-        let result = entered.then(|| aborting(call))?;
-        // In the child, the count of a thread that forked inside a callback may have been reset.
-        self.change(|word| (word_of_process(word, forks) == word).then(|| word - 1));
+        let result = entered.then(|| run_or_abort(call))?;
+        // In the child, the count of a thread that on_fork inside a callback may have been reset.
+        self.try_update(|word| (word_of_process(word, forks) == word).then(|| word - 1));
         Some(result)
     }
     /// Prevents further calls, and returns when no thread is inside.
     fn close(&self) {
-        // Acquire, Release: pairs with the orderings in `change`.
+        // Acquire, Release: pairs with the orderings in `try_update`.
         let mut word = self.0.fetch_or(CLOSED, AcqRel);
-        while word_of_process(word, FORKS.get()) & (CLOSED - 1) > 0 {
+        while word_of_process(word, FORK_COUNT.get()) & (CLOSED - 1) > 0 {
             pause();
             word = self.0.load(Acquire);
         }
@@ -89,7 +89,7 @@ impl Gate {
 }
 
 /// Calls a function of the program. If the function throws or panics, the process aborts.
-extern "C" fn aborting<R>(call: impl FnOnce() -> R) -> R {
+extern "C" fn run_or_abort<R>(call: impl FnOnce() -> R) -> R {
     call()
 }
 
@@ -99,7 +99,7 @@ fn pause() {
 }
 
 /// The functions of a cache that `struct uslab_cache_options` passes.
-pub(crate) struct Functions {
+pub(crate) struct UserFunctions {
     pub(crate) user: *mut c_void,
     pub(crate) ctor: Option<unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> c_int>,
     pub(crate) dtor: Option<unsafe extern "C-unwind" fn(*mut c_void, *mut c_void)>,
@@ -108,20 +108,20 @@ pub(crate) struct Functions {
 }
 
 // SAFETY: the creator of a cache guarantees that any thread may call its functions with the pointer.
-unsafe impl Send for Functions {}
+unsafe impl Send for UserFunctions {}
 // SAFETY: the creator of a cache guarantees that any thread may call its functions with the pointer.
-unsafe impl Sync for Functions {}
+unsafe impl Sync for UserFunctions {}
 
 pub(crate) struct Callbacks {
-    functions: Functions,
+    functions: UserFunctions,
     gate: Gate,
     forks: u64,
 }
 
 impl Callbacks {
-    pub(crate) fn new(functions: Functions) -> Arc<Self> {
+    pub(crate) fn new(functions: UserFunctions) -> Arc<Self> {
         count_forks();
-        let forks = FORKS.get();
+        let forks = FORK_COUNT.get();
         Arc::new(Self { functions, gate: Gate(AtomicU64::new(forks << 32)), forks })
     }
     /// Constructs the object; returns `false` if the constructor fails.
@@ -140,7 +140,7 @@ impl Callbacks {
     }
     /// Closes the gate, and returns when no callback runs any more. The caller must have dropped the cache.
     pub(crate) fn end(mut this: Arc<Self>) {
-        while this.forks == FORKS.get() {
+        while this.forks == FORK_COUNT.get() {
             if Arc::get_mut(&mut this).is_some() {
                 return;
             }

@@ -60,15 +60,15 @@ impl OperatorDefinition {
         found
     }
     /// Returns the definition in C++'s library, even if `dlopen` loaded that library for a part of the program.
-    fn next(&self) -> NonNull<c_void> {
+    fn next_definition(&self) -> NonNull<c_void> {
         let next = find_symbol(libc::RTLD_NEXT, self.name);
-        let of_library = |name: &&CStr| {
+        let is_library = |name: &&CStr| {
             // SAFETY: the name ends in a NUL, and the call loads no library.
             let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
             NonNull::new(library).and_then(|library| find_symbol(library.as_ptr(), self.name))
         };
         let libraries = || [c"libstdc++.so.6", c"libc++abi.so.1", c"libc++.so.1"];
-        next.or_else(|| libraries().iter().find_map(of_library)).unwrap_or_else(|| std::process::abort())
+        next.or_else(|| libraries().iter().find_map(is_library)).unwrap_or_else(|| std::process::abort())
     }
 }
 
@@ -117,7 +117,7 @@ extern "C-unwind" fn new_slow(size: usize) -> *mut c_void {
         return memory;
     }
     // SAFETY: the name of the symbol determines its type.
-    let next = unsafe { core::mem::transmute::<NonNull<c_void>, New>(NEW.next()) };
+    let next = unsafe { core::mem::transmute::<NonNull<c_void>, New>(NEW.next_definition()) };
     next(size)
 }
 
@@ -150,7 +150,7 @@ extern "C-unwind" fn new_aligned_slow(size: usize, align: usize) -> *mut c_void 
         return memory;
     }
     // SAFETY: the name of the symbol determines its type.
-    let next = unsafe { core::mem::transmute::<NonNull<c_void>, NewAligned>(NEW_ALIGNED.next()) };
+    let next = unsafe { core::mem::transmute::<NonNull<c_void>, NewAligned>(NEW_ALIGNED.next_definition()) };
     next(size, align)
 }
 

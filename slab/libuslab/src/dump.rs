@@ -40,7 +40,7 @@ use uslab::process::{OwnThread, are_alone};
 /// before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static LOADED: extern "C" fn() = loaded;
+static ON_LOAD: extern "C" fn() = on_load;
 
 /// Mean number of allocations per guard sample. The file `slab/book/src/harden.md` states the cost.
 const GUARD_PERIOD: u32 = 500_000;
@@ -65,13 +65,13 @@ extern "C" fn wake(_signal: c_int) {
     }
 }
 
-extern "C" fn loaded() {
+extern "C" fn on_load() {
     crate::cplusplus::find();
     Uslab.guard_every(GUARD_PERIOD);
     if let Some(dump) = Uslab.dump()
         && let Err(error) = start(dump)
     {
-        say(dump.file, &error);
+        report_error(dump.file, &error);
     }
     if let Some(rate) = Uslab.profile_wanted()
         && let Err(error) = Uslab.start_profile(rate)
@@ -85,7 +85,7 @@ extern "C" fn loaded() {
     Uslab.start();
 }
 
-fn say(file: &[u8], error: &Error) {
+fn report_error(file: &[u8], error: &Error) {
     let _ = writeln!(std::io::stderr(), "uslab: dump `{}`: {error}", file.escape_ascii());
 }
 
@@ -127,14 +127,14 @@ fn run(dump: Dump) {
         // SAFETY: the semaphore was initialised before this thread started. If the clock cannot be read, the time
         // is in the past.
         let woken = unsafe {
-            let mut until = core::mem::zeroed::<libc::timespec>();
-            libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until);
-            until.tv_sec += 1;
-            libc::sem_timedwait(dump_semaphore(), &raw const until)
+            let mut deadline = core::mem::zeroed::<libc::timespec>();
+            libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut deadline);
+            deadline.tv_sec += 1;
+            libc::sem_timedwait(dump_semaphore(), &raw const deadline)
         };
         if woken == 0 {
-            if let Err(error) = write(&file(dump.file, number)) {
-                say(dump.file, &error);
+            if let Err(error) = write(&numbered_path(dump.file, number)) {
+                report_error(dump.file, &error);
             }
             number += 1;
         } else if are_alone() {
@@ -144,7 +144,7 @@ fn run(dump: Dump) {
 }
 
 /// Returns the file name, in which `%p` is replaced by the pid and `%n` by the number of the dump.
-fn file(name: &[u8], number: u64) -> PathBuf {
+fn numbered_path(name: &[u8], number: u64) -> PathBuf {
     let mut parts = name.split(|byte| *byte == b'%');
     let mut file = parts.next().unwrap_or_default().to_vec();
     for part in parts {
@@ -164,7 +164,7 @@ fn file(name: &[u8], number: u64) -> PathBuf {
 type DumpWriter = Box<dyn FnOnce(&mut dyn Write) -> Result<()>>;
 
 fn write(file: &Path) -> Result<()> {
-    let numbers = numbers(file)?;
+    let numbers = writer_for(file)?;
     let write_to = |file| {
         let mut file = BufWriter::new(file);
         numbers(&mut file)?;
@@ -183,7 +183,7 @@ fn write(file: &Path) -> Result<()> {
 }
 
 /// Base address of the file that has this code.
-fn begin(code: *const ()) -> Option<*mut core::ffi::c_void> {
+fn module_start(code: *const ()) -> Option<*mut core::ffi::c_void> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: `dladdr` writes the description of an address, or nothing. An all-zero description is valid.
     let (found, info) = unsafe { (libc::dladdr(code.cast(), info.as_mut_ptr()), info.assume_init()) };
@@ -191,17 +191,17 @@ fn begin(code: *const ()) -> Option<*mut core::ffi::c_void> {
 }
 
 /// Returns the writer of the format that the file name's extension selects.
-fn numbers(file: &Path) -> Result<DumpWriter> {
+fn writer_for(file: &Path) -> Result<DumpWriter> {
     let profile = || match Uslab.profile() {
         mut profile if profile.rate > 0 => {
-            let own = begin(numbers as *const ());
-            let is_own = |at| begin(core::ptr::with_exposed_provenance(at)) == own;
+            let own_module = module_start(writer_for as *const ());
+            let is_own = |at| module_start(core::ptr::with_exposed_provenance(at)) == own_module;
             profile.samples.iter_mut().for_each(|sample| sample.stack = sample.stack.skip(is_own));
             Ok(profile)
         }
         _ => Err(Error::other("no profile is running; expected `profile=512k` or another number of bytes")),
     };
-    let info = || Uslab.info().ok_or_else(|| Error::other("the malloc is not started"));
+    let info = || Uslab.info().ok_or_else(|| Error::other("the malloc has not started"));
     Ok(match file.extension().and_then(|end| end.to_str()) {
         Some("gz") => {
             let profile = profile()?;

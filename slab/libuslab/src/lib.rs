@@ -42,9 +42,7 @@
 //! If a program finds the symbol `uslab_version`, it runs with one of the two libraries.
 
 #[cfg(any(uslab_heap, not(target_os = "linux")))]
-compile_error!(
-    "a library to preload needs Linux, and pages that are mapped: its memory cannot come from the malloc that it is"
-);
+compile_error!("libuslab needs Linux and mapped pages: a malloc cannot get its memory from malloc");
 
 pub mod cache;
 mod callbacks;
@@ -129,7 +127,7 @@ fn allocate(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
 fn allocate_slow(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
     let layout = Layout::from_size_align(size, align).ok();
     let memory = layout.map_or(null_mut(), |layout| Uslab.allocate_missed(layout, gfp).cast());
-    record::allocated(memory, size, align);
+    record::record_alloc(memory, size, align);
     if memory.is_null() { no_memory() } else { memory }
 }
 
@@ -195,7 +193,7 @@ unsafe extern "C" fn free_slow(memory: *mut c_void) {
         }
         let errno = nix::libc::__errno_location();
         let before = errno.read();
-        record::freed(memory);
+        record::record_free(memory);
         Uslab.free_slow(memory);
         errno.write(before);
     }

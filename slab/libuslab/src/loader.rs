@@ -15,18 +15,18 @@ use uslab_magazine::sync::AtomicPtr;
 use uslab_magazine::sync::Ordering::Relaxed;
 
 /// The C library's `dlopen`; null until it was looked up.
-static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static REAL_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Looks up the C library's `dlopen`. Dependencies of this library include the C library, so its `dlopen` exists.
-extern "C" fn find() -> *mut c_void {
-    const NAME: &CStr = c"dlopen";
+extern "C" fn find_dlopen() -> *mut c_void {
+    const DLOPEN_NAME: &CStr = c"dlopen";
     // SAFETY: the name ends in a NUL, and the search begins after this library.
-    let real = unsafe { libc::dlsym(libc::RTLD_NEXT, NAME.as_ptr()) };
+    let real = unsafe { libc::dlsym(libc::RTLD_NEXT, DLOPEN_NAME.as_ptr()) };
     if real.is_null() {
         std::process::abort();
     }
     // Relaxed: every thread finds the same address, which is valid from the start.
-    REAL.store(real, Relaxed);
+    REAL_DLOPEN.store(real, Relaxed);
     real
 }
 
@@ -52,9 +52,9 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_voi
         "pop rsi",
         "pop rdi",
         "jmp 3b",
-        real = sym REAL,
+        real = sym REAL_DLOPEN,
         keep = const !libc::RTLD_DEEPBIND,
-        find = sym find,
+        find = sym find_dlopen,
     )
 }
 
@@ -66,8 +66,8 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_voi
 #[cfg(not(target_arch = "x86_64"))]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
-    let known = REAL.load(Relaxed);
-    let real = if known.is_null() { find() } else { known };
+    let found = REAL_DLOPEN.load(Relaxed);
+    let real = if found.is_null() { find_dlopen() } else { found };
     // SAFETY: the C library's function of that name has this type.
     let real: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void =
         unsafe { core::mem::transmute(real) };

@@ -1,4 +1,4 @@
-//! Recording of the program's malloc calls: `USLAB_OPTIONS=record=FILE`, for `uslab replay FILE`.
+//! Recording of the program's malloc calls: `USLAB_OPTIONS=record=FILE_NAME`, for `uslab replay FILE_NAME`.
 //!
 //! ```text
 //! a call ── takes a place in the file, by one addition to a word of its header ── before a free, after an allocation
@@ -19,7 +19,7 @@
 //!   thread, with `reap=MS`.
 //! * Recording takes no lock and uses no heap: any caller of malloc may be recorded, even a signal handler. If the file
 //!   cannot be made, the report uses the library's own memory.
-//! * Each process has a new file: FILE if it does not exist, otherwise FILE.PID, FILE.PID.2 and so on. If a recorded
+//! * Each process has a new file: FILE_NAME if it does not exist, otherwise FILE_NAME.PID, FILE_NAME.PID.2 and so on. If a recorded
 //!   program starts other programs, these therefore have separate files. A process makes its recording file at its
 //!   first call of malloc. The child of a fork makes its file at the first call after the fork. If the child frees
 //!   memory of the parent, the child's file has no allocation for this free. A child of `vfork` shares its parent's
@@ -30,7 +30,7 @@
 //!   recording file are reserved at the start.
 
 /// The source of the reader is included, so that the format has only one definition.
-#[allow(dead_code, reason = "one writes, another one reads")]
+#[allow(dead_code, reason = "a recorder uses some items, and a reader the others")]
 #[path = "../../../sim/trace/src/record_format.rs"]
 mod format;
 
@@ -54,31 +54,31 @@ const MAX_GROWTH: u64 = (1 << 20) / (RECORD * WORD) as u64;
 /// recording.
 struct Recorder {
     /// The words of the file. Before the file exists, the pointer is null. While the file is being made, and if
-    /// making it fails, the pointer is [`NONE`].
+    /// making it fails, the pointer is [`NO_FILE`].
     file: AtomicPtr<AtomicU64>,
     most: AtomicU64,
 }
 
-const NONE: *mut AtomicU64 = dangling_mut();
+const NO_FILE: *mut AtomicU64 = dangling_mut();
 
 /// The recorder of a process that has no file; the children of the process use it, too, and do not try again.
-static RECORDER_WITHOUT_FILE: Recorder = Recorder { file: AtomicPtr::new(NONE), most: AtomicU64::new(0) };
+static RECORDER_WITHOUT_FILE: Recorder = Recorder { file: AtomicPtr::new(NO_FILE), most: AtomicU64::new(0) };
 
 /// The process's recorder; null before the first call.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 
 /// The process that was recorded last: this process, or a process from which it was forked.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
+static LAST_PID: AtomicU32 = AtomicU32::new(0);
 
 /// The name of the file, by which the file is opened when it grows.
-static FILE: Kept<FormatFound> = Kept::new();
+static FILE_NAME: Kept<FormatFound> = Kept::new();
 
 /// A buffer for a file name. The buffer is shorter than the longest possible file name, because it is on the stack
 /// of the first caller.
-type Name = [u8; 1024];
+type FileName = [u8; 1024];
 
 struct FormatFound {
-    name: Name,
+    name: FileName,
     /// Length of the requested name, with which derived names begin.
     length: usize,
     device: libc::dev_t,
@@ -99,14 +99,14 @@ pub(crate) fn begin() {
 }
 
 #[inline]
-pub(crate) fn allocated(memory: *mut c_void, size: usize, align: usize) {
-    write(take(), Kind::Alloc, memory.addr(), size, align);
+pub(crate) fn record_alloc(memory: *mut c_void, size: usize, align: usize) {
+    write(take_slot(), Kind::Alloc, memory.addr(), size, align);
 }
 
 /// Records a free before the memory is freed.
 #[inline]
-pub(crate) fn freed(memory: NonNull<u8>) {
-    write(take(), Kind::Free, memory.addr().get(), 0, 1);
+pub(crate) fn record_free(memory: NonNull<u8>) {
+    write(take_slot(), Kind::Free, memory.addr().get(), 0, 1);
 }
 
 /// Calls [`Uslab::reallocate`], and records this call.
@@ -121,14 +121,14 @@ pub(crate) unsafe fn reallocate(
 ) -> core::result::Result<NonNull<u8>, AllocError> {
     // If the memory moves, other threads may reuse the old memory before this thread continues, so
     // the record's place is taken first.
-    let before = take();
+    let before = take_slot();
     // SAFETY: the memory may be reallocated, by this function's contract.
     let result = unsafe { Uslab.reallocate(old, size) };
     match result {
         Ok(new) if new == old => write(before, Kind::Resize, new.addr().get(), size, MAX_ALIGN),
         Ok(new) => {
             write(before, Kind::Free, old.addr().get(), 0, 1);
-            allocated(new.as_ptr().cast(), size, MAX_ALIGN);
+            record_alloc(new.as_ptr().cast(), size, MAX_ALIGN);
         }
         Err(_) => write(before, Kind::Alloc, 0, size, MAX_ALIGN),
     }
@@ -149,17 +149,17 @@ fn write(place: Option<RecordSlot>, kind: Kind, address: usize, size: usize, ali
 
 /// Takes the next place. Returns `None` if no recording is enabled, or if the file is full.
 #[inline]
-fn take() -> Option<RecordSlot> {
+fn take_slot() -> Option<RecordSlot> {
     Uslab.record()?;
-    take_recorded()
+    take_slot_of_file()
 }
 #[cold]
-fn take_recorded() -> Option<RecordSlot> {
+fn take_slot_of_file() -> Option<RecordSlot> {
     let (recorder, file) = file()?;
     // Relaxed: additions to one word are ordered, and a later addition gets a later place.
-    let place = word(file, CALLS).fetch_add(1, Relaxed);
+    let place = word_at(file, CALLS).fetch_add(1, Relaxed);
     // Acquire: pairs with the Release in `grow`, so that the file is at least this long.
-    if place >= word(file, ROOM).load(Acquire) && !recorder.grow(file, place) {
+    if place >= word_at(file, ROOM).load(Acquire) && !recorder.grow(file, place) {
         return None;
     }
     // SAFETY: the file has room for the record, and is never unmapped. No other thread has this place in the file.
@@ -174,7 +174,7 @@ fn take_recorded() -> Option<RecordSlot> {
     Some(RecordSlot { words, cpu: u16::try_from(cpu).unwrap_or(0), time_ns })
 }
 
-fn word(file: *mut AtomicU64, at: usize) -> &'static AtomicU64 {
+fn word_at(file: *mut AtomicU64, at: usize) -> &'static AtomicU64 {
     // SAFETY: a file has a header, and is never unmapped.
     unsafe { &*file.add(at) }
 }
@@ -188,11 +188,11 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
     if file.is_null() {
         // Calls that happen while the file is being made are not recorded. During the first call the process has no
         // other thread, so a concurrent call can come only from a signal handler.
-        if recorder.file.compare_exchange(file, NONE, Acquire, Relaxed).is_err() {
+        if recorder.file.compare_exchange(file, NO_FILE, Acquire, Relaxed).is_err() {
             return None;
         }
         let errno = Errno::last_raw();
-        match recorder.make(requested_path, limit) {
+        match recorder.create_file(requested_path, limit) {
             Ok(made) => {
                 recorder.file.store(made, Release);
                 file = made;
@@ -203,20 +203,20 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
                 let _ = writeln!(std::io::stderr(), "uslab: record `{name}`: {error}; nothing is recorded");
                 // Relaxed: readers find a static value, which is initialised from the start.
                 RECORDER.store((&raw const RECORDER_WITHOUT_FILE).cast_mut(), Relaxed);
-                file = NONE;
+                file = NO_FILE;
             }
         }
         Errno::set_raw(errno);
     }
-    (file != NONE).then_some((recorder, file))
+    (file != NO_FILE).then_some((recorder, file))
 }
 
 fn recorder() -> Option<&'static Recorder> {
     // Acquire: pairs with the Release that publishes the recorder's page.
-    let known = RECORDER.load(Acquire);
+    let current = RECORDER.load(Acquire);
     // SAFETY: the pointer is null, or its target is never unmapped. All zeros is a valid recorder.
-    if let Some(known) = unsafe { known.as_ref() } {
-        return Some(known);
+    if let Some(current) = unsafe { current.as_ref() } {
+        return Some(current);
     }
     let page = map(size_of::<Recorder>(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).ok()?;
     let page = page.cast::<Recorder>();
@@ -233,28 +233,28 @@ fn recorder() -> Option<&'static Recorder> {
 }
 
 impl Recorder {
-    fn make(&self, requested_path: &[u8], limit: usize) -> Result<*mut AtomicU64> {
+    fn create_file(&self, requested_path: &[u8], limit: usize) -> Result<*mut AtomicU64> {
         let process = std::process::id();
         // Relaxed: a child finds its parent's value.
-        let parent = Some(PROCESS.swap(process, Relaxed)).filter(|parent| ![0, process].contains(parent));
+        let parent = Some(LAST_PID.swap(process, Relaxed)).filter(|parent| ![0, process].contains(parent));
         let too_long = |_| Error::from_raw_os_error(libc::ENAMETOOLONG);
-        // SAFETY: only this thread makes a file and writes `FILE`. The file of a child is in the same directory
+        // SAFETY: only this thread makes a file and writes `FILE_NAME`. The file of a child is in the same directory
         // as its parent's file.
-        let (mut name, length) = match unsafe { FILE.get() } {
+        let (mut name, length) = match unsafe { FILE_NAME.get() } {
             Some(found) => (found.name, found.length),
-            None => absolute(requested_path).map_err(too_long)?,
+            None => absolute_path(requested_path).map_err(too_long)?,
         };
-        let mut taken = 0;
+        let mut number = 0;
         let descriptor = loop {
-            number(&mut name, length, process, taken).map_err(too_long)?;
+            append_number(&mut name, length, process, number).map_err(too_long)?;
             match open(&name, libc::O_CREAT | libc::O_EXCL) {
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => taken += 1,
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => number += 1,
                 opened => break opened?,
             }
         };
-        let most = limit.saturating_sub(HEADER * WORD) / (RECORD * WORD);
+        let max_records = limit.saturating_sub(HEADER * WORD) / (RECORD * WORD);
         let status = descriptor.status()?;
-        let file = self.map(&descriptor, (HEADER + most * RECORD) * WORD).inspect_err(|_| {
+        let file = self.map(&descriptor, (HEADER + max_records * RECORD) * WORD).inspect_err(|_| {
             // SAFETY: the name ends in a NUL.
             unsafe { libc::unlink(name.as_ptr().cast()) };
         })?;
@@ -264,23 +264,23 @@ impl Recorder {
         let header = Header { process, parent, program, calls: 0, room: 0 };
         for (at, value) in header.words().into_iter().enumerate() {
             // Relaxed: the word is published with the file.
-            word(file, at).store(value.to_le(), Relaxed);
+            word_at(file, at).store(value.to_le(), Relaxed);
         }
         // Relaxed: the number is published with the file.
-        self.most.store(most as u64, Relaxed);
+        self.most.store(max_records as u64, Relaxed);
         // SAFETY: only this thread makes a file, and no thread grows it yet.
-        unsafe { FILE.put(FormatFound { name, length, device: status.st_dev, inode: status.st_ino }) };
+        unsafe { FILE_NAME.put(FormatFound { name, length, device: status.st_dev, inode: status.st_ino }) };
         Ok(file)
     }
 
     /// Maps a new file, which only this process uses.
     fn map(&self, descriptor: &Descriptor, bytes: usize) -> Result<*mut AtomicU64> {
-        let own = core::ptr::from_ref(self).cast_mut();
+        let recorder = core::ptr::from_ref(self).cast_mut();
         descriptor.extend(0, HEADER * WORD)?;
         let file = map(bytes, libc::MAP_SHARED, descriptor.0)?;
         // SAFETY: only the recorder and the file use these pages.
         let advised = unsafe {
-            libc::madvise(own.cast(), size_of::<Self>(), libc::MADV_WIPEONFORK) == 0
+            libc::madvise(recorder.cast(), size_of::<Self>(), libc::MADV_WIPEONFORK) == 0
                 && libc::madvise(file, bytes, libc::MADV_DONTFORK) == 0
         };
         if advised { Ok(file.cast()) } else { Err(Error::last_os_error()) }
@@ -291,31 +291,31 @@ impl Recorder {
     #[cold]
     fn grow(&self, file: *mut AtomicU64, place: u64) -> bool {
         // Relaxed: the header has the number of lost records.
-        let most = self.most.load(Relaxed);
-        if place >= most {
+        let max_records = self.most.load(Relaxed);
+        if place >= max_records {
             return false;
         }
         let errno = Errno::last_raw();
         // Acquire: if another thread was first, pairs with the Release below.
-        let has = word(file, ROOM).load(Acquire);
-        if place < has {
+        let room_before = word_at(file, ROOM).load(Acquire);
+        if place < room_before {
             return true;
         }
-        let room = most.min(place + place.clamp(MIN_GROWTH, MAX_GROWTH));
-        let [from, to] = [has, room].map(|records| (HEADER + records as usize * RECORD) * WORD);
-        // SAFETY: `FILE` was written before the file was published, and is not written again in this process.
-        let grown = unsafe { FILE.get() }.is_some_and(|found| {
-            let again = open(&found.name, 0);
-            again
+        let room = max_records.min(place + place.clamp(MIN_GROWTH, MAX_GROWTH));
+        let [from, to] = [room_before, room].map(|records| (HEADER + records as usize * RECORD) * WORD);
+        // SAFETY: `FILE_NAME` was written before the file was published, and is not written again in this process.
+        let grown = unsafe { FILE_NAME.get() }.is_some_and(|found| {
+            let reopened = open(&found.name, 0);
+            reopened
                 .is_ok_and(|descriptor| descriptor.is_same_file(found) && descriptor.extend(from, to).is_ok())
         });
         if grown {
-            // Release: pairs with the Acquire in `take_recorded`.
-            word(file, ROOM).fetch_max(room, Release);
+            // Release: pairs with the Acquire in `take_slot_of_file`.
+            word_at(file, ROOM).fetch_max(room, Release);
         } else {
             // Relaxed: the number is a hint. If the file could not grow, later calls do not try
             // again.
-            self.most.fetch_min(has, Relaxed);
+            self.most.fetch_min(room, Relaxed);
         }
         Errno::set_raw(errno);
         grown
@@ -327,17 +327,17 @@ impl Recorder {
 ///
 /// # Errors
 /// Returns an error if the name is too long.
-fn absolute(file: &[u8]) -> Result<(Name, usize)> {
+fn absolute_path(file: &[u8]) -> Result<(FileName, usize)> {
     let mut name = [0; _];
-    let mut rest = &mut name[..];
+    let mut tail = &mut name[..];
     // SAFETY: the buffer has this many bytes.
-    if !file.starts_with(b"/") && !unsafe { libc::getcwd(rest.as_mut_ptr().cast(), rest.len()) }.is_null() {
-        let length = rest.iter().position(|byte| *byte == 0).unwrap_or(0);
-        rest = &mut rest[length..];
-        rest.write_all(b"/")?;
+    if !file.starts_with(b"/") && !unsafe { libc::getcwd(tail.as_mut_ptr().cast(), tail.len()) }.is_null() {
+        let length = tail.iter().position(|byte| *byte == 0).unwrap_or(0);
+        tail = &mut tail[length..];
+        tail.write_all(b"/")?;
     }
-    rest.write_all(file)?;
-    let length = size_of::<Name>() - rest.len();
+    tail.write_all(file)?;
+    let length = size_of::<FileName>() - tail.len();
     Ok((name, length))
 }
 
@@ -346,15 +346,15 @@ fn absolute(file: &[u8]) -> Result<(Name, usize)> {
 ///
 /// # Errors
 /// Returns an error if the name is too long.
-fn number(name: &mut Name, length: usize, process: u32, number: u32) -> Result<()> {
-    let mut rest = &mut name[length..];
+fn append_number(name: &mut FileName, length: usize, process: u32, number: u32) -> Result<()> {
+    let mut remaining = &mut name[length..];
     match number {
         0 => {}
-        1 => write!(rest, ".{process}")?,
-        _ => write!(rest, ".{process}.{number}")?,
+        1 => write!(remaining, ".{process}")?,
+        _ => write!(remaining, ".{process}.{number}")?,
     }
     // A NUL follows the name.
-    rest.write_all(&[0])
+    remaining.write_all(&[0])
 }
 
 struct Descriptor(c_int);
@@ -366,7 +366,7 @@ impl Drop for Descriptor {
     }
 }
 
-fn open(name: &Name, flags: c_int) -> Result<Descriptor> {
+fn open(name: &FileName, flags: c_int) -> Result<Descriptor> {
     // SAFETY: the name ends in a NUL.
     let descriptor =
         unsafe { libc::open(name.as_ptr().cast(), libc::O_RDWR | libc::O_CLOEXEC | flags, 0o666) };

@@ -85,13 +85,13 @@ pub unsafe extern "C" fn malloc_info(options: c_int, to: *mut libc::FILE) -> c_i
     if options != 0 {
         return Errno::EINVAL as c_int;
     }
-    let text = xml(&Uslab.usage(), Uslab.info().as_ref());
+    let text = usage_xml(&Uslab.usage(), Uslab.info().as_ref());
     // SAFETY: by this function's contract, `to` is an open stream, and the text has this many bytes.
     let written = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), to) };
     if written == text.len() { 0 } else { -1 }
 }
 
-fn xml(usage: &HeapUsage, info: Option<&Info>) -> String {
+fn usage_xml(usage: &HeapUsage, info: Option<&Info>) -> String {
     let (mut sizes, mut free) = (String::new(), 0);
     for cache in info.iter().flat_map(|info| &info.caches) {
         let (count, size) = (cache.objects - cache.used.min(cache.objects), cache.slab_size);
@@ -129,10 +129,10 @@ const M_MMAP_THRESHOLD: c_int = -3;
 /// parameters that glibc refuses. `mallopt` changes nothing, because there are no bins, arenas or thresholds.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
-    let taken = match parameter {
+    let is_accepted = match parameter {
         M_MXFAST => (0..=80 * size_of::<usize>() as c_int / 4).contains(&value),
         M_MMAP_THRESHOLD => (0..=32 << 20).contains(&value),
         _ => true,
     };
-    c_int::from(taken)
+    c_int::from(is_accepted)
 }

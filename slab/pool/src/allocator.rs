@@ -87,7 +87,7 @@ pooled!([] ChunkedPool, [] ReservedPool);
 
 /// Returns `layout` with padding before it, such that byte `offset` is aligned, and the number of bytes of padding.
 /// Allocators that align the start of a block call this function.
-fn padded(layout: Layout, offset: usize) -> Option<(Layout, usize)> {
+fn padded_layout(layout: Layout, offset: usize) -> Option<(Layout, usize)> {
     let pad = offset.wrapping_neg() & (layout.align() - 1);
     let size = layout.size().max(1).checked_add(pad)?;
     Some((Layout::from_size_align(size, layout.align()).ok()?, pad))
@@ -99,7 +99,7 @@ fn padded(layout: Layout, offset: usize) -> Option<(Layout, usize)> {
 unsafe impl Allocator for System {
     fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         let memory = Refused::Memory { bytes: layout.size() };
-        let (layout, pad) = padded(layout, offset).ok_or(memory)?;
+        let (layout, pad) = padded_layout(layout, offset).ok_or(memory)?;
         // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { self.alloc(layout) }).ok_or(memory)?;
         // SAFETY: the block begins with the padding.
@@ -107,7 +107,7 @@ unsafe impl Allocator for System {
     }
     unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, offset: usize) -> Result<(), BadFree> {
         let foreign = BadFree::Foreign { address: memory.addr().get() };
-        let (layout, pad) = padded(layout, offset).ok_or(foreign)?;
+        let (layout, pad) = padded_layout(layout, offset).ok_or(foreign)?;
         // SAFETY: the block was allocated with this layout, and begins with the padding.
         unsafe { self.dealloc(memory.sub(pad).as_ptr(), layout) };
         Ok(())
@@ -122,19 +122,19 @@ macro_rules! padded {
             #[inline]
             fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
                 let (bytes, align) = (layout.size(), layout.align());
-                let (layout, pad) = padded(layout, offset).ok_or(Refused::NoRoom { bytes, align })?;
+                let (layout, pad) = padded_layout(layout, offset).ok_or(Refused::NoRoom { bytes, align })?;
                 // SAFETY: the block begins with the padding.
                 Ok(unsafe { self.alloc(layout)?.add(pad) })
             }
             #[inline]
             unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, offset: usize) -> Result<(), BadFree> {
                 let foreign = BadFree::Foreign { address: memory.addr().get() };
-                let (layout, pad) = padded(layout, offset).ok_or(foreign)?;
+                let (layout, pad) = padded_layout(layout, offset).ok_or(foreign)?;
                 // SAFETY: the block was allocated with this layout, and begins with the padding.
                 unsafe { $free(self, memory.sub(pad), layout) }
             }
             unsafe fn resize(&mut self, memory: NonNull<u8>, old: Layout, new: Layout, offset: usize) -> bool {
-                let (Some((old, pad)), Some((new, _))) = (padded(old, offset), padded(new, offset)) else { return false };
+                let (Some((old, pad)), Some((new, _))) = (padded_layout(old, offset), padded_layout(new, offset)) else { return false };
                 // SAFETY: the block was allocated with this layout, and begins with the padding.
                 unsafe { $resize(self, memory.sub(pad), old, new.size()) == Ok(true) }
             }

@@ -50,7 +50,7 @@ trait Subject: Allocator {
     /// Returns `true` if the allocator has room for `layout`. Returns `None` if the free lists do not show whether
     /// the allocator has room.
     fn room(&self, layout: Layout) -> Option<bool>;
-    fn look(&self) -> Vec<usize>;
+    fn free_block_sizes(&self) -> Vec<usize>;
 }
 
 macro_rules! subjects {
@@ -59,7 +59,7 @@ macro_rules! subjects {
             fn room(&self, layout: Layout) -> Option<bool> {
                 Some(self.blocks.room(layout))
             }
-            fn look(&self) -> Vec<usize> {
+            fn free_block_sizes(&self) -> Vec<usize> {
                 assert_eq!(self.blocks.check(), Ok(()));
                 self.free_blocks().collect()
             }
@@ -130,7 +130,7 @@ fn assert_full_of(block: NonNull<u8>, bytes: usize, stamp: u8) {
 
 fn run(subject: impl Subject, steps: Vec<Step>) {
     let mut shadow = Shadow { subject, blocks: BTreeMap::new() };
-    let empty = shadow.subject.look();
+    let empty = shadow.subject.free_block_sizes();
     assert_eq!(empty.len(), 1);
     for (stamp, step) in steps.into_iter().enumerate() {
         match step {
@@ -138,12 +138,12 @@ fn run(subject: impl Subject, steps: Vec<Step>) {
             Step::Free(pick) => shadow.free(pick),
             Step::Resize(pick, size) => shadow.resize(pick, size, stamp as u8),
         }
-        shadow.subject.look();
+        shadow.subject.free_block_sizes();
     }
     while !shadow.blocks.is_empty() {
         shadow.free(0);
     }
-    assert_eq!(shadow.subject.look(), empty, "all memory must be one block again");
+    assert_eq!(shadow.subject.free_block_sizes(), empty, "all memory must be one block again");
 }
 
 proptest! {
@@ -271,8 +271,8 @@ fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-fn wrong_frees(heap: &mut impl Subject) {
-    let free_bytes = heap.look();
+fn check_wrong_frees(heap: &mut impl Subject) {
+    let free_bytes = heap.free_block_sizes();
     let mut other = StackArea::<64>::new();
     let foreign = other.lend().memory().cast::<u8>();
     let [a, b, c] = [24, 24, 24].map(|size| heap.allocate(layout(size, 8), 0).unwrap());
@@ -296,17 +296,17 @@ fn wrong_frees(heap: &mut impl Subject) {
         assert_eq!(heap.release(c, layout(24, 8), 0), Ok(()));
         assert_eq!(heap.release(c, layout(24, 8), 0), not_allocated(c));
     }
-    assert_eq!(heap.look(), free_bytes, "the pool must be unchanged");
+    assert_eq!(heap.free_block_sizes(), free_bytes, "the pool must be unchanged");
 }
 
 #[test]
 fn heap_reports_foreign_addresses_and_double_frees() {
-    wrong_frees(&mut Tlsf::new(unaligned_area()).unwrap());
-    wrong_frees(&mut BestFit::new(unaligned_area()).unwrap());
+    check_wrong_frees(&mut Tlsf::new(unaligned_area()).unwrap());
+    check_wrong_frees(&mut BestFit::new(unaligned_area()).unwrap());
 }
 
 /// Checks that a block can grow into the block after it if that block is free.
-fn grows_in_place(heap: &mut impl Subject) {
+fn check_growth_in_place(heap: &mut impl Subject) {
     let [a, b] = [100, 100].map(|size| heap.allocate(layout(size, 16), 0).unwrap());
     // SAFETY: the blocks belong to the test and have these layouts.
     unsafe {
@@ -318,22 +318,22 @@ fn grows_in_place(heap: &mut impl Subject) {
         assert!(heap.resize(b, layout(1000, 16), layout(10, 16), 0));
         assert!(!heap.resize(b, layout(10, 16), layout(100_000, 16), 0));
         heap.release(b, layout(10, 16), 0).unwrap();
-        let free_blocks = heap.look()[0];
+        let free_blocks = heap.free_block_sizes()[0];
         assert!(
             heap.resize(a, layout(100, 16), layout(100 + free_blocks, 16), 0),
             "all memory must be allocated"
         );
         heap.release(a, layout(100 + free_blocks, 16), 0).unwrap();
     }
-    assert_eq!(heap.look().len(), 1);
+    assert_eq!(heap.free_block_sizes().len(), 1);
 }
 
 #[test]
 fn block_grows_in_place_into_a_free_neighbour() {
-    grows_in_place(&mut Tlsf::new(unaligned_area()).unwrap());
-    grows_in_place(&mut BestFit::new(unaligned_area()).unwrap());
+    check_growth_in_place(&mut Tlsf::new(unaligned_area()).unwrap());
+    check_growth_in_place(&mut BestFit::new(unaligned_area()).unwrap());
     for fit in [Fit::First, Fit::Next] {
-        grows_in_place(&mut BestFit::with_policy(unaligned_area(), fit, Order::Lifo).unwrap());
+        check_growth_in_place(&mut BestFit::with_policy(unaligned_area(), fit, Order::Lifo).unwrap());
     }
 }
 
@@ -363,7 +363,7 @@ fn allocators_work_inside_blocks_of_other_allocators() {
         best.free(inner).unwrap();
         tlsf.free(block).unwrap();
     }
-    assert_eq!((best.look().len(), tlsf.look().len()), (1, 1));
+    assert_eq!((best.free_block_sizes().len(), tlsf.free_block_sizes().len()), (1, 1));
 }
 
 /// Blocks without padding take no bytes for padding records. If padded blocks are freed in reverse
@@ -434,11 +434,11 @@ fn marker_of_another_stack_is_refused() {
     assert_eq!((stack.free_to(other_marker), stack.used()), (Err(BadMarker::Foreign { address }), 23));
     assert_eq!(
         (BadMarker::Foreign { address: 64 }).to_string(),
-        "the marker is of the stack at 0x40, not of this one"
+        "the marker belongs to the stack at 0x40, not to this one"
     );
     assert_eq!(
         (BadMarker::Freed { at: 8 }).to_string(),
-        "the marker at byte 8 was freed before, with an earlier one"
+        "the marker at byte 8 was freed with an earlier one"
     );
 }
 

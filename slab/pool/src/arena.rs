@@ -185,7 +185,7 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
     /// # Errors
     /// Returns the allocator's error for the size with guards.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
-        let memory = self.allocator.allocate(Self::inflated(layout)?, B::FRONT)?;
+        let memory = self.allocator.allocate(Self::inflated_layout(layout)?, B::FRONT)?;
         // SAFETY: the allocation includes the guards' bytes.
         unsafe {
             let object = memory.add(B::FRONT);
@@ -205,7 +205,7 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
         // SAFETY: this arena allocated the object, by this function's contract.
         unsafe { self.check(object, layout) }?;
         let foreign = BadFree::Foreign { address: object.addr().get() };
-        let inflated = Self::inflated(layout).map_err(|_| foreign)?;
+        let inflated = Self::inflated_layout(layout).map_err(|_| foreign)?;
         // SAFETY: the memory was allocated with this layout and offset.
         unsafe { self.allocator.release(object.sub(B::FRONT), inflated, B::FRONT) }
     }
@@ -220,7 +220,7 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
         // SAFETY: `alloc` wrote the guards, by this function's contract.
         unsafe { B::check(object, layout.size()) }.map_err(BadFree::Overrun)
     }
-    fn inflated(layout: Layout) -> Result<Layout, Refused> {
+    fn inflated_layout(layout: Layout) -> Result<Layout, Refused> {
         let bytes = Self::memory_requirement(layout.size());
         Layout::from_size_align(bytes, Self::alignment_requirement(layout.align()))
             .map_err(|_| Refused::Size { requested: bytes, max: isize::MAX as usize })

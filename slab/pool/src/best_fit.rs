@@ -30,7 +30,7 @@ use crate::area::Area;
 use crate::blocks::{NONE, UNIT, blocks_by_pointer, ends, gap, need};
 use crate::error::{BadFree, PoolError, Refused};
 use crate::usage::Usage;
-use crate::words::{Event, Raw, Span, Words};
+use crate::words::{Event, RawWords, Span, Words};
 use alloc::string::String;
 use alloc::{format, vec};
 use core::alloc::Layout;
@@ -81,7 +81,7 @@ const USED: u32 = 1;
 /// ```
 #[derive(Debug)]
 pub struct BestFit<A> {
-    pub(crate) blocks: Blocks<Raw<A>>,
+    pub(crate) blocks: Blocks<RawWords<A>>,
     usage: Usage,
 }
 
@@ -100,7 +100,7 @@ impl<A: Area> BestFit<A> {
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
     pub fn with_policy(area: A, fit: Fit, order: Order) -> Result<Self, PoolError> {
-        Ok(Self { blocks: Blocks::new(Raw(area), fit, order)?, usage: Usage::default() })
+        Ok(Self { blocks: Blocks::new(RawWords(area), fit, order)?, usage: Usage::default() })
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) const fn bytes(bits: usize) -> usize {
     bits.div_ceil(8)
 }
 
-pub(super) fn map(bits: usize) -> Result<Vec<u8>, PoolError> {
+pub(super) fn new_bitmap(bits: usize) -> Result<Vec<u8>, PoolError> {
     let (mut map, bytes) = (Vec::new(), bytes(bits));
     map.try_reserve_exact(bytes).map_err(|_| PoolError::Memory { bytes })?;
     map.resize(bytes, 0);

@@ -291,9 +291,9 @@ mod tests {
         unsafe {
             assert_eq!(pools.free(object, layout(40, 8)), Err(BadFree::Foreign { address }));
             assert_eq!(pools.free(object, layout(4000, 8)), Err(BadFree::Foreign { address }));
-            let interior = object.add(1);
+            let interior_address = object.add(1);
             assert_eq!(
-                pools.free(interior, layout(30, 8)),
+                pools.free(interior_address, layout(30, 8)),
                 Err(BadFree::Interior { address: address + 1, slot: 0 })
             );
             assert_eq!(pools.free(object, layout(30, 8)), Ok(()));

@@ -252,7 +252,7 @@ impl fmt::Display for BadFree {
         match self {
             Self::Foreign { address } => write!(f, "free of {address:#x}, which is outside the pool"),
             Self::Interior { address, slot } => {
-                write!(f, "free of {address:#x}, which is inside slot {slot}, not its beginning")
+                write!(f, "free of {address:#x}, which is inside slot {slot}, not at its start")
             }
             Self::Double { slot } => write!(f, "free of slot {slot}, which is free"),
             Self::NotAllocated { address } => {
@@ -302,7 +302,7 @@ mod tests {
         );
         assert_eq!(
             BadFree::Interior { address: 0x41, slot: 2 }.to_string(),
-            "free of 0x41, which is inside slot 2, not its beginning"
+            "free of 0x41, which is inside slot 2, not at its start"
         );
         assert_eq!(
             BadFree::NotAllocated { address: 0x40 }.to_string(),

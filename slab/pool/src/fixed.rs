@@ -162,10 +162,10 @@ impl<A: Area> FixedPool<A> {
         }
         Ok(slot)
     }
-    fn mark(&mut self, slot: NonNull<u8>, allocated_indexes: bool) -> bool {
+    fn mark(&mut self, slot: NonNull<u8>, allocated: bool) -> bool {
         let index = self.index_of_own(slot);
         // SAFETY: the bitmap is initialised, and only the pool has access to it.
-        bits::set_bit(unsafe { self.bitmap().as_mut() }, index, allocated_indexes)
+        bits::set_bit(unsafe { self.bitmap().as_mut() }, index, allocated)
     }
     pub(super) fn index_of_own(&self, slot: NonNull<u8>) -> usize {
         (slot.addr().get() - self.first.addr().get()) / self.slots.stride()
@@ -198,7 +198,7 @@ impl<A: Area> FixedPool<A> {
     /// # Panics
     /// Panics if `index` is not below [`capacity`](Self::capacity).
     pub fn slot(&self, index: usize) -> NonNull<u8> {
-        assert!(index < self.count, "slot {index} of a pool of {}", self.count);
+        assert!(index < self.count, "slot {index} is outside the pool of {} slots", self.count);
         // SAFETY: the area contains `count` slots.
         unsafe { self.first.add(index * self.slots.stride()) }
     }
@@ -351,13 +351,13 @@ mod tests {
         let (mut pool, mut other_pool) = (checked(4096, 48, 8), checked(4096, 48, 8));
         let (object, foreign) =
             (pool.alloc(layout(48, 8)).unwrap(), other_pool.alloc(layout(48, 8)).unwrap());
-        let interior = object.map_addr(|address| address.checked_add(8).unwrap());
+        let interior_address = object.map_addr(|address| address.checked_add(8).unwrap());
         // SAFETY: the pools are checked, and the slots are not used.
         unsafe {
             let address = foreign.addr().get();
             assert_eq!(pool.free(foreign), Err(BadFree::Foreign { address }));
-            let address = interior.addr().get();
-            assert_eq!(pool.free(interior), Err(BadFree::Interior { address, slot: 0 }));
+            let address = interior_address.addr().get();
+            assert_eq!(pool.free(interior_address), Err(BadFree::Interior { address, slot: 0 }));
             assert_eq!(
                 pool.free(pool.slot(1)),
                 Err(BadFree::Double { slot: 1 }),

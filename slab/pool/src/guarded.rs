@@ -33,7 +33,7 @@ use core::ptr::NonNull;
 pub const POISON: u8 = 0xCD;
 /// Values of the marks, before they are combined with the block's number.
 const ALLOCATED_MARK: u32 = 0xA110_CA7E;
-const FREE: u32 = 0xF4EE_B10C;
+const FREE_MARK: u32 = 0xF4EE_B10C;
 /// Size in bytes of a mark, and of the word before the first mark.
 const MARK: usize = size_of::<u32>();
 /// Number of bytes before an object whose alignment does not require more.
@@ -109,7 +109,7 @@ impl<A: Area> GuardedPool<A> {
         let size = object.size().checked_add(object_offset + MARK).ok_or(large)?;
         let pool =
             IndexPool::new(area, size.checked_next_multiple_of(object.align().max(MARK)).ok_or(large)?)?;
-        let allocated = bits::map(pool.blocks() as usize)?;
+        let allocated = bits::new_bitmap(pool.blocks() as usize)?;
         Ok(Self { pool, object, object_offset, allocated, sites: Vec::new(), sorted_sites: Vec::new() })
     }
 
@@ -126,9 +126,9 @@ impl<A: Area> GuardedPool<A> {
     pub fn alloc(&mut self) -> Result<NonNull<u8>, Refused> {
         let state = self.pool.state();
         if state.free > 0 && state.next < state.initialised {
-            self.look(state.next).map_err(Refused::Corrupt)?;
+            self.check_marks(state.next).map_err(Refused::Corrupt)?;
         }
-        let site = self.site(Location::caller())?;
+        let site = self.site_number(Location::caller())?;
         let block = self.pool.alloc().ok_or(Refused::Full)?;
         bits::set_bit(&mut self.allocated, state.next as usize, true);
         // SAFETY: the block was just allocated.
@@ -151,7 +151,7 @@ impl<A: Area> GuardedPool<A> {
         if !bits::get(&self.allocated, index as usize) {
             return Err(BadFree::Double { slot: index as usize });
         }
-        self.look(index).map_err(BadFree::Overrun)?;
+        self.check_marks(index).map_err(BadFree::Overrun)?;
         let block = self.block(index);
         // SAFETY: the object belongs to a block in use.
         unsafe { block.add(self.object_offset).write_bytes(POISON, self.object.size()) };
@@ -176,12 +176,12 @@ impl<A: Area> GuardedPool<A> {
         if !bits::get(&self.allocated, index as usize) {
             return Err(BadFree::Double { slot: index as usize });
         }
-        self.look(index).map_err(BadFree::Overrun)
+        self.check_marks(index).map_err(BadFree::Overrun)
     }
     /// Checks all blocks, and returns the first error of each block. Cost: the call inspects each block that was
     /// ever used, and each byte of free blocks.
     pub fn check_all(&self) -> impl Iterator<Item = Overrun> {
-        (0..self.pool.state().initialised).filter_map(|index| self.look(index).err())
+        (0..self.pool.state().initialised).filter_map(|index| self.check_marks(index).err())
     }
     /// Returns the objects in use, with the source locations of their allocations.
     pub fn leaks(&self) -> impl Iterator<Item = Leak> {
@@ -202,7 +202,7 @@ impl<A: Area> GuardedPool<A> {
     ///
     /// # Errors
     /// If objects are in use (see [`leaks`](Self::leaks)), returns the pool as the error.
-    #[allow(clippy::result_large_err, reason = "the pool is moved either way")]
+    #[allow(clippy::result_large_err, reason = "both variants move the pool")]
     pub fn destroy(self) -> Result<A, Self> {
         let Self { pool, object, object_offset, allocated, sites, sorted_sites } = self;
         pool.destroy().map_err(|pool| Self { pool, object, object_offset, allocated, sites, sorted_sites })
@@ -216,7 +216,7 @@ impl<A: Area> GuardedPool<A> {
         &self.pool
     }
 
-    fn site(&mut self, site: &'static Location<'static>) -> Result<u32, Refused> {
+    fn site_number(&mut self, site: &'static Location<'static>) -> Result<u32, Refused> {
         let place = match self.sorted_sites.binary_search_by_key(&site, |number| self.sites[*number as usize])
         {
             Ok(place) => return Ok(self.sorted_sites[place]),
@@ -242,7 +242,7 @@ impl<A: Area> GuardedPool<A> {
         self.pool.address(index)
     }
     fn mark(&self, index: u32, head: u32) -> u32 {
-        let state = if bits::get(&self.allocated, index as usize) { ALLOCATED_MARK } else { FREE };
+        let state = if bits::get(&self.allocated, index as usize) { ALLOCATED_MARK } else { FREE_MARK };
         state ^ index ^ head.rotate_left(16)
     }
     /// # Safety
@@ -257,7 +257,7 @@ impl<A: Area> GuardedPool<A> {
         }
     }
     /// Checks that the block `index`, which was already initialised, is unchanged.
-    fn look(&self, index: u32) -> Result<(), Overrun> {
+    fn check_marks(&self, index: u32) -> Result<(), Overrun> {
         let (block, size) = (self.block(index), self.object.size());
         let address = block.addr().get() + self.object_offset;
         // SAFETY: the address is within the block, and `write_marks` wrote it when the block was first used.

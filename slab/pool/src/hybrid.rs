@@ -70,11 +70,11 @@ impl Hybrid {
     pub fn alloc(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let mut routes = self.routes.get();
         let mut pools = self.pools.borrow_mut();
-        let fitting = pools
+        let fitting_pools = pools
             .class(layout)
             .ok()
             .filter(|&class| pools.pools()[class].slots().stride() - layout.size() <= self.tolerance);
-        let memory = fitting.and_then(|class| pools.alloc_in(class, layout).ok());
+        let memory = fitting_pools.and_then(|class| pools.alloc_in(class, layout).ok());
         let memory = match memory {
             Some(memory) => {
                 routes.pool += 1;
@@ -82,7 +82,7 @@ impl Hybrid {
             }
             None => {
                 let memory = System.allocate(layout, 0)?;
-                *if fitting.is_some() { &mut routes.full } else { &mut routes.unfit } += 1;
+                *if fitting_pools.is_some() { &mut routes.full } else { &mut routes.unfit } += 1;
                 memory
             }
         };

@@ -132,7 +132,7 @@ impl<A: Area> IndexPool<A> {
     /// # Errors
     /// Returns the errors of [`new`](Self::new), and [`PoolError::Busy`] while blocks are in use.
     pub fn reconfigure(&mut self, size: usize, blocks: usize) -> Result<(), PoolError> {
-        self.idle()?;
+        self.check_idle()?;
         self.blocks = count_blocks(&self.area, size, blocks)?;
         self.size = size;
         self.reset();
@@ -145,7 +145,7 @@ impl<A: Area> IndexPool<A> {
     pub fn destroy(self) -> Result<A, Self> {
         if self.live() > 0 { Err(self) } else { Ok(self.area) }
     }
-    fn idle(&self) -> Result<(), PoolError> {
+    fn check_idle(&self) -> Result<(), PoolError> {
         match self.live() {
             0 => Ok(()),
             live => Err(PoolError::Busy { live: live as usize }),
@@ -237,7 +237,7 @@ impl<A: Area> IndexPool<A> {
     /// # Errors
     /// If the heap has no memory, changes nothing and returns [`PoolError::Memory`].
     pub fn shrink_to_used(&mut self) -> Result<usize, PoolError> {
-        let mut free = bits::map(self.initialised as usize)?;
+        let mut free = bits::new_bitmap(self.initialised as usize)?;
         let mut block = self.next;
         while block != self.initialised {
             bits::set_bit(&mut free, block as usize, true);
@@ -261,10 +261,10 @@ impl<A: Area> IndexPool<A> {
         }
         self.chain(last, remaining);
         self.initialised = remaining;
-        let removed = self.blocks - remaining.max(1);
-        self.blocks -= removed;
-        self.free -= removed;
-        Ok(removed as usize)
+        let removed_blocks = self.blocks - remaining.max(1);
+        self.blocks -= removed_blocks;
+        self.free -= removed_blocks;
+        Ok(removed_blocks as usize)
     }
     fn chain(&mut self, last: Option<u32>, next: u32) {
         match last {

@@ -23,7 +23,7 @@
 
 use crate::area::Area;
 use crate::error::{PoolError, Refused};
-use crate::words::{Raw, Span};
+use crate::words::{RawWords, Span};
 use alloc::vec::Vec;
 use core::alloc::Layout;
 use core::cell::RefCell;
@@ -147,7 +147,7 @@ impl<C: Span> Chain<C> {
 /// let mut lengths = frame.alloc_slice_fill_with(4, |i| i * i)?;
 /// lengths[0] = name.len();
 /// assert_eq!((&*name, &*lengths), (&b"frame"[..], &[5, 1, 4, 9][..]));
-/// assert!(frame.alloc([0_u8; 256]).is_err(), "out of memory is a value: the object comes back");
+/// assert!(frame.alloc([0_u8; 256]).is_err(), "a full arena returns an error with the object");
 ///
 /// // Chunk by chunk: 4,096 bytes each, or more for a larger object.
 /// let level = Arena::growing(4096, |bytes| HeapArea::new(bytes, 16))?;
@@ -173,7 +173,7 @@ pub struct Arena<A, G = fn(usize) -> Result<A, PoolError>>(RefCell<Inner<A, G>>)
 
 #[derive(Debug)]
 struct Inner<A, G> {
-    chain: Chain<Raw<A>>,
+    chain: Chain<RawWords<A>>,
     /// Minimum size of a new chunk in bytes.
     chunk: usize,
     grow: Option<G>,
@@ -184,7 +184,7 @@ impl<A: Area> Arena<A> {
     /// Makes an arena in `area`, which does not grow. Any area may be used. An arena in an empty area is always
     /// full.
     pub const fn new(area: A) -> Self {
-        Self(RefCell::new(Inner { chain: Chain::new(Raw(area)), chunk: 0, grow: None }))
+        Self(RefCell::new(Inner { chain: Chain::new(RawWords(area)), chunk: 0, grow: None }))
     }
 }
 
@@ -198,7 +198,7 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// # Errors
     /// Returns the errors of `grow`.
     pub fn growing(chunk: usize, mut grow: G) -> Result<Self, PoolError> {
-        let chain = Chain::new(Raw(grow(chunk)?));
+        let chain = Chain::new(RawWords(grow(chunk)?));
         Ok(Self(RefCell::new(Inner { chain, chunk, grow: Some(grow) })))
     }
 
@@ -211,7 +211,7 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
         let Some(grow) = &mut inner.grow else { return Err(error) };
         // The number of bytes suffices for any start of the chunk.
         let bytes = layout.size().saturating_add(layout.align() - 1).max(inner.chunk);
-        let chunk = Raw(grow(bytes).map_err(|_| Refused::Memory { bytes })?);
+        let chunk = RawWords(grow(bytes).map_err(|_| Refused::Memory { bytes })?);
         // `grow` may have returned a smaller chunk than requested, which is then dropped.
         place(chunk.address(), chunk.size(), 0, layout).ok_or(error)?;
         inner.chain.push(chunk).map_err(|_| Refused::Memory { bytes })?;

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn small_and_empty_types_have_slots_of_a_word() {
+    fn small_and_empty_types_have_slots_of_one_word() {
         let mut bytes = pool::<u8>(80);
         assert_eq!((bytes.capacity(), bytes.insert(7), bytes.get(0)), (9, Ok(0), Some(&7)));
         let mut units = pool::<()>(80);

@@ -21,14 +21,14 @@ use core::ptr::NonNull;
 
 /// The marks behind an object in use, and behind a free slot.
 const ALLOCATED_MARK: u32 = 0x0B1E_C700;
-const FREE: u32 = !ALLOCATED_MARK;
+const FREE_MARK: u32 = !ALLOCATED_MARK;
 /// Size of a mark in bytes.
 pub const MARK: usize = size_of::<u32>();
 
 /// A [`FixedPool`] of objects with a mark each. See the [module](self).
 ///
 /// # Invariants
-/// The word at byte `mark` of a slot is `ALLOCATED_MARK` or `FREE`. The mark follows the object, or the link of a free
+/// The word at byte `mark` of a slot is `ALLOCATED_MARK` or `FREE_MARK`. The mark follows the object, or the link of a free
 /// slot.
 #[derive(Debug)]
 pub struct MarkedPool<A> {
@@ -48,7 +48,7 @@ impl<A: Area> MarkedPool<A> {
         let mark = size.max(LINK);
         let with_mark = mark.checked_add(MARK).ok_or(PoolError::Large { size })?;
         let mut pool = Self { pool: FixedPool::new(area, SlotLayout::new(with_mark, align)?)?, size, mark };
-        (0..pool.pool.capacity()).for_each(|index| pool.set(pool.pool.slot(index), FREE));
+        (0..pool.pool.capacity()).for_each(|index| pool.set(pool.pool.slot(index), FREE_MARK));
         Ok(pool)
     }
     /// Allocates a slot for `layout`.
@@ -76,7 +76,7 @@ impl<A: Area> MarkedPool<A> {
         if self.mark(slot) != ALLOCATED_MARK {
             return Err(BadFree::Double { slot: index });
         }
-        self.set(slot, FREE);
+        self.set(slot, FREE_MARK);
         // SAFETY: the slot belongs to the pool, and its mark shows that it is in use.
         unsafe { self.pool.free(slot) }
     }

@@ -98,13 +98,13 @@ subjects! {
 }
 
 /// A free list, and its initial number of slots.
-struct ListOfSlots {
+struct SlotList {
     list: FreeList,
     slots: usize,
     _area: HeapArea,
 }
 
-impl ListOfSlots {
+impl SlotList {
     fn new() -> Self {
         let area = HeapArea::new(2000, 64).unwrap();
         // SAFETY: the area lives as long as the list, and no other code uses it.
@@ -113,7 +113,7 @@ impl ListOfSlots {
     }
 }
 
-impl Subject for ListOfSlots {
+impl Subject for SlotList {
     fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         slots().admits(layout, 0)?;
         self.list.obtain().ok_or(Refused::Full)
@@ -328,7 +328,7 @@ fn arena<P: Pooled, B: Bounds>(
 proptest! {
     #[test]
     fn free_list_agrees_with_its_shadow(steps in steps()) {
-        run(ListOfSlots::new(), steps);
+        run(SlotList::new(), steps);
     }
     #[test]
     fn fixed_pool_agrees_with_its_shadow(steps in steps()) {

@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(pool.committed(), STEP);
         let new = pool.alloc(OBJECT).unwrap();
         assert_eq!(pool.committed(), 2 * STEP);
-        assert_eq!(new.addr().get() - first[0].addr().get(), STEP, "the steps must be adjacent");
+        assert_eq!(new.addr().get() - first[0].addr().get(), STEP, "the commit steps must be adjacent");
         // SAFETY: the slot was allocated above and is freed once.
         unsafe { pool.free(first[3]) }.unwrap();
         assert_eq!(pool.alloc(OBJECT), Ok(first[3]), "an old slot must be allocated first");

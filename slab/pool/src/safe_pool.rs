@@ -284,9 +284,9 @@ mod tests {
     fn safe_pool_free_detects_an_overrun() {
         let area = HeapArea::new(4096, 16).unwrap();
         let pool = SafePool::new(GuardedPool::new(area, Layout::new::<[u8; 30]>()).unwrap());
-        let mut good = pool.alloc().unwrap();
-        assert_eq!(good.bytes().len(), 30);
-        good.bytes().iter_mut().for_each(|byte| _ = byte.write(1));
+        let mut good_block = pool.alloc().unwrap();
+        assert_eq!(good_block.bytes().len(), 30);
+        good_block.bytes().iter_mut().for_each(|byte| _ = byte.write(1));
         let line = line!() + 1;
         let overrun_object = pool.alloc().unwrap();
         let lines: Vec<_> = pool.leaks().iter().map(|leak| leak.site.unwrap().line()).collect();
@@ -295,7 +295,7 @@ mod tests {
         unsafe { overrun_object.block.cast::<u8>().add(30).write(b'!') };
         assert!(matches!(pool.check_all()[..], [Overrun { side: Side::After, .. }]));
         assert!(matches!(overrun_object.free(), Err(BadFree::Overrun(Overrun { side: Side::After, .. }))));
-        assert_eq!(good.free(), Ok(()));
+        assert_eq!(good_block.free(), Ok(()));
         assert_eq!(pool.leaks().len(), 1, "the damaged slot must stay allocated");
     }
 }

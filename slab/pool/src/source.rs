@@ -58,7 +58,7 @@ unsafe fn move_to_new(
 ///
 /// # Safety
 /// The memory must have that layout and belong to the caller.
-unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, first_byte: usize, zero: bool) -> NonNull<u8> {
+unsafe fn zero_rest(memory: NonNull<u8>, layout: Layout, first_byte: usize, zero: bool) -> NonNull<u8> {
     if zero {
         // SAFETY: the bytes belong to the caller, by this function's contract.
         unsafe { memory.add(first_byte).write_bytes(0, layout.size() - first_byte) };
@@ -71,7 +71,7 @@ unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, first_byte: usize, zero: b
 unsafe impl Source for &Hybrid {
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: the memory was just allocated with this layout.
-        self.alloc(layout).ok().map(|memory| unsafe { zeroed(memory, layout, 0, zero) })
+        self.alloc(layout).ok().map(|memory| unsafe { zero_rest(memory, layout, 0, zero) })
     }
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
@@ -89,7 +89,7 @@ macro_rules! in_place {
             fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
                 let $it = self;
                 // SAFETY: the memory was just allocated with this layout.
-                $allocator.obtain(layout).map(|memory| unsafe { zeroed(memory, layout, 0, zero) })
+                $allocator.obtain(layout).map(|memory| unsafe { zero_rest(memory, layout, 0, zero) })
             }
             unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
                 let $it = self;
@@ -104,7 +104,7 @@ macro_rules! in_place {
                 // bytes belong to the caller.
                 unsafe {
                     if $allocator.fit(memory, old, new) {
-                        return Some(zeroed(memory, new, old.size().min(new.size()), zero));
+                        return Some(zero_rest(memory, new, old.size().min(new.size()), zero));
                     }
                     move_to_new(self, memory, old, new, zero)
                 }

@@ -29,7 +29,7 @@ use crate::area::Area;
 use crate::blocks::{MAX_BYTES, NONE};
 use crate::error::{BadFree, PoolError, Refused};
 use crate::linear::place;
-use crate::words::{Raw, Span, Words};
+use crate::words::{RawWords, Span, Words};
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
@@ -59,13 +59,13 @@ use core::ptr::NonNull;
 /// # Invariants
 /// The records of all valid markers are below `head`. The records form a list, which begins at `newest` and leads from
 /// each record to a lower one. The paddings of blocks also form a list, which begins with the padding before the block
-/// at `padded`. Some blocks on this list may already be freed.
+/// at `newest_padded`. Some blocks on this list may already be freed.
 #[derive(Debug)]
 pub struct StackAlloc<A> {
-    memory: Raw<A>,
+    memory: RawWords<A>,
     head: usize,
     newest: u32,
-    padded: u32,
+    newest_padded: u32,
     /// Number of markers made so far: also the number of the next marker.
     marks: u64,
 }
@@ -100,7 +100,7 @@ fn bytes(layout: Layout) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadMarker {
-    /// The marker was already freed with an earlier marker.
+    /// The marker was freed with an earlier one.
     Freed {
         /// Position of the marker, in bytes from the start.
         at: usize,
@@ -115,9 +115,9 @@ pub enum BadMarker {
 impl fmt::Display for BadMarker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Freed { at } => write!(f, "the marker at byte {at} was freed before, with an earlier one"),
+            Self::Freed { at } => write!(f, "the marker at byte {at} was freed with an earlier one"),
             Self::Foreign { address } => {
-                write!(f, "the marker is of the stack at {address:#x}, not of this one")
+                write!(f, "the marker belongs to the stack at {address:#x}, not to this one")
             }
         }
     }
@@ -130,12 +130,12 @@ impl<A: Area> StackAlloc<A> {
     /// # Errors
     /// Returns [`PoolError::Positions`] for more than 2 GiB.
     pub fn new(area: A) -> Result<Self, PoolError> {
-        let memory = Raw(area);
+        let memory = RawWords(area);
         let bytes = memory.size();
         if bytes > MAX_BYTES {
             return Err(PoolError::Positions { bytes, max: MAX_BYTES });
         }
-        Ok(Self { memory, head: 0, newest: NONE, padded: NONE, marks: 0 })
+        Ok(Self { memory, head: 0, newest: NONE, newest_padded: NONE, marks: 0 })
     }
 
     #[inline]
@@ -155,8 +155,8 @@ impl<A: Area> StackAlloc<A> {
         if at > self.head {
             (at, end) = self.place(self.head + PADDING, layout)?;
             self.memory.store(at - PADDING, self.head as u32);
-            self.memory.store(at - PADDING + 4, self.padded);
-            self.padded = at as u32;
+            self.memory.store(at - PADDING + 4, self.newest_padded);
+            self.newest_padded = at as u32;
         }
         self.head = end;
         Ok(self.memory.at(at))
@@ -175,9 +175,9 @@ impl<A: Area> StackAlloc<A> {
         let at = self.position(memory, layout)?;
         if at + bytes(layout) == self.head {
             self.head = at;
-            if at == self.padded as usize {
+            if at == self.newest_padded as usize {
                 self.head = self.memory.load(at - PADDING) as usize;
-                self.padded = self.memory.load(at - PADDING + 4);
+                self.newest_padded = self.memory.load(at - PADDING + 4);
             }
         }
         Ok(())
@@ -219,7 +219,7 @@ impl<A: Area> StackAlloc<A> {
     pub fn mark(&mut self) -> Result<Marker, Refused> {
         let (head, number) = (self.head, self.marks);
         let (record, end) = self.place(head, RECORD)?;
-        let words = [self.newest, number as u32, (number >> 32) as u32, head as u32, self.padded];
+        let words = [self.newest, number as u32, (number >> 32) as u32, head as u32, self.newest_padded];
         for (i, word) in words.into_iter().enumerate() {
             self.memory.store(record + 4 * i, word);
         }
@@ -248,7 +248,7 @@ impl<A: Area> StackAlloc<A> {
         }
         self.newest = self.memory.load(record);
         self.head = self.memory.load(record + 12) as usize;
-        self.padded = self.memory.load(record + 16);
+        self.newest_padded = self.memory.load(record + 16);
         Ok(())
     }
     fn number(&self, record: usize) -> u64 {
@@ -258,7 +258,7 @@ impl<A: Area> StackAlloc<A> {
     pub fn reset(&mut self) {
         self.head = 0;
         self.newest = NONE;
-        self.padded = NONE;
+        self.newest_padded = NONE;
     }
     /// Number of bytes up to the head, including padding and markers.
     pub fn used(&self) -> usize {

@@ -38,7 +38,7 @@ use crate::area::Area;
 use crate::blocks::{NONE, UNIT, blocks_by_pointer, ends, gap, need};
 use crate::error::{BadFree, PoolError, Refused};
 use crate::usage::Usage;
-use crate::words::{Event, Raw, Span, Words};
+use crate::words::{Event, RawWords, Span, Words};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -75,7 +75,7 @@ const FLAGS: u32 = FREE | PREVIOUS_FREE;
 /// ```
 #[derive(Debug)]
 pub struct Tlsf<A> {
-    pub(crate) blocks: Blocks<Raw<A>>,
+    pub(crate) blocks: Blocks<RawWords<A>>,
     usage: Usage,
 }
 
@@ -96,7 +96,7 @@ impl<A: Area> Tlsf<A> {
     /// # Errors
     /// Returns the errors of [`new`](Self::new), and [`PoolError::Steps`] unless `bits` is 2 to 5.
     pub fn with_steps(area: A, bits: u32) -> Result<Self, PoolError> {
-        Ok(Self { blocks: Blocks::new(Raw(area), bits)?, usage: Usage::default() })
+        Ok(Self { blocks: Blocks::new(RawWords(area), bits)?, usage: Usage::default() })
     }
     /// The size classes of the heap.
     pub fn classes(&self) -> Classes {
@@ -453,7 +453,7 @@ impl<M: Words> Blocks<M> {
             }
         }
         if listed_blocks != free {
-            return Err(format!("{free} blocks are free, and {listed_blocks} are in lists"));
+            return Err(format!("{free} blocks are free, but {listed_blocks} are in lists"));
         }
         let wrong_word = (0..self.sl_bitmaps.len())
             .find(|fl| (self.fl_bitmap >> fl & 1 != 0) != (self.sl_bitmaps[*fl] != 0));
@@ -482,7 +482,7 @@ mod tests {
 
     /// The paper's bound: a request is served if a free block is `1 + 1/2^bits` times as large, both rounded to 16.
     #[test]
-    fn tlsf_block_one_step_larger_serves_the_request() {
+    fn tlsf_serves_a_request_with_a_block_one_step_larger() {
         for bits in 2..=5 {
             for bytes in (100..60_000).step_by(997) {
                 let need = (bytes + HEADER).next_multiple_of(UNIT);

@@ -38,7 +38,7 @@ impl<T> Slot<T> {
 /// let hole = b.address();
 /// drop(b);
 /// let d = pool.alloc([4; 96]).unwrap();
-/// assert_eq!(d.address(), hole, "the next object must take the hole");
+/// assert_eq!(d.address(), hole, "the next object must reuse the freed slot");
 /// assert_eq!((a[0], c[0], d[0]), (1, 3, 4));
 /// ```
 ///
@@ -66,14 +66,14 @@ pub struct Pool<T, const N: usize> {
 }
 
 impl<T, const N: usize> Pool<T, N> {
-    const SLOT: () = assert!(
+    const SLOT_CHECK: () = assert!(
         size_of::<T>() >= size_of::<u32>() && N < u32::MAX as usize,
         "a slot must be large enough for an index"
     );
 
     /// Makes a pool of free slots. Cost: writes each slot.
     pub const fn new() -> Self {
-        const { Self::SLOT };
+        const { Self::SLOT_CHECK };
         let mut slots = [const { Cell::new(Slot::free(0)) }; N];
         let mut slot = 0;
         while slot < N {
@@ -213,10 +213,7 @@ mod tests {
         let distance = addresses.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
         // SAFETY: the object was allocated above.
         objects.into_iter().for_each(|object| unsafe { System.dealloc(object, layout) });
-        assert!(
-            (8..=16).contains(&(distance - 96)),
-            "objects of 96 bytes have a distance of {distance} bytes"
-        );
+        assert!((8..=16).contains(&(distance - 96)), "objects of 96 bytes are {distance} bytes apart");
     }
 
     #[test]

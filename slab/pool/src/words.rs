@@ -64,11 +64,11 @@ pub enum Event {
 /// The memory of an area.
 ///
 /// # Invariants
-/// The user of `Raw` reads only bytes that it wrote, and writes to no bytes that it has handed out.
+/// The user of `RawWords` reads only bytes that it wrote, and writes to no bytes that it has handed out.
 #[derive(Debug)]
-pub(crate) struct Raw<A>(pub(crate) A);
+pub(crate) struct RawWords<A>(pub(crate) A);
 
-impl<A: Area> Raw<A> {
+impl<A: Area> RawWords<A> {
     /// Returns the address of byte `position`, or of the end of the memory.
     ///
     /// # Panics
@@ -97,7 +97,7 @@ fn out_of_bounds(position: usize, bytes: usize) -> ! {
     panic!("position {position} of {bytes} bytes: the free list was overwritten");
 }
 
-impl<A: Area> Span for Raw<A> {
+impl<A: Area> Span for RawWords<A> {
     #[inline]
     fn address(&self) -> usize {
         self.0.memory().cast::<u8>().addr().get()
@@ -108,7 +108,7 @@ impl<A: Area> Span for Raw<A> {
     }
 }
 
-impl<A: Area> Words for Raw<A> {
+impl<A: Area> Words for RawWords<A> {
     #[inline]
     fn peek(&self, position: usize) -> u32 {
         // SAFETY: by the invariant, the four bytes are in the area and were written before.

@@ -17,7 +17,7 @@ impl Core {
         if wanted(pages.reserved_bytes()) > limit.saturating_sub(has) && pages.has_unused_addresses() {
             // Sized frees would mistake a guard pool that is mapped at released addresses for
             // pages.
-            self.guard.make_no_pool();
+            self.guard.prevent_pool();
             pages.read_address_limit(has);
             pages.give_up_addresses(limit);
         }
@@ -36,10 +36,10 @@ impl Core {
         // SAFETY: by contract, no thread reads the descriptors of pages that were never handed out. The metadata of
         // these pages grows before a slab is made on them.
         unsafe {
-            let left = pages.give_up_frames();
-            self.memory.unmap_metadata(left);
+            let remaining = pages.give_up_frames();
+            self.memory.unmap_metadata(remaining);
             if let Some(tags) = tags {
-                tags.cut(pages, left);
+                tags.cut(pages, remaining);
             }
         }
         if let Some((_, has)) = address_limit() {

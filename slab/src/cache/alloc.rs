@@ -30,7 +30,7 @@ use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Operation, Supplier};
 
 /// Maximum number of objects that a bulk caller takes in one lock hold.
-pub(crate) const BULK: usize = 256;
+pub(crate) const BULK_BATCH: usize = 256;
 
 /// Places for objects that a bulk caller wants filled. After an error, or a panic of a constructor, all
 /// places are empty.
@@ -106,7 +106,7 @@ impl Supplier<Object> for SlabSupplier<'_> {
             return 0;
         }
         let taken = match self.cache.alloc_from_slabs(op, node, max, &mut put) {
-            Ok(0) => self.cache.grow(op, node, self.gfp | self.cache.strict(), max, &mut put),
+            Ok(0) => self.cache.grow(op, node, self.gfp | self.cache.node_gfp(), max, &mut put),
             taken => taken,
         };
         taken.unwrap_or_else(|refusal| {
@@ -195,7 +195,7 @@ impl Cache {
         let object = object.map_or_else(|| self.take_slow(gfp), Ok)?;
         let memory = self.hand_out(object, gfp);
         if size < self.geometry().object_size() {
-            self.narrow(memory, size);
+            self.narrow_access(memory, size);
         }
         Ok(memory)
     }
@@ -205,8 +205,8 @@ impl Cache {
     fn guard_sample(&self, size: usize) -> Option<NonNull<u8>> {
         let guard = &self.core.guard;
         // While a profile runs, each allocation takes this path.
-        let one = || if self.core.profiler.runs() { 1 } else { self.allocs_of_a_miss() };
-        let due = self.config.guarded && guard.is_due(one());
+        let allocations = || if self.core.profiler.runs() { 1 } else { self.max_allocs_per_miss() };
+        let due = self.config.guarded && guard.is_due(allocations());
         if due { guard.alloc(size, self.geometry().align()) } else { None }
     }
     /// Allocates from the depot or a slab; the caller has already reported the object to the profile.
@@ -221,7 +221,7 @@ impl Cache {
     fn take_slow(&self, gfp: Gfp) -> Result<Object, AllocError> {
         let (source, op) = (self.source(gfp), &self.operation(OperationKind::Alloc));
         let object =
-            self.config.per_cpu.take_or_refill(op, &source, || self.direct(op, &source, self.this_node()));
+            self.config.per_cpu.take_or_refill(op, &source, || self.take_one(op, &source, self.this_node()));
         object.map_or_else(|| self.alloc_elsewhere(op, &source, self.this_node()), Ok)
     }
 
@@ -240,7 +240,7 @@ impl Cache {
             return self.alloc(gfp);
         }
         let (source, op) = (self.source(gfp), &self.operation(OperationKind::Alloc));
-        match self.direct(op, &source, node) {
+        match self.take_one(op, &source, node) {
             Some(object) => Ok(self.hand_out(object, gfp)),
             None => self.alloc_elsewhere(op, &source, node).map(|object| self.hand_out(object, gfp)),
         }
@@ -251,7 +251,7 @@ impl Cache {
     pub(crate) fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
         let mut filling = BulkPlaces { cache: self, out, got: 0 };
         filling.out.fill(None);
-        self.admits(filling.out.len())?;
+        self.check_room_for(filling.out.len())?;
         while filling.got < filling.out.len()
             && let Some(object) = self.config.per_cpu.alloc_held(&EmptySupplier(self))
         {
@@ -262,20 +262,20 @@ impl Cache {
         while filling.got < filling.out.len() {
             let room = &mut filling.out[filling.got..];
             let mut places = room.iter_mut();
-            let max = places.len().min(BULK);
+            let max = places.len().min(BULK_BATCH);
             let op = &self.operation(OperationKind::Alloc);
-            let taken = source.fill(op, node, max, |object| {
+            let taken_objects = source.fill(op, node, max, |object| {
                 if let Some(place) = places.next() {
                     *place = Some(object.0);
                 }
             });
-            self.counts.direct_allocs.add(taken as u64);
-            self.counts.direct_paths.add(op.path(), taken as u64);
-            for place in room.iter_mut().take(taken) {
+            self.counts.direct_allocs.add(taken_objects as u64);
+            self.counts.direct_paths.add(op.path(), taken_objects as u64);
+            for place in room.iter_mut().take(taken_objects) {
                 *place = place.map(|object| self.hand_out(Object(object), gfp));
             }
-            filling.got += taken;
-            if taken == 0 {
+            filling.got += taken_objects;
+            if taken_objects == 0 {
                 let object = self.alloc_elsewhere(op, &source, node)?;
                 filling.put(self.hand_out(object, gfp));
             }
@@ -293,10 +293,10 @@ impl Cache {
         node: u32,
     ) -> Result<Object, AllocError> {
         let nodes = self.core.memory.pages.nodes();
-        let tried = if source.gfp.contains(Gfp::THIS_NODE) { 1 } else { nodes };
-        let again =
-            |source: &SlabSupplier<'_>| (0..tried).find_map(|i| self.direct(op, source, (node + i) % nodes));
-        let result = self.reclaim(op, source, source.error(), again);
+        let tries = if source.gfp.contains(Gfp::THIS_NODE) { 1 } else { nodes };
+        let retry =
+            |slabs: &SlabSupplier<'_>| (0..tries).find_map(|i| self.take_one(op, slabs, (node + i) % nodes));
+        let result = self.reclaim(op, source, source.error(), retry);
         if let Ok(object) = result
             && self.node_of(object) != node
         {
@@ -311,36 +311,36 @@ impl Cache {
         op: &Operation,
         source: &SlabSupplier<'_>,
         error: AllocError,
-        again: impl Fn(&SlabSupplier<'_>) -> Option<Object>,
+        retry: impl Fn(&SlabSupplier<'_>) -> Option<Object>,
     ) -> Result<Object, AllocError> {
-        let again = || again(source).ok_or_else(|| source.error());
+        let retry = || retry(source).ok_or_else(|| source.error());
         let mut result = Err(error);
         if self.core.memory.pages.nodes() > 1 {
-            result = again();
+            result = retry();
         }
         // Flush this cache's objects from other CPUs and from depots.
         if result.is_err() && self.config.per_cpu.holds() {
             self.shrink_magazines();
             self.flush_all(op);
-            result = again();
+            result = retry();
         }
         // Free unused memory of the account's other caches, and objects that their shrinkers can free.
         if let Some(account) = &self.config.account
             && matches!(result, Err(AllocError::AccountLimit { .. }))
         {
-            let again = || {
+            let retry = || {
                 self.core.shrink_account(op, account);
-                again()
+                retry()
             };
-            result = self.core.of_account(account).fold(again(), |result, cache| {
-                self.core.shrink_until(source.gfp, Some(&cache), again, result)
+            result = self.core.of_account(account).fold(retry(), |result, cache| {
+                self.core.shrink_until(source.gfp, Some(&cache), retry, result)
             });
         }
         // Free unused memory of other caches.
         if matches!(result, Err(AllocError::Memory(_))) && self.reclaim_others(op) > 0 {
-            result = again();
+            result = retry();
         }
-        self.run_shrinkers(op, source.gfp, result, again)
+        self.run_shrinkers(op, source.gfp, result, retry)
     }
 
     fn run_shrinkers<T>(
@@ -348,23 +348,23 @@ impl Cache {
         op: &Operation,
         gfp: Gfp,
         result: Result<T, AllocError>,
-        again: impl Fn() -> Result<T, AllocError>,
+        retry: impl Fn() -> Result<T, AllocError>,
     ) -> Result<T, AllocError> {
         let limited = match result {
             Err(AllocError::CacheLimit { .. } | AllocError::HeldLimit { .. }) => Some(self),
             Err(AllocError::Memory(_)) => None,
             done => return done,
         };
-        let again = || {
+        let retry = || {
             // The objects that the shrinkers freed are in magazines, from which they must be
             // flushed.
             match limited {
                 Some(cache) => cache.flush_all(op),
                 None => self.core.shrink(op),
             };
-            again()
+            retry()
         };
-        self.core.shrink_until(gfp, limited, again, result)
+        self.core.shrink_until(gfp, limited, retry, result)
     }
 
     fn reclaim_others(&self, op: &Operation) -> usize {
@@ -372,7 +372,7 @@ impl Cache {
     }
 
     /// Takes an object of `node`, bypassing the magazines.
-    pub(super) fn direct(&self, op: &Operation, source: &SlabSupplier<'_>, node: u32) -> Option<Object> {
+    pub(super) fn take_one(&self, op: &Operation, source: &SlabSupplier<'_>, node: u32) -> Option<Object> {
         let mut object = None;
         source.fill(op, node, 1, |o| object = Some(o));
         if object.is_some() {
@@ -420,7 +420,7 @@ impl Cache {
     /// checked nor hardened.
     #[inline(always)]
     pub(crate) fn hand_over(&self, Object(object): Object, gfp: Gfp) -> NonNull<u8> {
-        self.core.memory.obj_out(object);
+        self.core.memory.note_allocated(object);
         if gfp.contains(Gfp::ZERO) && !self.has_hooks() {
             // SAFETY: no other thread has the object until it is returned, and it has `object_size` bytes.
             unsafe { object.write_bytes(0, self.geometry().object_size()) };
@@ -433,7 +433,7 @@ impl Cache {
     }
     /// Flags for allocations that must get an object of the CPU's node, because magazines hold no
     /// others.
-    fn strict(&self) -> Gfp {
+    fn node_gfp(&self) -> Gfp {
         if self.core.memory.pages.nodes() > 1 { Gfp::THIS_NODE } else { Gfp::empty() }
     }
     pub(super) fn node_of(&self, Object(object): Object) -> u32 {
@@ -444,10 +444,10 @@ impl Cache {
     /// Allocates `n` objects for a caller's reserve; if not all are available, allocates none. The objects are
     /// reserved without a user.
     pub(crate) fn reserve(&self, gfp: Gfp, n: usize, into: &mut Vec<NonNull<u8>>) -> Result<(), AllocError> {
-        self.admits(n)?;
+        self.check_room_for(n)?;
         into.try_reserve_exact(n)
             .map_err(|_| AllocError::Refused { bytes: n.saturating_mul(size_of::<NonNull<u8>>()) })?;
-        let mut reserving = Reserving { cache: self, had: into.len(), objects: into };
+        let mut reserving = ReservedObjects { cache: self, had: into.len(), objects: into };
         let end = reserving.had + n;
         while reserving.objects.len() < end
             && let Some(object) = self.config.per_cpu.alloc_held(&EmptySupplier(self))
@@ -458,13 +458,13 @@ impl Cache {
         let (node, source) = (self.this_node(), self.source(gfp));
         while reserving.objects.len() < end {
             let (op, max) =
-                (&self.operation(OperationKind::Alloc), (end - reserving.objects.len()).min(BULK));
+                (&self.operation(OperationKind::Alloc), (end - reserving.objects.len()).min(BULK_BATCH));
             let before = reserving.objects.len();
-            let taken = source.fill(op, node, max, |object| reserving.objects.push(object.0));
+            let taken_objects = source.fill(op, node, max, |object| reserving.objects.push(object.0));
             reserving.objects[before..].iter().for_each(|object| self.profile(Object(*object)));
-            self.counts.direct_allocs.add(taken as u64);
-            self.counts.direct_paths.add(op.path(), taken as u64);
-            if taken == 0 {
+            self.counts.direct_allocs.add(taken_objects as u64);
+            self.counts.direct_paths.add(op.path(), taken_objects as u64);
+            if taken_objects == 0 {
                 let object = self.alloc_elsewhere(op, &source, node)?;
                 self.profile(object);
                 reserving.objects.push(object.0);
@@ -485,11 +485,11 @@ impl Cache {
         }
         if self.has_free_hook {
             return self.on_free(object, |cache| {
-                cache.core.memory.obj_in(object);
+                cache.core.memory.note_freed(object);
                 keep();
             });
         }
-        self.core.memory.obj_in(object);
+        self.core.memory.note_freed(object);
         keep();
     }
     /// Frees a reserved object that no user has had.
@@ -501,14 +501,14 @@ impl Cache {
 
 /// Objects that are being reserved. If an allocation fails, the drop of this value frees the
 /// objects allocated so far.
-struct Reserving<'a> {
+struct ReservedObjects<'a> {
     cache: &'a Cache,
     objects: &'a mut Vec<NonNull<u8>>,
     /// Number of objects that the reserve had before.
     had: usize,
 }
 
-impl Drop for Reserving<'_> {
+impl Drop for ReservedObjects<'_> {
     fn drop(&mut self) {
         self.objects.drain(self.had..).for_each(|object| self.cache.unreserve(object));
     }
@@ -525,7 +525,7 @@ mod tests {
     /// Regression test: after a constructor had panicked, the allocation tried the next node; if the next node
     /// succeeded, the panic was lost.
     #[test]
-    fn constructor_panic_ends_the_allocation() {
+    fn panic_in_a_constructor_ends_the_allocation() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(2, 2).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();

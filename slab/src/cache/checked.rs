@@ -45,8 +45,8 @@ impl Debugged {
     /// Makes the checks that `flags` requests; returns `None` if `flags` requests nothing beyond
     /// checked frees.
     pub(super) fn new(flags: SlabDebug, watch: Watch) -> Option<Self> {
-        let more = flags - SlabDebug::CHECKS;
-        (!more.is_empty()).then_some(Self { flags, watch })
+        let other_flags = flags - SlabDebug::CHECKS;
+        (!other_flags.is_empty()).then_some(Self { flags, watch })
     }
     pub(super) fn has_records(&self) -> bool {
         self.flags.intersects(SlabDebug::USERS | SlabDebug::RED_ZONE)
@@ -59,7 +59,7 @@ mod tests {
     use crate::{Config, KmemCache, Subsystem};
 
     #[test]
-    fn debugger_description_contains_the_address_of_records() {
+    fn description_for_debuggers_contains_the_address_of_the_record_table() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         for (flags, has_records) in [
             (SlabDebug::CHECKS, false),

@@ -13,7 +13,7 @@ use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
 use crate::geometry::OrderRule;
 use crate::guard::Guard;
-use crate::harden::{Harden, Mappings, Secret};
+use crate::harden::{Harden, Mappings, RandomKeys};
 use crate::memory::huge::Huge;
 use crate::memory::large_blocks::{LargeBlocks, large};
 use crate::memory::slab_memory::SlabMemory;
@@ -59,7 +59,7 @@ pub(crate) struct Core {
     zones: AtomicBool,
     pub(crate) harden: Harden,
     pub(crate) mappings: Mappings,
-    pub(crate) secret: Secret,
+    pub(crate) secret: RandomKeys,
     pub(crate) guard: Guard,
     pub(crate) large: LargeBlocks,
     #[cfg(any(not(loom), crossbeam_loom))]
@@ -113,7 +113,7 @@ impl Core {
             Huge::new(&mut addresses, huge_pages, config.huge_cache, guards).ok_or(StartError::SideTable)?;
         let memory = SlabMemory::new(pages, &mut addresses).ok_or(StartError::SideTable)?;
         let hides = cfg!(all(target_os = "linux", not(uslab_heap))) && backend == Backend::Os;
-        let secret = Secret::new(&config.harden);
+        let secret = RandomKeys::new(&config.harden);
         let core = Arc::new_cyclic(|_this: &Weak<Self>| Self {
             memory,
             huge,
@@ -155,7 +155,7 @@ impl Core {
         let first = uslab_buddy::Pfn::new(0);
         gdb::SubsystemSeen {
             pages: pages.address(first).addr().get(),
-            len: pages.most_pages(),
+            len: pages.max_pages(),
             frames: core::ptr::from_ref(frames.frame(first)).addr(),
             side: self.memory.side().addr(),
             large: large().addr(),
@@ -194,14 +194,14 @@ impl Core {
     }
 
     /// Records that a cache was created; `there` is true if the cache has red zones.
-    pub(crate) fn zones_are(&self, there: bool) {
+    pub(crate) fn note_red_zones(&self, there: bool) {
         if there {
             // Relaxed: a thread that has an object of the cache got the object after `zones` was set.
             self.zones.store(true, Relaxed);
         }
     }
     pub(crate) fn has_zones(&self) -> bool {
-        // Relaxed: a thread that has an object with red zones got the object after `zones_are`.
+        // Relaxed: a thread that has an object with red zones got the object after `note_red_zones`.
         self.zones.load(Relaxed)
     }
 
@@ -223,21 +223,21 @@ impl Core {
 
     /// Returns the tags, and the tag for one more checked cache; `None` if memory is short.
     pub(crate) fn new_tag(&self) -> Option<(Arc<Tags>, u8)> {
-        let mut made = None;
-        let none = self.tags.lock().0.is_none();
-        if none {
+        let mut new_tags = None;
+        let has_none = self.tags.lock().0.is_none();
+        if has_none {
             // Tags are made with no lock held.
             let pages = &self.memory.pages;
             let range = pages.address(uslab_buddy::Pfn::new(0));
-            let (most, apart) = (pages.most_pages(), pages.required_spacing());
-            made = Some(Arc::new(Tags::new(range, most, apart, self.backend, &self.faults)?));
+            let (most, apart) = (pages.max_pages(), pages.required_spacing());
+            new_tags = Some(Arc::new(Tags::new(range, most, apart, self.backend, &self.faults)?));
         }
-        let mut kept = self.tags.lock();
-        let tags = match (&kept.0, made) {
+        let mut shared_tags = self.tags.lock();
+        let tags = match (&shared_tags.0, new_tags) {
             (Some(tags), _) => tags.clone(),
-            (None, made) => kept.0.insert(made?).clone(),
+            (None, new_tags) => shared_tags.0.insert(new_tags?).clone(),
         };
-        let tag = next_tag(&mut kept.1);
+        let tag = next_tag(&mut shared_tags.1);
         Some((tags, tag))
     }
 
@@ -249,13 +249,13 @@ impl Core {
         &self,
         rate: usize,
         seed: Option<u64>,
-        own: bool,
+        own_memory: bool,
     ) -> Result<(), NotStarted> {
         // If some pages have no addresses, sized frees may mistake foreign addresses for pages.
-        let own = own && !self.memory.pages.has_unmapped_pages();
-        let own = own.then_some(|| SampleMemory::new(self.backend, &self.faults));
+        let own_memory = own_memory && !self.memory.pages.has_unmapped_pages();
+        let own_memory = own_memory.then_some(|| SampleMemory::new(self.backend, &self.faults));
         self.profiler
-            .start(rate, seed, own, |with_frees| self.memory.pages.tables().close_inlined(with_frees))
+            .start(rate, seed, own_memory, |with_frees| self.memory.pages.tables().close_inlined(with_frees))
     }
     pub(crate) fn stop_profile(&self) -> bool {
         self.profiler.stop(|| self.memory.pages.tables().open_inlined())
@@ -277,33 +277,33 @@ impl Core {
 
     /// Starts the reaper if the subsystem is large enough to have memory to return.
     #[inline]
-    pub(crate) fn grown(&self) {
+    pub(crate) fn note_growth(&self) {
         if self.background.is_wanted() {
             self.background.start(self.memory.pages.committed_bytes() + self.huge.mapped_bytes());
         }
     }
     /// Wakes the reaper after pages were freed.
     #[inline]
-    pub(crate) fn shed(&self) {
+    pub(crate) fn note_freed_pages(&self) {
         self.background.wake();
     }
     /// Starts or wakes the reaper, because a new object with a destructor may own memory outside its slab.
     #[inline]
-    pub(crate) fn grown_object(&self) {
+    pub(crate) fn note_new_object(&self) {
         if self.background.is_wanted() {
             self.background.start_or_wake();
         }
     }
     /// Wakes the reaper after objects with a destructor were freed to their slabs.
     #[inline]
-    pub(crate) fn shed_objects(&self) {
+    pub(crate) fn note_freed_objects(&self) {
         {
             self.idle_objects.add(1);
             self.background.wake();
         }
     }
 
-    pub(crate) fn corrupt(&self, corruption: &Corruption<'_>) {
+    pub(crate) fn report(&self, corruption: &Corruption<'_>) {
         assert_unlocked();
         contain_panic(|| (self.corruption)(corruption));
     }
@@ -323,7 +323,7 @@ mod tests {
     use core::cell::RefCell;
 
     #[test]
-    fn zero_size_address_is_inaccessible_if_hardened() {
+    fn zero_size_address_is_inaccessible_in_a_hardened_subsystem() {
         for (asked, backend) in
             [(true, Backend::Os), (true, Backend::Heap), (false, Backend::Os), (false, Backend::Heap)]
         {
@@ -339,7 +339,7 @@ mod tests {
     /// The corruption handler may allocate and free memory.
     #[cfg(debug_assertions)]
     #[test]
-    fn corruption_handler_is_not_called_with_a_lock_held() {
+    fn corruption_handler_is_called_without_a_lock_held() {
         let mut config = Config::new(crate::shadow::pages(1, 1, 16 << 20));
         let called = Arc::new(uslab_magazine::sync::Counter::new(0));
         let count = called.clone();

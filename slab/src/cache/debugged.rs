@@ -5,7 +5,7 @@
 //! thread until the allocation returns, and to the freeing thread after it has taken the tag. No lock is therefore
 //! needed to access an object's record and red zones, or to report damage.
 
-use super::alloc::BULK;
+use super::alloc::BULK_BATCH;
 use super::checked::{Checked, Debugged};
 use super::node::{NodeCount, ObjectIndex};
 use super::{Cache, Object};
@@ -83,14 +83,14 @@ impl Cache {
         let size = self.geometry().object_size();
         // SAFETY: the object belongs to the cache, and has no user yet.
         unsafe {
-            debugged.watch.inspect(object.0, State::Free, |damage| self.damaged(place, damage));
+            debugged.watch.inspect(object.0, State::Free, |damage| self.on_damage(place, damage));
             debugged.watch.fill(object.0, State::InUse(size));
         }
         if let Some(record) = record {
             record.set_size(size);
-            self.did(debugged, record, TrackEvent::Alloc);
+            self.record_event(debugged, record, TrackEvent::Alloc);
         }
-        self.trace(debugged, "alloc", object);
+        self.print_event(debugged, "alloc", object);
     }
     #[cold]
     #[inline(never)]
@@ -100,24 +100,24 @@ impl Cache {
         let state = State::InUse(self.used_bytes(record));
         // SAFETY: the object belongs to the cache and was freed by its user, and this thread took its tag.
         unsafe {
-            debugged.watch.inspect(object.0, state, |damage| self.damaged(place, damage));
+            debugged.watch.inspect(object.0, state, |damage| self.on_damage(place, damage));
             debugged.watch.fill(object.0, State::Free);
         }
         if let Some(record) = record {
-            self.did(debugged, record, TrackEvent::Free);
+            self.record_event(debugged, record, TrackEvent::Free);
         }
-        self.trace(debugged, "free", object);
+        self.print_event(debugged, "free", object);
     }
-    fn did(&self, debugged: &Debugged, record: &Record, deed: TrackEvent) {
+    fn record_event(&self, debugged: &Debugged, record: &Record, event: TrackEvent) {
         if debugged.flags.contains(SlabDebug::USERS) {
-            record.did(deed, self.core.cpus.current());
+            record.record_event(event, self.core.cpus.current());
         }
     }
-    fn trace(&self, debugged: &Debugged, deed: &str, Object(object): Object) {
+    fn print_event(&self, debugged: &Debugged, event: &str, Object(object): Object) {
         if debugged.flags.contains(SlabDebug::TRACE) {
             let (name, thread) = (self.name(), this_thread());
             // A write error of standard error cannot be reported.
-            let _ = writeln!(Lines::new(), "TRACE {name} {deed} {:#x} thread={thread}", object.addr());
+            let _ = writeln!(Lines::new(), "TRACE {name} {event} {:#x} thread={thread}", object.addr());
         }
     }
     /// Returns `true` if an injected fault refuses this allocation.
@@ -129,7 +129,7 @@ impl Cache {
     }
 
     /// Allows the user of a new object to access only its first `size` bytes.
-    pub(super) fn narrow(&self, object: NonNull<u8>, size: usize) {
+    pub(super) fn narrow_access(&self, object: NonNull<u8>, size: usize) {
         if let Some((checked, debugged)) = self.debugged()
             && let Ok(place) = self.place(Object(object))
             && let Some(record) = self.record(checked, debugged, place)
@@ -143,24 +143,24 @@ impl Cache {
     /// `false` if the object is smaller than `size` or not watched.
     pub(crate) fn resize_watched(&self, object: NonNull<u8>, size: usize, zero: bool) -> bool {
         let Some((checked, debugged)) = self.debugged() else { return false };
-        let fits = (1..=self.geometry().object_size()).contains(&size);
-        let place = self.place(Object(object)).ok().filter(|_| fits && self.is_zoned());
-        let out = checked.tags.is_out(object, checked.tag);
+        let is_valid_size = (1..=self.geometry().object_size()).contains(&size);
+        let place = self.place(Object(object)).ok().filter(|_| is_valid_size && self.is_zoned());
+        let is_in_use = checked.tags.is_out(object, checked.tag);
         let Some((place, record)) =
             place.and_then(|place| Some((place, self.record(checked, debugged, place)?)))
         else {
             return false;
         };
-        if out {
+        if is_in_use {
             let old = record.size();
             // SAFETY: the caller is the object's user.
             unsafe {
-                debugged.watch.inspect(object, State::InUse(old), |damage| self.damaged(place, damage));
+                debugged.watch.inspect(object, State::InUse(old), |damage| self.on_damage(place, damage));
                 debugged.watch.resize(object, old, size, zero);
             }
             record.set_size(size);
         }
-        out
+        is_in_use
     }
     pub(crate) fn is_zoned(&self) -> bool {
         self.geometry().lead() > 0
@@ -185,7 +185,7 @@ impl Cache {
     pub(super) fn has_tables(&self, slab: Pfn, order: Order) -> bool {
         let (memory, end) = (&self.core.memory, (slab.get() + order.pages()) as usize);
         !memory.pages.has_unmapped_pages()
-            || memory.grow_beside(end)
+            || memory.grow_side_table(end)
                 && self.checked.as_ref().is_none_or(|checked| checked.tags.grow(&memory.pages, end))
     }
     /// Makes the records of a new slab, and fills its watched bytes; returns `false` if memory is short.
@@ -231,7 +231,7 @@ impl Cache {
         }
         let base = self.core.memory.pages.address(slab);
         let objects = self.watched_range(debugged, self.geometry().objects_at(order));
-        let see = |damage| self.damaged(ObjectIndex { slab, index: 0 }, damage);
+        let see = |damage| self.on_damage(ObjectIndex { slab, index: 0 }, damage);
         // SAFETY: the slab belongs to the cache and has the given order, and no thread writes to bytes outside of
         // objects.
         unsafe { inspect_padding(base, objects, self.watched_bytes(order), see) }
@@ -239,7 +239,7 @@ impl Cache {
 
     /// Reports damage to an object, or to the padding of its slab.
     #[cold]
-    fn damaged(&self, place: ObjectIndex, damage: Damage) {
+    fn on_damage(&self, place: ObjectIndex, damage: Damage) {
         let kind = match damage.part {
             Part::LeftRedZone | Part::RightRedZone => CorruptionKind::RedZone,
             Part::Poison => CorruptionKind::Poison,
@@ -249,14 +249,14 @@ impl Cache {
         let slab = self.core.memory.pages.address(place.slab);
         let address = if padding { slab } else { self.object(place).0 }.addr().get();
         self.counts.corruptions.add(1);
-        let seen = self.look(place, Some(damage));
+        let seen = self.describe(place, Some(damage));
         let report = &seen.as_ref().map(with_bytes);
         let (index, report) = ((!padding).then_some(place.index), report.as_ref());
-        self.core.corrupt(&Corruption { kind, address, cache: self.name(), owner: None, index, report });
+        self.core.report(&Corruption { kind, address, cache: self.name(), owner: None, index, report });
     }
     /// Describes an object, with its bytes if more than its address is known. The slab must exist during the whole
     /// call.
-    fn look(&self, place: ObjectIndex, damage: Option<Damage>) -> Option<(Bytes, ObjectReport<'static>)> {
+    fn describe(&self, place: ObjectIndex, damage: Option<Damage>) -> Option<(Bytes, ObjectReport<'static>)> {
         let (checked, debugged) = self.debugged()?;
         let (memory, Object(object)) = (&self.core.memory, self.object(place));
         let order = memory.frames().frame(place.slab).state().order();
@@ -292,12 +292,12 @@ impl Cache {
         // A slab loses its owner before `uncover_slab` takes the node's lock.
         let _lists = self.nodes[pages.node_of(pfn) as usize].lists().lock();
         let is_ours = self.core.memory.frames().frame(pfn).owner() == self.owner();
-        self.look(is_ours.then(|| self.place_around(address))??, None)
+        self.describe(is_ours.then(|| self.place_around(address))??, None)
     }
 
     /// Calls `each` for each listed slab, under the lock of the slab's node, so that the slab continues to exist.
     /// `many` estimates the number of results.
-    fn of_slabs<T>(
+    fn collect_slabs<T>(
         &self,
         many: fn(&NodeCount) -> u64,
         each: impl Fn(Pfn, Order, &mut dyn FnMut(T)),
@@ -307,15 +307,15 @@ impl Cache {
             // Memory is not allocated under a node's lock, because the global allocator may need that node. The
             // allocation of the vector may itself add slabs, so the vector gets spare room.
             let expected = many(&self.count()) as usize;
-            let mut found = Vec::with_capacity(expected + expected / 8 + BULK);
+            let mut found = Vec::with_capacity(expected + expected / 8 + BULK_BATCH);
             let mut all = true;
-            let mut put = |one| match found.len() < found.capacity() {
+            let mut push_result = |one| match found.len() < found.capacity() {
                 true => found.push(one),
                 false => all = false,
             };
             for node in self.nodes() {
                 node.walk(memory, |slab, _, _, _| {
-                    each(slab, memory.frames().frame(slab).state().order(), &mut put);
+                    each(slab, memory.frames().frame(slab).state().order(), &mut push_result);
                 });
             }
             if all {
@@ -328,7 +328,7 @@ impl Cache {
         let mut found = Validation::default();
         let Some((checked, debugged)) = self.debugged() else { return found };
         let _kept = SlabsKept::new(self);
-        for (slab, order) in self.of_slabs(NodeCount::slabs, |slab, order, put| put((slab, order))) {
+        for (slab, order) in self.collect_slabs(NodeCount::slabs, |slab, order, put| put((slab, order))) {
             found.damages += self.inspect_padding(debugged, slab, order);
             for index in 0..self.geometry().objects_at(order) {
                 let place = ObjectIndex { slab, index };
@@ -342,7 +342,7 @@ impl Cache {
                 // SAFETY: the object is in a slab that stays listed. By contract, no other thread uses the
                 // cache.
                 found.damages +=
-                    unsafe { debugged.watch.inspect(object, state, |damage| self.damaged(place, damage)) };
+                    unsafe { debugged.watch.inspect(object, state, |damage| self.on_damage(place, damage)) };
             }
         }
         found.repairs = found.damages;
@@ -350,10 +350,10 @@ impl Cache {
     }
 
     /// Calls `of` for each object in use, if frees are checked. `of` must not allocate or lock.
-    pub(crate) fn in_use<T>(&self, deed: TrackEvent, of: impl Fn(InUse) -> T) -> Vec<T> {
+    pub(crate) fn in_use<T>(&self, event: TrackEvent, of: impl Fn(ObjectInUse) -> T) -> Vec<T> {
         let Some(checked) = &self.checked else { return Vec::new() };
         let debugged = checked.debugged.as_ref();
-        self.of_slabs(
+        self.collect_slabs(
             |count| count.inuse,
             |slab, order, put| {
                 for index in 0..self.geometry().objects_at(order) {
@@ -361,11 +361,11 @@ impl Cache {
                     let Object(object) = self.object(place);
                     if checked.tags.is_out(object, checked.tag) {
                         let record = debugged.and_then(|debugged| self.record(checked, debugged, place));
-                        put(of(InUse {
+                        put(of(ObjectInUse {
                             object,
                             asked: self.used_bytes(record),
                             usable: self.usable_bytes(place),
-                            track: record.and_then(|record| record.track(deed)),
+                            track: record.and_then(|record| record.track(event)),
                         }));
                     }
                 }
@@ -373,13 +373,13 @@ impl Cache {
         )
     }
 
-    fn traces(&self, deed: TrackEvent) -> Traces {
+    fn traces(&self, event: TrackEvent) -> Traces {
         if !self.debugged().is_some_and(|(_, debugged)| debugged.has_records()) {
             return Traces::default();
         }
         let size = self.geometry().object_size();
         let in_use =
-            self.in_use(deed, |object| Some((object.track?, size.saturating_sub(object.asked) as u64)));
+            self.in_use(event, |object| Some((object.track?, size.saturating_sub(object.asked) as u64)));
         Traces::of(in_use.into_iter().flatten())
     }
 }
@@ -390,7 +390,7 @@ pub(super) fn with_bytes<'a>((bytes, report): &'a (Bytes, ObjectReport<'static>)
 }
 
 /// An object in use, with its requested and usable sizes.
-pub(crate) struct InUse {
+pub(crate) struct ObjectInUse {
     pub(crate) object: NonNull<u8>,
     /// Number of bytes that the user requested.
     pub(crate) asked: usize,
@@ -453,12 +453,12 @@ mod tests {
     use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
     #[test]
-    fn listing_is_collected_again_after_a_too_low_estimate() {
+    fn object_listing_is_repeated_after_a_too_low_estimate() {
         std::thread_local! {
             static REQUESTED_BYTES: Cell<usize> = const { Cell::new(0) };
         }
         /// Number of slabs; the spare room holds only seven eighths of them.
-        const SLABS: usize = 16 * BULK;
+        const SLABS: usize = 16 * BULK_BATCH;
         /// An estimate that is too low in the first attempt.
         fn many(_: &NodeCount) -> u64 {
             (REQUESTED_BYTES.replace(REQUESTED_BYTES.get() + 1) * SLABS) as u64
@@ -466,7 +466,7 @@ mod tests {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("looked-at", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
-        let found = cache.cache().of_slabs(many, |_, _, put| (0..SLABS).for_each(put));
+        let found = cache.cache().collect_slabs(many, |_, _, put| (0..SLABS).for_each(put));
         assert!(found.into_iter().eq(0..SLABS));
         assert_eq!(REQUESTED_BYTES.get(), 2);
     }

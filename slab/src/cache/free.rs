@@ -89,7 +89,7 @@ impl Cache {
         }
         // SAFETY: the object is in use, so its cache lives.
         let Some(cache) = unsafe { cache.as_ref() }.keep_alive() else {
-            unreachable!("an object in use keeps its cache")
+            unreachable!("an object in use keeps its cache alive")
         };
         let push = |object| CacheRef::new(cache.clone()).push_missed(object);
         if cache.has_free_hook { cache.free_with_hook(object, push) } else { push(object) }
@@ -116,14 +116,14 @@ impl Cache {
     /// last; a second push of that object misses the inlined path. Caches with a free hook detect more double frees,
     /// and models watch each object.
     fn is_freed_again(&self, object: NonNull<u8>) -> bool {
-        let again = !MODEL
+        let is_poisoned_free = !MODEL
             && !self.has_free_hook
             && self.config.per_cpu.has_on_top(&EmptySupplier(self), Object(object));
-        if again {
+        if is_poisoned_free {
             let index = self.place(Object(object)).ok().map(|place| place.index);
             self.refuse(CorruptionKind::DoubleFree, object, index);
         }
-        again
+        is_poisoned_free
     }
 
     /// Reports a free to models, which watch the owner of each object. If a free hook must run
@@ -131,7 +131,7 @@ impl Cache {
     #[inline(always)]
     fn watch_free(&self, object: NonNull<u8>) {
         if MODEL && !self.has_free_hook {
-            self.core.memory.obj_in(object);
+            self.core.memory.note_freed(object);
         }
     }
 
@@ -142,9 +142,9 @@ impl Cache {
             return;
         }
         self.on_free(object, |cache| {
-            cache.core.memory.obj_in(object);
+            cache.core.memory.note_freed(object);
             let fast_path = cache.checked.as_ref().map_or(&cache.allocs, |checked| &checked.fast_path);
-            cache.config.per_cpu.delay(object, |object| {
+            cache.config.per_cpu.pass_quarantine(object, |object| {
                 // SAFETY: the cache keeps its layer in `parts`.
                 if !unsafe { fast_path.free(Object(object)) } {
                     missed(object);
@@ -203,7 +203,7 @@ impl Cache {
     /// Frees an object that no user has had, without running hooks.
     pub(super) fn take_back(&self, object: NonNull<u8>) {
         self.core.note_free(object);
-        self.core.memory.obj_in(object);
+        self.core.memory.note_freed(object);
         self.push(object);
     }
     /// Puts an object on the CPU's stack; if the stack is full, frees the object to the depot or
@@ -261,7 +261,7 @@ impl Cache {
             && let Object(front) = self.object(ObjectIndex { slab, index: index - 1 })
             // SAFETY: the object before is in the same slab, whose objects were prepared when the slab
             // was made.
-            && !unsafe { hardened.is_whole(front) }
+            && !unsafe { hardened.is_intact(front) }
         {
             self.refuse(CorruptionKind::Overflow, front, Some(index - 1));
             // SAFETY: the object before is in the same slab, and its canary was overwritten.
@@ -373,9 +373,9 @@ impl Cache {
         let memory = &self.core.memory;
         let slab = memory.frames().frame(memory.pages.pfn_of(address.as_ptr())?).head();
         let geometry = self.geometry();
-        let inside =
+        let offset =
             (memory.pages.offset_from(slab, address.as_ptr()) as usize).checked_sub(geometry.lead())?;
-        let index = inside / geometry.stride();
+        let index = offset / geometry.stride();
         let order = memory.frames().frame(slab).state().order();
         geometry.has_object(index, order).then_some(ObjectIndex { slab, index })
     }
@@ -394,7 +394,7 @@ impl Core {
     ) {
         let seen = self.cache_at(address).and_then(|of| of.search_neighbours(address));
         let report = seen.as_ref().map(with_bytes);
-        self.corrupt(&Corruption {
+        self.report(&Corruption {
             kind,
             address: address.addr().get(),
             cache,
@@ -413,11 +413,11 @@ impl Core {
         let Some(pfn) = self.memory.pages.pfn_of(memory.as_ptr()) else { return false };
         let frame = self.memory.frames().frame(pfn);
         let Some(cache) = self.cache_of(frame.owner()) else { return false };
-        let begins = cache.begins_object(self.memory.pages.offset_from(frame.head(), memory.as_ptr()));
-        if begins {
+        let is_start = cache.begins_object(self.memory.pages.offset_from(frame.head(), memory.as_ptr()));
+        if is_start {
             // SAFETY: by contract, the caller may free `memory`, which is an object of this cache.
             unsafe { Cache::free_without_handle(NonNull::from(cache), memory) };
         }
-        begins
+        is_start
     }
 }

@@ -12,9 +12,9 @@ use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Operation, Supplier};
 
 /// A supplier that receives flushed objects, and counts the slabs that are freed with them.
-struct Flushing<'a>(&'a Cache, Cell<usize>);
+struct FlushedSlabs<'a>(&'a Cache, Cell<usize>);
 
-impl Supplier<Object> for Flushing<'_> {
+impl Supplier<Object> for FlushedSlabs<'_> {
     fn fill(&self, _: &Operation, _node: u32, _max: usize, _put: impl FnMut(Object)) -> usize {
         0
     }
@@ -32,7 +32,7 @@ impl Cache {
     }
     /// Shrinks the cache as [`shrink`](Self::shrink) does, after a sweep has taken all stacks.
     pub(crate) fn shrink_swept(&self, op: &Operation) -> usize {
-        let flushing = Flushing(self, Cell::new(0));
+        let flushing = FlushedSlabs(self, Cell::new(0));
         self.config.per_cpu.flush_swept(op, &flushing);
         flushing.1.get() + self.shrink_slabs(op)
     }
@@ -58,7 +58,7 @@ impl Cache {
 
     /// Flushes the magazines to the slabs. Returns the number of slabs freed.
     pub(super) fn flush_all(&self, op: &Operation) -> usize {
-        let flushing = Flushing(self, Cell::new(0));
+        let flushing = FlushedSlabs(self, Cell::new(0));
         self.config.per_cpu.flush_all(op, &flushing);
         flushing.1.get()
     }
@@ -187,7 +187,7 @@ mod tests {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let caches = [(); 2].map(|()| Arc::new(Mutex::new(Weak::<KmemCache>::new())));
         let begun = Arc::new([(); 2].map(|()| AtomicBool::new(false)));
-        let made = [0, 1].map(|n| {
+        let built_caches = [0, 1].map(|n| {
             let (other, begun) = (caches[1 - n].clone(), begun.clone());
             let builder = KmemCache::builder("destroys", 64).dtor(move |_| {
                 begun[n].store(true, Relaxed);
@@ -202,8 +202,8 @@ mod tests {
             drop(cache.alloc_block(Gfp::KERNEL).unwrap());
             cache
         });
-        std::thread::scope(|scope| made.iter().for_each(|cache| _ = scope.spawn(|| cache.shrink())));
-        made.iter().for_each(|cache| cache.destroy().unwrap());
+        std::thread::scope(|scope| built_caches.iter().for_each(|cache| _ = scope.spawn(|| cache.shrink())));
+        built_caches.iter().for_each(|cache| cache.destroy().unwrap());
         assert_eq!(subsystem.check().unwrap().slabs, 0);
     }
 }

@@ -62,29 +62,29 @@ impl Cache {
     }
     /// Sets the charge to the bytes that `live` objects own in addition to their slots.
     fn charge_held(&self, live: u64) -> Result<(), AllocError> {
-        let wanted = live.saturating_mul(self.weight());
+        let wanted_bytes = live.saturating_mul(self.weight());
         let mut charged = self.counts.held.load(Relaxed);
         loop {
-            let more = wanted.saturating_sub(charged);
-            if more > 0 {
+            let missing = wanted_bytes.saturating_sub(charged);
+            if missing > 0 {
                 let pages = self.counts.pages.get() * uslab_buddy::PAGE_SIZE as u64;
                 if let Some(bytes) =
-                    self.config.held_limit.filter(|bytes| pages.saturating_add(wanted) > *bytes as u64)
+                    self.config.held_limit.filter(|bytes| pages.saturating_add(wanted_bytes) > *bytes as u64)
                 {
                     return Err(AllocError::HeldLimit { bytes });
                 }
-                self.config.account.as_ref().map_or(Ok(()), |account| account.charge(more as usize))?;
+                self.config.account.as_ref().map_or(Ok(()), |account| account.charge(missing as usize))?;
             }
-            match self.counts.held.compare_exchange_weak(charged, wanted, Relaxed, Relaxed) {
+            match self.counts.held.compare_exchange_weak(charged, wanted_bytes, Relaxed, Relaxed) {
                 Ok(_) => {
-                    if charged > wanted {
-                        self.uncharge_account((charged - wanted) as usize);
+                    if charged > wanted_bytes {
+                        self.uncharge_account((charged - wanted_bytes) as usize);
                     }
                     return Ok(());
                 }
                 Err(now) => {
-                    if more > 0 {
-                        self.uncharge_account(more as usize);
+                    if missing > 0 {
+                        self.uncharge_account(missing as usize);
                     }
                     charged = now;
                 }

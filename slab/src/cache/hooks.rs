@@ -46,7 +46,7 @@ impl fmt::Debug for HeldBytes {
 
 impl HeldBytes {
     /// Declared number of bytes that an object owns, or 0 if the builder declared none.
-    pub(crate) fn declared(&self) -> usize {
+    pub(crate) fn declared_bytes(&self) -> usize {
         if let Self::Declared(bytes) = self { *bytes } else { 0 }
     }
 }

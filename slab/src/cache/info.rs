@@ -144,8 +144,8 @@ impl Cache {
     /// Number of objects in all slabs, and number of objects in use. The call does not allocate.
     pub(crate) fn objects(&self) -> (u64, u64) {
         let (count, layer) = (self.count(), self.config.per_cpu.stats());
-        let kept = layer.in_magazines + layer.in_depot + self.config.per_cpu.quarantined();
-        (count.objects, count.inuse.saturating_sub(kept))
+        let cached_objects = layer.in_magazines + layer.in_depot + self.config.per_cpu.quarantined();
+        (count.objects, count.inuse.saturating_sub(cached_objects))
     }
 
     /// Number of allocations of the cache. The call does not allocate.
@@ -159,8 +159,8 @@ impl Cache {
     /// The numbers of the cache, with an empty name. The call does not allocate.
     pub(crate) fn numbers(&self) -> CacheInfo {
         let (count, counts, geometry) = (self.count(), &self.counts, self.geometry());
-        let dear = counts.direct_paths.now();
-        let direct = dear.of_operations(counts.direct_allocs.get() + counts.direct_frees.get());
+        let direct_paths = counts.direct_paths.now();
+        let direct = direct_paths.of_operations(counts.direct_allocs.get() + counts.direct_frees.get());
         let layer = self.config.per_cpu.stats();
         let (in_magazines, quarantined) = (layer.in_magazines, self.config.per_cpu.quarantined());
         CacheInfo {

@@ -1,6 +1,6 @@
 //! The untyped cache and its builder. Objects are raw pointers, or safe [`Block`](crate::Block)s.
 
-use super::alloc::BULK;
+use super::alloc::BULK_BATCH;
 use super::core::Core;
 use super::hooks::{HeldBytes, Hook, Hooks};
 use super::info::CacheInfo;
@@ -102,7 +102,7 @@ impl Limit {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "a builder makes nothing until it builds"]
+#[must_use = "a builder creates no cache until it is built"]
 pub struct KmemCacheBuilder {
     name: String,
     size: usize,
@@ -222,8 +222,8 @@ impl KmemCacheBuilder {
         }))
     }
     fn hooks_mut(&mut self) -> &mut Hooks {
-        let nothing = || Hooks { construct: Hook::new(Box::new(|_| true)), destruct: None, reset: None };
-        self.hooks.get_or_insert_with(nothing)
+        let no_hooks = || Hooks { construct: Hook::new(Box::new(|_| true)), destruct: None, reset: None };
+        self.hooks.get_or_insert_with(no_hooks)
     }
     pub(crate) fn hooks(mut self, hooks: Hooks) -> Self {
         self.hooks = Some(hooks);
@@ -395,19 +395,19 @@ impl KmemCacheBuilder {
             return Err(CacheError::Account);
         }
         let mut harden = self.harden.unwrap_or(core.harden);
-        let mut asked = self.debug | core.slab_debug.of(&self.name);
+        let mut flags = self.debug | core.slab_debug.of(&self.name);
         if self.no_access {
             // Objects without memory cannot be checked.
-            asked -= SlabDebug::RED_ZONE | SlabDebug::POISON;
+            flags -= SlabDebug::RED_ZONE | SlabDebug::POISON;
         }
         let checks = harden.is_on() || self.check_frees.unwrap_or(core.check_frees);
-        let debug = (asked | if checks { SlabDebug::CHECKS } else { SlabDebug::empty() }).complete();
+        let debug = (flags | if checks { SlabDebug::CHECKS } else { SlabDebug::empty() }).completed();
         let align = if MODEL { self.align.max(SPACING) } else { self.align };
         let max_order = core.rule.max_order.max(self.max_order.unwrap_or(0));
         let rule = OrderRule { max_order, ..core.rule };
         let zone = if debug.contains(SlabDebug::RED_ZONE) { WORD } else { 0 };
         let mut geometry = Geometry::with_zones(self.size, align, zone, &rule)?;
-        core.zones_are(zone > 0);
+        core.note_red_zones(zone > 0);
         let magazines = self.magazines.unwrap_or(core.magazines);
         // Red zones detect more than canaries do.
         harden.canaries &= zone == 0;
@@ -456,7 +456,7 @@ impl CheckedConfig {
                 core.memory.pages.tables(),
                 magazines,
                 stride,
-                builder.holds.declared(),
+                builder.holds.declared_bytes(),
                 &builder.name,
                 quarantine(&harden, key, stride),
             ),
@@ -673,13 +673,13 @@ impl KmemCache {
         n: usize,
         owner: impl Fn(NonNull<u8>) -> T,
     ) -> Result<Vec<T>, AllocError> {
-        self.cache.admits(n)?;
+        self.cache.check_room_for(n)?;
         let mut owners = Vec::new();
         let refused = |_| AllocError::Refused { bytes: n.saturating_mul(size_of::<T>()) };
         owners.try_reserve_exact(n).map_err(refused)?;
-        let mut batch = [None; BULK];
+        let mut batch = [None; BULK_BATCH];
         while owners.len() < n {
-            let batch = &mut batch[..BULK.min(n - owners.len())];
+            let batch = &mut batch[..BULK_BATCH.min(n - owners.len())];
             self.alloc_bulk(gfp, batch)?;
             owners.extend(batch.iter().flatten().map(|object| owner(*object)));
         }
@@ -832,7 +832,7 @@ mod tests {
     }
 
     #[test]
-    fn frees_leave_the_inlined_path_only_in_sampled_caches() {
+    fn only_caches_with_guard_samples_bypass_the_inlined_free_path() {
         for (guard_every, size, expected) in
             [(0, 64, false), (1, 64, true), (1, 4096, true), (1, 8192, false)]
         {

@@ -62,7 +62,7 @@ impl Live {
     }
     /// Appends a slab whose objects start at `base`. Returns the words, to which the caller appends the slab's bitmap.
     pub(crate) fn slab(&mut self, base: NonNull<u8>) -> &mut Vec<u64> {
-        debug_assert!(self.slabs.len() < self.slabs.capacity(), "an allocation under a node's lock");
+        debug_assert!(self.slabs.len() < self.slabs.capacity(), "memory is allocated under a node's lock");
         self.slabs.push((address_above(base, self.lead), self.words.len()));
         &mut self.words
     }
@@ -177,14 +177,14 @@ mod tests {
     /// The test covers a cache with 16 objects per slab, a slab whose objects fill whole words of the bitmap, and a
     /// slab whose bitmap is in the side table.
     #[test]
-    fn iteration_of_a_snapshot_visits_only_objects_in_use() {
+    fn iterating_over_a_snapshot_visits_only_objects_in_use() {
         for (size, objects) in [(256, 1000), (64, 1000), (8, 3000)] {
             let subsystem = Subsystem::new(Config::default()).unwrap();
             let cache = KmemCache::builder("live", size).build_in(&subsystem).unwrap();
             assert!(cache.live().is_empty() && cache.live().iter().next().is_none());
-            let one = cache.alloc_block(Gfp::KERNEL).unwrap();
-            assert!(cache.live().iter().eq([one.address()]));
-            drop(one);
+            let single_block = cache.alloc_block(Gfp::KERNEL).unwrap();
+            assert!(cache.live().iter().eq([single_block.address()]));
+            drop(single_block);
             let mut blocks = cache.alloc_blocks(Gfp::KERNEL, objects).unwrap();
             for keep in [objects, objects / 2, 100, 3, 0] {
                 let mut n = 0;
@@ -194,18 +194,18 @@ mod tests {
                 });
                 let expected: BTreeSet<_> = blocks.iter().map(|block| block.address()).collect();
                 let live = cache.live();
-                let walked: Vec<_> = live.iter().collect();
+                let visited: Vec<_> = live.iter().collect();
                 assert_eq!((live.len(), live.is_empty()), (expected.len(), expected.is_empty()));
-                assert_eq!(walked.len(), expected.len(), "{size} bytes: each object is visited once");
-                assert_eq!(walked.iter().copied().collect::<BTreeSet<_>>(), expected);
+                assert_eq!(visited.len(), expected.len(), "{size} bytes: each object is visited once");
+                assert_eq!(visited.iter().copied().collect::<BTreeSet<_>>(), expected);
                 // `fold` continues where `next` stopped.
                 let runs: Vec<_> = live.runs().collect();
                 assert!(runs.iter().all(|(_, count)| (1..=64).contains(count)));
                 for taken in [0, 1, 2, 5, runs.len()] {
                     let mut walk = live.runs();
-                    let mut both: Vec<_> = walk.by_ref().take(taken).collect();
-                    walk.for_each(|run| both.push(run));
-                    assert_eq!(both, runs, "{size} bytes, {taken} by one");
+                    let mut visited_runs: Vec<_> = walk.by_ref().take(taken).collect();
+                    walk.for_each(|run| visited_runs.push(run));
+                    assert_eq!(visited_runs, runs, "{size} bytes, {taken} by one");
                 }
             }
         }
@@ -217,8 +217,8 @@ mod tests {
         let cache = KmemCache::builder("live", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         let blocks = cache.alloc_blocks(Gfp::KERNEL, 10).unwrap();
         let live = cache.live();
-        let more: Vec<_> = live.iter().map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-        assert_eq!((live.len(), more.len(), cache.live().len()), (10, 10, 20));
+        let new_blocks: Vec<_> = live.iter().map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+        assert_eq!((live.len(), new_blocks.len(), cache.live().len()), (10, 10, 20));
         drop(blocks);
         assert_eq!((live.len(), cache.live().len()), (10, 10), "the cache is unchanged");
     }

@@ -57,7 +57,7 @@ impl Mempool {
     /// Fails as [`KmemCache::alloc_blocks`] does if fewer objects are available; no objects stay allocated.
     #[doc(alias = "mempool_create_slab_pool")]
     pub fn new(cache: KmemCache, reserve_size: usize) -> Result<Self, AllocError> {
-        cache.cache().admits(reserve_size)?;
+        cache.cache().check_room_for(reserve_size)?;
         // The vector has room for all objects, because nothing is allocated under the lock.
         let (mut objects, mut reserve) = (Vec::new(), Vec::new());
         reserve
@@ -145,19 +145,19 @@ mod tests {
     use crate::{Config, Limit, Subsystem};
 
     #[test]
-    fn mempool_reserve_serves_at_the_limit_and_refills() {
+    fn mempool_reserve_serves_allocations_at_the_limit_and_is_refilled() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
         let pool = Mempool::new(cache, 5).unwrap();
         let others: Vec<_> = std::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
         for _ in 0..3 {
-            let mut mine: Vec<_> = (0..5).map(|_| pool.alloc_block(Gfp::ZERO).unwrap()).collect();
+            let mut blocks: Vec<_> = (0..5).map(|_| pool.alloc_block(Gfp::ZERO).unwrap()).collect();
             assert_eq!((pool.reserve(), pool.alloc_block(Gfp::KERNEL).is_err()), ((0, 5), true));
-            assert!(mine.iter().all(|block| block.bytes().iter().all(|byte| *byte == 0)));
-            mine.iter_mut().for_each(|block| block.bytes_mut().fill(7));
-            drop(mine.pop());
+            assert!(blocks.iter().all(|block| block.bytes().iter().all(|byte| *byte == 0)));
+            blocks.iter_mut().for_each(|block| block.bytes_mut().fill(7));
+            drop(blocks.pop());
             assert_eq!(pool.reserve(), (1, 5));
-            drop(mine);
+            drop(blocks);
             assert_eq!(pool.reserve(), (5, 5));
         }
         drop(others);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn mempool_larger_than_its_cache_limit_is_refused() {
+    fn mempool_with_a_reserve_above_the_cache_limit_is_refused() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         assert!(matches!(Mempool::new(cache, 1000), Err(AllocError::CacheLimit { slabs: 1 })));

@@ -241,7 +241,7 @@ impl Cache {
             (0..core.memory.pages.nodes()).map(|_| Node::new(config.order_key(), config.geometry)).collect();
         let seen = {
             let (nodes, stacks) = (Node::places(&nodes), config.per_cpu.places());
-            let quarantine = config.per_cpu.quarantine_seen();
+            let quarantine = config.per_cpu.quarantine_addresses();
             let tracks = checked.as_ref().map_or(0, Checked::tracks_seen);
             let constructed = config.hooks.is_some();
             gdb::CacheSeen::new(
@@ -299,7 +299,7 @@ impl Cache {
         &self.waiters
     }
     /// Maximum number of allocations per miss of the inlined path.
-    pub(crate) fn allocs_of_a_miss(&self) -> u64 {
+    pub(crate) fn max_allocs_per_miss(&self) -> u64 {
         if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
     }
     /// The cache's inlined paths: for allocations, for frees by address, and a path that serves while these two are
@@ -341,15 +341,15 @@ impl Cache {
     ///
     /// # Errors
     /// Fails if fewer objects fit into the cache at its limit, or into all pages.
-    pub(crate) fn admits(&self, n: usize) -> Result<(), AllocError> {
+    pub(crate) fn check_room_for(&self, n: usize) -> Result<(), AllocError> {
         let (geometry, account) = (self.geometry(), self.config.account.as_ref());
         let bytes = geometry.order().bytes();
-        let pages = self.core.memory.pages.most_pages();
+        let pages = self.core.memory.pages.max_pages();
         let refused = match self.config.limit {
             Some(slabs) if n > geometry.objects().saturating_mul(slabs as usize) => {
                 AllocError::CacheLimit { slabs }
             }
-            _ if account.is_some_and(|account| !account.admits(n.div_ceil(geometry.objects()), bytes)) => {
+            _ if account.is_some_and(|account| !account.has_room(n.div_ceil(geometry.objects()), bytes)) => {
                 self.limit_error()
             }
             _ if n > pages.saturating_mul(PAGE_SIZE) / geometry.stride() => AllocError::TooLarge,

@@ -9,7 +9,7 @@
 //!  publish         on the node's list: other threads find it      no error behind it, but a cache that is destroyed
 //! ```
 
-use super::alloc::BULK;
+use super::alloc::BULK_BATCH;
 use super::node::ObjectIndex;
 use super::slabs::Refusal;
 use super::{Cache, Object};
@@ -38,9 +38,9 @@ impl Cache {
         max: usize,
         put: &mut impl FnMut(Object),
     ) -> Result<usize, Refusal> {
-        let mut taken = [0; BULK];
-        let slab = NewSlab::charge(self, op)?.pages(node, gfp)?.side_tables()?;
-        let (slab, count) = slab.construct(&mut taken[..max.min(BULK)])?;
+        let mut taken = [0; BULK_BATCH];
+        let slab = NewSlab::charge(self, op)?.with_pages(node, gfp)?.with_side_tables()?;
+        let (slab, count) = slab.construct(&mut taken[..max.min(BULK_BATCH)])?;
         let slab = slab.publish(&taken[..count])?;
         let object = |index: u16| self.object(ObjectIndex { slab, index: index.into() });
         taken[..count].iter().for_each(|index| put(object(*index)));
@@ -56,17 +56,17 @@ impl<'a> NewSlab<'a> {
         Ok(Self { cache, op, slab: None, covered: false })
     }
 
-    fn pages(mut self, node: u32, gfp: Gfp) -> Result<Self, Refusal> {
-        let wanted = self.cache.geometry().order();
+    fn with_pages(mut self, node: u32, gfp: Gfp) -> Result<Self, Refusal> {
+        let usual_order = self.cache.geometry().order();
         let (slab, order) = self.cache.pages(self.op, node, gfp)?;
         self.slab = Some((slab, order));
-        if order < wanted {
-            self.cache.uncharge_account(wanted.bytes() - order.bytes());
+        if order < usual_order {
+            self.cache.uncharge_account(usual_order.bytes() - order.bytes());
         }
         Ok(self)
     }
 
-    fn side_tables(mut self) -> Result<Self, Refusal> {
+    fn with_side_tables(mut self) -> Result<Self, Refusal> {
         let (cache, op) = (self.cache, self.op);
         let Some((slab, order)) = self.slab else { return Err(AllocError::SideTable.into()) };
         let objects = cache.geometry().objects_at(order);
@@ -80,9 +80,9 @@ impl<'a> NewSlab<'a> {
                 unsafe { hardened.prepare(cache.object(ObjectIndex { slab, index }).0) };
             }
         }
-        let known = set_up && cache.record_owner(slab, order) && cache.record_class(op, slab, order);
+        let is_recorded = set_up && cache.record_owner(slab, order) && cache.record_class(op, slab, order);
         // Caches with a known page class have no constructor and hide no slab, so no later stage fails for them.
-        if known && cache.hide(slab, order) { Ok(self) } else { Err(AllocError::SideTable.into()) }
+        if is_recorded && cache.hide_slab(slab, order) { Ok(self) } else { Err(AllocError::SideTable.into()) }
     }
 
     /// Takes as many objects as the slice `taken` has places, writes their indices to the slice, and returns their
@@ -116,7 +116,7 @@ impl<'a> NewSlab<'a> {
     }
 
     /// Puts the slab on its node's list; the `taken` objects are in use.
-    fn publish(mut self, taken: &[u16]) -> Result<Pfn, Refusal> {
+    fn publish(mut self, indices: &[u16]) -> Result<Pfn, Refusal> {
         let (cache, op, memory) = (self.cache, self.op, &self.cache.core.memory);
         let Some((slab, order)) = self.slab.take() else { return Err(AllocError::SideTable.into()) };
         // From here on the drop undoes no stage.
@@ -129,14 +129,14 @@ impl<'a> NewSlab<'a> {
         // memory is available.
         cache.counts.peak.max(cache.counts.made.get().saturating_sub(cache.counts.released.get()));
         cache.counts.pages.add(u64::from(order.pages()));
-        cache.core.grown();
+        cache.core.note_growth();
         let node = &cache.nodes[memory.pages.node_of(slab) as usize];
         // SAFETY: the slab was set up above, and no other thread knows it.
         if unsafe { node.add(op, memory, slab) }.is_err() {
-            let taken = taken.iter().map(|index| usize::from(*index));
+            let indices = indices.iter().map(|index| usize::from(*index));
             // SAFETY: no other thread knows the slab, because the node has not listed it.
             unsafe {
-                memory.slab(slab).free_bits(taken, true, |index| unreachable!("{index} was allocated"))
+                memory.slab(slab).free_bits(indices, true, |index| unreachable!("{index} was allocated"))
             };
             cache.release_one(op, slab);
             return Err(AllocError::Destroyed.into());
@@ -153,7 +153,7 @@ impl Drop for NewSlab<'_> {
             cache.uncover_slab(slab, order);
         }
         // Pages that stay inaccessible are useless to other users, and stay charged.
-        if cache.show(slab, order) {
+        if cache.show_slab(slab, order) {
             // SAFETY: `pages` allocated the slab with this order, and no object is constructed any more.
             unsafe { cache.core.memory.free_pages(self.op, slab, order) };
             cache.uncharge(order);

@@ -25,9 +25,9 @@
 //!
 //! # Unused pages
 //!
-//! Free objects of partial and empty slabs occupy memory, which the node counts in pages (`unused`).
-//! [`Node::discard_unused`] returns pages without objects in use to the system, and subtracts them from `unused`. A
-//! free requests a discard if `unused` exceeds [`Lists::bound`]; the reaper discards pages that were unused during a
+//! Free objects of partial and empty slabs occupy memory, which the node counts in pages (`unused_pages`).
+//! [`Node::discard_unused`] returns pages without objects in use to the system, and subtracts them from `unused_pages`. A
+//! free requests a discard if `unused_pages` exceeds [`Lists::max_unused_pages`]; the reaper discards pages that were unused during a
 //! whole interval; a shrink discards all unused pages. When an object is allocated from a slab, all pages of the
 //! slab count again.
 //!
@@ -57,7 +57,7 @@ pub(crate) const BANDS: usize = 4;
 
 /// A shrink sorts slabs that have at most this number of free objects, fewest first; the other slabs follow (the
 /// kernel's number).
-const SORTED: usize = 32;
+const MAX_SORTED: usize = 32;
 
 /// Fullness of a slab, which determines its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +148,7 @@ const MIN_KEPT_PAGES: u64 = 32;
 struct FreePageCounts {
     /// Number of pages inside the listed slabs whose memory was returned to the system.
     discarded: u64,
-    /// Smallest value of `unused` since the last reap.
+    /// Smallest value of `unused_pages` since the last reap.
     least: u64,
     /// Number of unused pages after the last discard pass, times 5/4. While fewer pages are unused, frees do not
     /// start another pass.
@@ -188,17 +188,17 @@ impl Lists {
         }
     }
     /// Number of slabs with free objects, which `min_partial` limits.
-    fn with_room(&self) -> usize {
+    fn listed_with_room(&self) -> usize {
         self.partial.iter().chain([&self.empty]).map(|list| list.len() as usize).sum()
     }
     /// The slab to take from next: the fullest slab with free objects.
-    fn best(&self) -> Option<(Pfn, State)> {
+    fn best_slab(&self) -> Option<(Pfn, State)> {
         let partial =
             (0..BANDS).rev().find_map(|band| Some((self.partial[band].front()?, State::Partial(band))));
         partial.or_else(|| Some((self.empty.front()?, State::Empty)))
     }
     /// The generator of random draws for this lock hold.
-    fn draws(&mut self) -> Option<Draws> {
+    fn random_draws(&mut self) -> Option<Draws> {
         self.holds += u64::from(self.key.is_some());
         self.key.map(|key| Draws::of(key, self.holds))
     }
@@ -206,7 +206,7 @@ impl Lists {
     ///
     /// # Safety
     /// The slab is on the list of `before`, and the lists' lock is held.
-    unsafe fn moved(
+    unsafe fn move_slab(
         &mut self,
         memory: &SlabMemory,
         slab: Pfn,
@@ -238,16 +238,16 @@ impl Lists {
         }
     }
     /// Number of pages of free objects whose memory has not been returned to the system.
-    fn unused(&self, geometry: &Geometry) -> u64 {
+    fn unused_pages(&self, geometry: &Geometry) -> u64 {
         pages(self.objects - self.inuse, geometry).saturating_sub(self.unused.discarded)
     }
     /// Number of pages that frees may leave unused: a quarter of the number of pages in use.
-    fn bound(&self, geometry: &Geometry) -> u64 {
+    fn max_unused_pages(&self, geometry: &Geometry) -> u64 {
         MIN_KEPT_PAGES.max(pages(self.inuse, geometry) / 4)
     }
     /// Updates the smallest number of unused pages, after an object was taken or a slab left.
     fn note_unused(&mut self, geometry: &Geometry) {
-        self.unused.least = self.unused.least.min(self.unused(geometry));
+        self.unused.least = self.unused.least.min(self.unused_pages(geometry));
     }
     /// Removes a slab of `objects` objects from the counts.
     ///
@@ -274,11 +274,11 @@ impl Lists {
         }
     }
     /// Number of objects in use, excluding objects that a fork lost.
-    fn used(&self) -> u64 {
+    fn used_objects(&self) -> u64 {
         self.inuse - self.lost.get()
     }
     /// Takes slabs off the lists if a fork lost all their objects in use.
-    fn take_lost(&mut self, memory: &SlabMemory, unlisted: &mut UnlistedSlabs) {
+    fn take_lost_slabs(&mut self, memory: &SlabMemory, unlisted: &mut UnlistedSlabs) {
         if self.lost.get() > 0 {
             for state in (0..BANDS).map(State::Partial).chain([State::Full]) {
                 // SAFETY: the caller holds the lock, and no other thread has an object of the slab.
@@ -366,21 +366,21 @@ impl Node {
     ) -> (usize, bool) {
         let mut lists = self.lock(op);
         let (mut taken, mut is_new) = (0, false);
-        let mut draws = lists.draws();
+        let mut draws = lists.random_draws();
         while taken < max
-            && let Some((slab, before)) = lists.best()
+            && let Some((slab, before)) = lists.best_slab()
         {
             // SAFETY: the lock is held, and the slab is on a list of this node.
             unsafe {
-                let was = memory.slab(slab).fill();
+                let fill_before = memory.slab(slab).fill();
                 lists.unused.discarded -= u64::from(memory.slab(slab).use_discarded());
                 let put = |index| put(ObjectIndex { slab, index });
                 let now;
                 (now, is_new) =
                     memory.slab(slab).alloc_bits(max - taken, new && taken == 0, draws.as_mut(), put);
-                let objects = now.inuse - was.inuse;
+                let objects = now.inuse - fill_before.inuse;
                 taken += usize::from(objects);
-                lists.moved(memory, slab, before, now.into(), &mut draws);
+                lists.move_slab(memory, slab, before, now.into(), &mut draws);
                 tell!(op: lists => Step::ObjectsTaken { slab: slab.get(), objects });
                 // The slab's other free objects are not constructed.
                 if is_new || objects == 0 {
@@ -439,7 +439,7 @@ impl Node {
         mut refused: impl FnMut(ObjectIndex),
     ) -> u64 {
         let mut lists = self.lock(op);
-        let mut draws = lists.draws();
+        let mut draws = lists.random_draws();
         let mut places = places.peekable();
         while let Some(&ObjectIndex { slab: pfn, .. }) = places.peek() {
             // SAFETY: the lock is held. By contract, the slab is on a list of this node.
@@ -447,10 +447,10 @@ impl Node {
                 let slab = memory.slab(pfn);
                 let before = State::from(slab.fill());
                 // Objects that were allocated together are freed together, so that their slab moves once.
-                let of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
+                let places_of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
                 let refused = |index| refused(ObjectIndex { slab: pfn, index });
                 let (given, fill) = slab.free_bits(
-                    of_slab.map(|place| place.index),
+                    places_of_slab.map(|place| place.index),
                     stays.objects == FreedState::Constructed,
                     refused,
                 );
@@ -460,13 +460,13 @@ impl Node {
                 }
                 tell!(op: lists => Step::ObjectsGiven { slab: pfn.get(), objects: given });
                 let now = State::from(fill);
-                lists.moved(memory, pfn, before, now, &mut draws);
+                lists.move_slab(memory, pfn, before, now, &mut draws);
                 // The comparison is with the lists before the slab's last object was freed: a full slab of one object
                 // does not count as a slab with free objects.
                 if now == State::Empty
                     && before != State::Empty
                     && lists.kept.get() == 0
-                    && lists.with_room() - usize::from(fill.objects == 1) >= stays.slabs
+                    && lists.listed_with_room() - usize::from(fill.objects == 1) >= stays.slabs
                 {
                     lists.empty.remove(memory.frames(), pfn);
                     lists.forget(memory, pfn, fill.objects);
@@ -475,7 +475,7 @@ impl Node {
                 }
             }
         }
-        let (unused, bound) = (lists.unused(&self.geometry), lists.bound(&self.geometry));
+        let (unused, bound) = (lists.unused_pages(&self.geometry), lists.max_unused_pages(&self.geometry));
         // Returns all pages above the bound, not only pages above `next_pass_limit`, because a pass that discards few pages raises
         // `next_pass_limit` by a quarter.
         if unused > lists.unused.next_pass_limit { unused.saturating_sub(bound) } else { 0 }
@@ -529,7 +529,7 @@ impl Node {
             }
         }
         let mut lists = self.lists.lock();
-        let unused = lists.unused(&self.geometry);
+        let unused = lists.unused_pages(&self.geometry);
         // The next pass waits until the number of unused pages has grown by a quarter, because a
         // pass visits all slabs.
         lists.unused.next_pass_limit = unused + unused / 4;
@@ -540,7 +540,7 @@ impl Node {
         let mut lists = self.lists.lock();
         lists.note_unused(&self.geometry);
         let idle = lists.unused.least;
-        lists.unused.least = lists.unused(&self.geometry) - idle;
+        lists.unused.least = lists.unused_pages(&self.geometry) - idle;
         idle
     }
 
@@ -561,13 +561,13 @@ impl Node {
             // is set up.
             unsafe {
                 let slab = lists.of(state).pop_front(memory.frames())?;
-                let was = memory.slab(slab).fill();
+                let fill_before = memory.slab(slab).fill();
                 let now = memory.slab(slab).take_constructed(&mut put);
-                let taken = u64::from(now.inuse - was.inuse);
+                let taken = u64::from(now.inuse - fill_before.inuse);
                 lists.inuse += taken;
                 lists.destructing.add(taken);
                 lists.of(now.into()).push_back(memory.frames(), slab);
-                if now != was {
+                if now != fill_before {
                     return Some(slab);
                 }
             }
@@ -583,15 +583,15 @@ impl Node {
         let mut lists = self.lists.lock();
         lists.take_empty(memory, unlisted);
         for band in (0..BANDS).rev() {
-            let mut rest = core::mem::take(&mut lists.partial[band]);
-            let mut sorted: [FrameList; SORTED + 1] = [const { FrameList::new() }; SORTED + 1];
+            let mut unsorted_slabs = core::mem::take(&mut lists.partial[band]);
+            let mut sorted: [FrameList; MAX_SORTED + 1] = [const { FrameList::new() }; MAX_SORTED + 1];
             // SAFETY: this thread holds the lock, which protects the links of listed frames.
             unsafe {
-                while let Some(slab) = rest.pop_front(memory.frames()) {
+                while let Some(slab) = unsorted_slabs.pop_front(memory.frames()) {
                     let fill = memory.slab(slab).fill();
                     let free = usize::from(fill.objects - fill.inuse);
                     // The last sorted list contains all other slabs, in their previous order.
-                    sorted[free.min(SORTED + 1) - 1].push_back(memory.frames(), slab);
+                    sorted[free.min(MAX_SORTED + 1) - 1].push_back(memory.frames(), slab);
                 }
                 for list in &mut sorted {
                     while let Some(slab) = list.pop_front(memory.frames()) {
@@ -609,9 +609,9 @@ impl Node {
     /// With `true`, no slab leaves the lists, and the cache cannot be destroyed, until a call with `false`. Calls of
     /// `keep` nest.
     pub(crate) fn keep(&self, keep: bool) {
-        let kept = &self.lists.lock().kept;
+        let keepers = &self.lists.lock().kept;
         // In the child of a fork, the number of callers that keep slabs may already be 0.
-        kept.set(if keep { kept.get() + 1 } else { kept.get().saturating_sub(1) });
+        keepers.set(if keep { keepers.get() + 1 } else { keepers.get().saturating_sub(1) });
     }
     /// Forgets, in the child of a fork, other threads that kept slabs or destructed objects.
     ///
@@ -654,14 +654,14 @@ impl Node {
         let mut all = Self::lock_all(nodes);
         let sum = |count: fn(&Lists) -> u64| all.iter().flatten().map(|lists| count(lists)).sum::<u64>();
         let (out, destructing) =
-            (sum(|lists| lists.used() + lists.kept.get()), sum(|lists| lists.destructing.get()));
+            (sum(|lists| lists.used_objects() + lists.kept.get()), sum(|lists| lists.destructing.get()));
         if out > 0 {
             return Err((out - destructing, destructing));
         }
         for lists in all.iter_mut().flatten() {
             lists.closed = true;
             lists.take_empty(memory, unlisted);
-            lists.take_lost(memory, unlisted);
+            lists.take_lost_slabs(memory, unlisted);
         }
         Ok(())
     }
@@ -713,7 +713,7 @@ mod tests {
     use crate::{Config, Fork, Gfp, KmemCache, Magazines, Subsystem};
 
     #[test]
-    fn debugger_description_has_the_addresses_of_the_lists() {
+    fn description_for_debuggers_contains_the_addresses_of_the_lists() {
         let nodes =
             [(); 2].map(|()| Node::new(None, Geometry::new(64, 0, &crate::OrderRule::for_cpus(2)).unwrap()));
         let gdb::Nodes { lists: places, node, len } = Node::places(&nodes);

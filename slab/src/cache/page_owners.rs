@@ -56,12 +56,12 @@ impl Window {
     }
     /// # Safety
     /// The conditions of [`Published::offer`](crate::published::Published::offer) hold.
-    unsafe fn offer(&self, made: NonNull<Owners>) -> Result<&'static Owners, &'static Owners> {
-        // SAFETY: by contract, `made` is never freed.
-        let made = unsafe { made.as_ref() };
+    unsafe fn offer(&self, new_owners: NonNull<Owners>) -> Result<&'static Owners, &'static Owners> {
+        // SAFETY: by contract, `new_owners` is never freed.
+        let new_owners = unsafe { new_owners.as_ref() };
         self.0
-            .set(made)
-            .map(|()| made)
+            .set(new_owners)
+            .map(|()| new_owners)
             .map_err(|_| self.get().expect("another thread must have published the window"))
     }
 }

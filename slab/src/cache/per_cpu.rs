@@ -39,7 +39,7 @@ use uslab_magazine::{StaticWords, Words};
 
 /// The sweep group of a subsystem's caches. This group follows the sweep groups of the subsystem's zones, which share
 /// the table.
-pub(super) const OBJECTS: SweepGroup = SweepGroup::new(u32::MAX / 2);
+pub(super) const OBJECT_SWEEPS: SweepGroup = SweepGroup::new(u32::MAX / 2);
 
 /// Magazine sizes of a cache, or of all caches of a subsystem.
 ///
@@ -190,7 +190,7 @@ impl PerCpu {
         self.layer().map(seen).unwrap_or_default()
     }
     /// For debuggers: the places of the quarantine.
-    pub(super) fn quarantine_seen(&self) -> [usize; 2] {
+    pub(super) fn quarantine_addresses(&self) -> [usize; 2] {
         self.quarantine.as_ref().map(Quarantine::describe_for_debuggers).unwrap_or_default()
     }
     fn layer(&self) -> Option<&Layer<Object, StackMemory>> {
@@ -211,7 +211,7 @@ impl PerCpu {
     }
     /// Passes a freed object through the quarantine, if any. `out` receives the objects that may be
     /// reused.
-    pub(super) fn delay(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
+    pub(super) fn pass_quarantine(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
         match &self.quarantine {
             Some(quarantine) => quarantine.push(object, out),
             None => out(object),
@@ -309,10 +309,10 @@ impl PerCpu {
         self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap(slabs))
     }
 
-    /// Makes the cache take part in [sweeps](OBJECTS) of the table's stacks. The cache must already be listed as a
+    /// Makes the cache take part in [sweeps](OBJECT_SWEEPS) of the table's stacks. The cache must already be listed as a
     /// cache that collects objects after a sweep.
     pub(crate) fn join_sweeps(&self) {
-        self.for_each_layer(|layer| layer.join_sweeps(OBJECTS));
+        self.for_each_layer(|layer| layer.join_sweeps(OBJECT_SWEEPS));
     }
     pub(super) fn drain_swept(&self, slabs: &impl Supplier<Object>) {
         self.for_each_layer(|layer| _ = layer.drain_swept(&layer.operation(OperationKind::Reclaim), slabs));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn magazine_option_round_trips() {
+    fn magazine_option_round_trips_through_text() {
         for text in ["auto", "off", "1", "64"] {
             assert_eq!(text.parse::<Magazines>().map(|magazines| magazines.to_string()).as_deref(), Ok(text));
         }
@@ -417,7 +417,7 @@ mod tests {
 
     /// Magazines belong to CPUs, so a thread that has allocated once must not leave cached memory behind.
     #[test]
-    fn cached_memory_does_not_grow_with_threads() {
+    fn memory_kept_in_magazines_does_not_grow_with_the_thread_count() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("once", 64).build_in(&subsystem).unwrap();
@@ -478,7 +478,7 @@ mod tests {
             };
             let (made, parked) = batch();
             assert!(parked >= objects as u64, "{parked} of {objects} objects of {size} bytes");
-            assert_eq!(batch().0, made, "slabs for objects of {size} bytes");
+            assert_eq!(batch().0, made, "new slabs for a batch of {size}-byte objects");
         }
     }
 

@@ -91,8 +91,8 @@ impl<'c> Prefilled<'c> {
     /// Fails if fewer objects are available, and leaves the stock unchanged.
     #[doc(alias = "kmem_cache_refill_sheaf")]
     pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
-        let more = n.saturating_sub(self.len());
-        self.cache.cache().reserve(self.gfp - Gfp::ZERO, more, &mut self.objects)?;
+        let missing_objects = n.saturating_sub(self.len());
+        self.cache.cache().reserve(self.gfp - Gfp::ZERO, missing_objects, &mut self.objects)?;
         self.max_stock = self.max_stock.max(n);
         Ok(())
     }
@@ -125,27 +125,27 @@ mod tests {
     fn prefilled_allocations_succeed_at_the_limit() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
-        let mut mine = cache.prefill(Gfp::KERNEL, 150).unwrap();
-        assert!(mine.len() >= 150);
+        let mut stock = cache.prefill(Gfp::KERNEL, 150).unwrap();
+        assert!(stock.len() >= 150);
         // Another user takes all remaining objects.
-        let mut rest = vec![];
+        let mut other_objects = vec![];
         while let Ok(object) = cache.alloc(Gfp::KERNEL) {
-            rest.push(object);
+            other_objects.push(object);
         }
-        let taken: BTreeSet<_> = (0..150).map(|_| mine.alloc().unwrap()).collect();
-        assert_eq!(taken.len(), 150, "each object is allocated once");
-        assert!(rest.iter().all(|o| !taken.contains(o)));
+        let stock_objects: BTreeSet<_> = (0..150).map(|_| stock.alloc().unwrap()).collect();
+        assert_eq!(stock_objects.len(), 150, "each object is allocated once");
+        assert!(other_objects.iter().all(|o| !stock_objects.contains(o)));
         subsystem.check().unwrap();
-        for object in rest {
+        for object in other_objects {
             // SAFETY: the object was allocated from this cache, and is freed once.
             unsafe { cache.free(object) };
         }
-        for object in taken {
+        for object in stock_objects {
             // SAFETY: the object was allocated from this cache, and is freed once.
-            unsafe { mine.free(object) };
+            unsafe { stock.free(object) };
         }
         subsystem.check().unwrap();
-        drop(mine);
+        drop(stock);
         assert_eq!(cache.info().used, 0);
         cache.shrink();
         assert_eq!(subsystem.check().unwrap().objects, 0);
@@ -177,77 +177,77 @@ mod tests {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("large", 4096).build_in(&subsystem).unwrap();
         let max_stock = cache.prefill(Gfp::KERNEL, 12_000).unwrap();
-        let mut some = cache.prefill(Gfp::KERNEL, 10).unwrap();
-        assert!(matches!(some.refill(12_000), Err(AllocError::Memory(_))));
-        assert_eq!(some.len(), 10);
-        drop((max_stock, some));
+        let mut stock = cache.prefill(Gfp::KERNEL, 10).unwrap();
+        assert!(matches!(stock.refill(12_000), Err(AllocError::Memory(_))));
+        assert_eq!(stock.len(), 10);
+        drop((max_stock, stock));
         assert_eq!((subsystem.check().unwrap().used, cache.info().used), (0, 0));
     }
 
     #[test]
-    fn stock_bypasses_stacks_and_depot() {
+    fn prefilled_stock_bypasses_the_cpu_stacks_and_the_depot() {
         let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
         let cache = KmemCache::builder("hot", 64).build_in(&subsystem).unwrap();
-        let mut mine = cache.prefill(Gfp::KERNEL, 6).unwrap();
+        let mut stock = cache.prefill(Gfp::KERNEL, 6).unwrap();
         let before = cache.info();
         for _ in 0..1000 {
-            let (a, b) = (mine.alloc().unwrap(), mine.alloc().unwrap());
+            let (a, b) = (stock.alloc().unwrap(), stock.alloc().unwrap());
             // SAFETY: the objects were just allocated, and are freed once.
             unsafe {
-                mine.free(a);
-                mine.free(b);
+                stock.free(a);
+                stock.free(b);
             }
         }
-        let after = cache.info();
-        assert_eq!(after, before, "the cache counts the objects as in use");
+        let info_after = cache.info();
+        assert_eq!(info_after, before, "the cache counts the objects as in use");
         subsystem.check().unwrap();
     }
 
     #[test]
-    fn stock_keeps_freed_objects_up_to_its_size() {
+    fn prefilled_stock_keeps_freed_objects_up_to_its_size() {
         let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
         let cache = KmemCache::builder("batch", 64).build_in(&subsystem).unwrap();
-        let mut mine = cache.prefill(Gfp::KERNEL, 100).unwrap();
+        let mut stock = cache.prefill(Gfp::KERNEL, 100).unwrap();
         let (before, info) = (subsystem.check().unwrap(), cache.info());
         for _ in 0..3 {
-            let batch: Vec<_> = (0..100).map(|_| mine.alloc().unwrap()).collect();
+            let batch: Vec<_> = (0..100).map(|_| stock.alloc().unwrap()).collect();
             // SAFETY: the objects were allocated from this cache, and are freed once.
-            batch.into_iter().for_each(|object| unsafe { mine.free(object) });
-            assert_eq!(mine.len(), 100);
+            batch.into_iter().for_each(|object| unsafe { stock.free(object) });
+            assert_eq!(stock.len(), 100);
         }
-        let after = cache.info();
-        assert_eq!((after, subsystem.check().unwrap().used), (info, before.used));
+        let info_after = cache.info();
+        assert_eq!((info_after, subsystem.check().unwrap().used), (info, before.used));
     }
 
     #[test]
-    fn stock_frees_foreign_blocks_to_their_caches() {
+    fn prefilled_stock_frees_foreign_blocks_to_their_caches() {
         let subsystem = subsystem(Magazines::BySize);
         let cache = KmemCache::builder("mine", 64).build_in(&subsystem).unwrap();
         let other = KmemCache::builder("other", 64).build_in(&subsystem).unwrap();
-        let mut mine = cache.prefill(Gfp::KERNEL, 5).unwrap();
-        let held = mine.len();
-        let mut block = mine.alloc_block().unwrap();
+        let mut stock = cache.prefill(Gfp::KERNEL, 5).unwrap();
+        let held = stock.len();
+        let mut block = stock.alloc_block().unwrap();
         block.bytes_mut().fill(3);
-        mine.free_block(block);
-        assert_eq!(mine.len(), held);
-        mine.free_block(other.alloc_block(Gfp::KERNEL).unwrap());
-        drop(mine.alloc_block());
-        assert_eq!((mine.len(), cache.info().used, other.info().used), (held - 1, held as u64 - 1, 0));
-        drop(mine);
+        stock.free_block(block);
+        assert_eq!(stock.len(), held);
+        stock.free_block(other.alloc_block(Gfp::KERNEL).unwrap());
+        drop(stock.alloc_block());
+        assert_eq!((stock.len(), cache.info().used, other.info().used), (held - 1, held as u64 - 1, 0));
+        drop(stock);
         subsystem.check().unwrap();
     }
 
     #[test]
-    fn stock_accepts_more_frees_than_allocations() {
+    fn prefilled_stock_accepts_more_frees_than_allocations() {
         let subsystem = subsystem(Magazines::Sized { capacity: 4, stock: 1, depot_limit: 2 });
         let cache = KmemCache::builder("sink", 64).build_in(&subsystem).unwrap();
         let objects: Vec<_> = (0..200).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
-        let mut mine = cache.prefill(Gfp::KERNEL, 1).unwrap();
+        let mut stock = cache.prefill(Gfp::KERNEL, 1).unwrap();
         for object in objects {
             // SAFETY: the object was allocated from this cache, and is freed once.
-            unsafe { mine.free(object) };
+            unsafe { stock.free(object) };
         }
-        drop(mine);
+        drop(stock);
         assert_eq!(cache.info().used, 0);
         cache.shrink();
         assert_eq!(subsystem.check().unwrap().objects, 0);

@@ -3,8 +3,8 @@
 use super::Cache;
 use super::core::Core;
 use super::lifetime::owner::CacheRef;
-use super::per_cpu::OBJECTS;
-use crate::reclaim::pressure::{SHARE, least_limit};
+use super::per_cpu::OBJECT_SWEEPS;
+use crate::reclaim::pressure::{SHARE, lowest_limit};
 use crate::reclaim::reaper::{Background, Reap};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
@@ -14,7 +14,7 @@ use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{DrainScope, Operation};
 
 /// Number of the cache whose limit a shrinker serves, or 0 for a shrinker of all memory.
-fn number(cache: Option<&Cache>) -> u64 {
+fn number_of(cache: Option<&Cache>) -> u64 {
     cache.map_or(0, |cache| cache.number)
 }
 
@@ -24,7 +24,7 @@ impl Core {
     fn sweep(&self, cpus: Range<u32>, which: DrainScope) {
         // A call on one cache flushes the deferred frees of all caches.
         self.caches.iter().take(1).for_each(|cache| cache.flush_deferred());
-        self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECTS);
+        self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECT_SWEEPS);
     }
 
     /// Adapts the kept free memory to the current limits, if [`Config::heed_limits`](crate::Config::heed_limits) is on.
@@ -33,7 +33,7 @@ impl Core {
             return;
         }
         let committed = self.memory.pages.committed_bytes() + self.huge.mapped_bytes();
-        let room = least_limit().map(|least| least.saturating_sub(committed as u64));
+        let room = lowest_limit().map(|least| least.saturating_sub(committed as u64));
         self.memory.pages.keep_at_most(room.map_or(u64::MAX, |room| room / SHARE));
     }
 
@@ -101,7 +101,7 @@ impl Core {
 
     /// Adds a shrinker for the limit of `cache`, or for all memory if `cache` is `None`.
     pub(crate) fn add_shrinker(&self, shrinker: Box<dyn Shrinker>, cache: Option<&Cache>) -> Registration {
-        let registration = self.shrinkers.add(shrinker, number(cache));
+        let registration = self.shrinkers.add(shrinker, number_of(cache));
         // A thread that began to wait without a shrinker must wake up to call the new shrinker.
         cache.into_iter().for_each(Cache::wake_threads);
         registration
@@ -115,13 +115,13 @@ impl Core {
         again: impl FnMut() -> Result<T, E>,
         result: Result<T, E>,
     ) -> Result<T, E> {
-        self.shrinkers.run_until(gfp, number(cache), again, result)
+        self.shrinkers.run_until(gfp, number_of(cache), again, result)
     }
 }
 
 impl Core {
     /// Iterates the caches that the guard samples, with the number of each cache's allocations.
-    fn sampling(&self) -> impl Iterator<Item = (CacheRef, u64)> + '_ {
+    fn sampled_caches(&self) -> impl Iterator<Item = (CacheRef, u64)> + '_ {
         let sampled =
             self.refs().filter(|cache| cache.config().page_class.is_some() || cache.config().guarded);
         sampled.map(|cache| (cache.allocs(), cache)).map(|(allocs, cache)| (cache, allocs))
@@ -131,8 +131,8 @@ impl Core {
     }
     /// Number of allocations from all caches that the guard samples. This number changes as long as there are
     /// allocations to sample.
-    fn sampled_from(&self) -> u64 {
-        if self.samples() { self.sampling().map(|(_, allocs)| allocs).sum() } else { 0 }
+    fn sampled_allocs(&self) -> u64 {
+        if self.samples() { self.sampled_caches().map(|(_, allocs)| allocs).sum() } else { 0 }
     }
     /// If the interval had enough allocations for a guard sample, but no sample was taken, drains the stacks of one
     /// class. The class is drawn at random, in proportion to its allocations.
@@ -140,14 +140,14 @@ impl Core {
         if !self.samples() {
             return;
         }
-        let all = self.sampled_from();
+        let all = self.sampled_allocs();
         if !self.guard.end_interval(all) {
             return;
         }
-        let mut drawn = self.guard.draw(all.max(1) as usize) as u64;
-        for (cache, allocs) in self.sampling() {
-            match drawn.checked_sub(allocs) {
-                Some(left) => drawn = left,
+        let mut random_allocation = self.guard.draw(all.max(1) as usize) as u64;
+        for (cache, allocs) in self.sampled_caches() {
+            match random_allocation.checked_sub(allocs) {
+                Some(left) => random_allocation = left,
                 None => return cache.drain(0..self.cpus.count()),
             }
         }
@@ -177,7 +177,7 @@ impl Reap for Core {
         self.discard_tags();
     }
     fn changes(&self) -> u64 {
-        self.memory.pages.changes() + self.huge.changes() + self.sampled_from() + self.idle_objects.get()
+        self.memory.pages.changes() + self.huge.changes() + self.sampled_allocs() + self.idle_objects.get()
     }
     fn is_needed(&self, seen: u64) -> bool {
         // Relaxed: a new waiter wakes the reaper. If the reaper is just about to sleep and misses the waiter, it checks
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn change_counter_includes_magazine_operations_only_with_sampling() {
+    fn change_counter_includes_magazine_operations_only_if_the_guard_samples() {
         for every in [0, 1 << 30] {
             let subsystem = subsystem(every);
             let malloc = Malloc::new(&subsystem).unwrap();
@@ -228,12 +228,12 @@ mod tests {
     fn guard_samples_malloc_and_kmalloc_allocations() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
-        let each = Config { magazines: Magazines::Off, guard_every: 1, ..Config::new(pages) };
-        let subsystem = Subsystem::new(each).unwrap();
+        let sample_every_alloc = Config { magazines: Magazines::Off, guard_every: 1, ..Config::new(pages) };
+        let subsystem = Subsystem::new(sample_every_alloc).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
-        let by_layout = |size| malloc.alloc(Layout::from_size_align(size, 8).unwrap(), Gfp::KERNEL);
-        let by_size = |size| subsystem.kmalloc().alloc(size, Gfp::KERNEL);
-        for alloc in [&by_layout as &dyn Fn(usize) -> _, &by_size] {
+        let malloc_alloc = |size| malloc.alloc(Layout::from_size_align(size, 8).unwrap(), Gfp::KERNEL);
+        let kmalloc_alloc = |size| subsystem.kmalloc().alloc(size, Gfp::KERNEL);
+        for alloc in [&malloc_alloc as &dyn Fn(usize) -> _, &kmalloc_alloc] {
             let seen = subsystem.core().guard.samples();
             for size in (1..64).map(|n| 16 * n) {
                 // SAFETY: the memory was just allocated, and is freed once.
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn shrink_decommits_pages_of_unused_magazine_stacks() {
+    fn shrinking_decommits_pages_of_unused_magazine_stacks() {
         let subsystem = subsystem(0);
         let cache = KmemCache::builder("entry", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
@@ -255,7 +255,7 @@ mod tests {
 
     /// A table that waits for more caches may keep some pages.
     #[test]
-    fn dropping_caches_decommits_their_magazine_stacks() {
+    fn dropped_caches_decommit_their_magazine_stacks() {
         let subsystem = subsystem(0);
         for n in 0..1000 {
             let cache = KmemCache::builder(format!("short-{n}"), 64).build_in(&subsystem).unwrap();
@@ -266,8 +266,8 @@ mod tests {
             .collect();
         caches.iter().for_each(|cache| drop(cache.alloc_block(Gfp::KERNEL).unwrap()));
         drop(caches);
-        let left = subsystem.core().memory.pages.tables().decommit_idle();
-        assert!(left <= 4 << 20, "{left} bytes");
+        let remaining_pages = subsystem.core().memory.pages.tables().decommit_idle();
+        assert!(remaining_pages <= 4 << 20, "{remaining_pages} bytes");
     }
 
     #[test]
@@ -317,7 +317,7 @@ mod tests {
         }
         drop(subsystem.pages().alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
         let core = subsystem.core();
-        let parts = [core.memory.pages.changes(), core.huge.changes(), core.sampled_from()];
+        let parts = [core.memory.pages.changes(), core.huge.changes(), core.sampled_allocs()];
         assert!(parts.iter().all(|part| *part > 0), "{parts:?}");
         assert_eq!(core.changes(), parts.iter().sum::<u64>());
     }
@@ -349,15 +349,15 @@ mod tests {
         let cache = KmemCache::builder("sampled", 64).build_in(&subsystem).unwrap();
         let samples = || subsystem.core().guard.samples();
         let held: Vec<_> = (0..20_000).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
-        let of_magazines = samples();
+        let magazine_samples = samples();
         drop(held);
         // While the profile runs, each allocation misses.
         subsystem.start_profile(1 << 20).unwrap();
         (0..20_000).for_each(|_| drop(cache.alloc_block(Gfp::KERNEL).unwrap()));
         subsystem.stop_profile();
-        let of_profile = samples() - of_magazines;
-        for samples in [of_magazines, of_profile] {
-            assert!((10..400).contains(&samples), "{of_magazines}, {of_profile}");
+        let profile_samples = samples() - magazine_samples;
+        for samples in [magazine_samples, profile_samples] {
+            assert!((10..400).contains(&samples), "{magazine_samples}, {profile_samples}");
         }
     }
 
@@ -368,7 +368,7 @@ mod tests {
         let subsystem = subsystem(1000);
         let _malloc = Malloc::new(&subsystem).unwrap();
         let core = subsystem.core();
-        let (first, _) = core.sampling().next().unwrap();
+        let (first, _) = core.sampled_caches().next().unwrap();
         let pairs = |n| {
             for _ in 0..n {
                 let object = first.alloc(Gfp::KERNEL).unwrap();

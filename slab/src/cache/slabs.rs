@@ -9,7 +9,7 @@ use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
 use crate::debug::flags::SlabDebug;
 use crate::error::AllocError;
 use crate::harden::Hardened;
-use crate::memory::page_classes::Known;
+use crate::memory::page_classes::PageRecord;
 use crate::memory::slab::{Constructed, ONE_BY_ONE};
 use core::any::Any;
 use core::cell::Cell;
@@ -102,7 +102,7 @@ impl Cache {
                 let mut places = 0;
                 // SAFETY: `place` found each object in a slab of this cache. The object's bit is set, so the slab stays
                 // listed. By contract, the object is not free yet.
-                let above = unsafe {
+                let slabs_above_minimum = unsafe {
                     self.nodes[node as usize].free(
                         op,
                         memory,
@@ -116,8 +116,8 @@ impl Cache {
                     )
                 };
                 start += places;
-                if above > 0 {
-                    self.discard_unused_of(&self.nodes[node as usize], above);
+                if slabs_above_minimum > 0 {
+                    self.discard_unused_of(&self.nodes[node as usize], slabs_above_minimum);
                 }
                 slabs += self.release(op, unlisted);
                 for place in refused.into_iter().flatten() {
@@ -128,7 +128,7 @@ impl Cache {
             if len < BATCH {
                 self.serve(op);
                 if self.has_destructor() {
-                    self.core.shed_objects();
+                    self.core.note_freed_objects();
                 }
                 return slabs + self.destruct_surplus(op);
             }
@@ -196,15 +196,15 @@ impl Cache {
         let (mut visits, mut slabs) = (node.len_of(state), 0);
         let mut indices = [0_u16; ONE_BY_ONE];
         loop {
-            let mut taken = 0;
-            let put = |index| {
-                indices[taken] = index as u16;
-                taken += 1;
+            let mut taken_count = 0;
+            let add_index = |index| {
+                indices[taken_count] = index as u16;
+                taken_count += 1;
             };
-            let Some(slab) = node.take_constructed(&self.core.memory, state, &mut visits, put) else {
+            let Some(slab) = node.take_constructed(&self.core.memory, state, &mut visits, add_index) else {
                 return slabs;
             };
-            for batch in indices[..taken].chunks(BATCH) {
+            for batch in indices[..taken_count].chunks(BATCH) {
                 let mut places = [ObjectIndex { slab, index: 0 }; BATCH];
                 for (place, index) in places.iter_mut().zip(batch) {
                     place.index = usize::from(*index);
@@ -290,7 +290,7 @@ impl Cache {
             Ok(true) => {
                 self.counts.constructed.add(1);
                 if self.has_destructor() {
-                    self.core.grown_object();
+                    self.core.note_new_object();
                 }
                 self.weigh(object);
                 return Ok(());
@@ -410,9 +410,9 @@ impl Cache {
 
     /// Makes a slab inaccessible if the cache's users need only the addresses of objects; returns `false` if the
     /// system refuses. Every other slab gets a guard page, if the system permits it.
-    pub(super) fn hide(&self, slab: Pfn, order: Order) -> bool {
+    pub(super) fn hide_slab(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
-        let guarded = self.has_guard(slab) && self.core.mappings.are_there();
+        let guarded = self.has_guard(slab) && self.core.mappings.can_map();
         // SAFETY: no object is in the last page.
         if guarded && !unsafe { pages.guard(slab, order, true) } {
             self.core.mappings.refuse();
@@ -421,7 +421,7 @@ impl Cache {
         !self.config.no_access || unsafe { pages.protect(slab, order, false) }
     }
     /// Makes the hidden parts of a slab accessible again; returns `false` if the system refuses.
-    pub(super) fn show(&self, slab: Pfn, order: Order) -> bool {
+    pub(super) fn show_slab(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
         // SAFETY: no object of the slab is in use.
         unsafe {
@@ -451,10 +451,10 @@ impl Cache {
     }
     /// Page class to record for a slab of the given order. Lookups assume that slabs have the usual order; an object
     /// in a slab of another order is found by its page's frame.
-    fn class_to_record(&self, order: Order) -> Option<Known> {
+    fn class_to_record(&self, order: Order) -> Option<PageRecord> {
         let class = self.config.page_class.filter(|_| order == self.geometry().order())?;
         let [_, frees, _] = self.fast_paths();
-        Some(Known::new(class, frees.stack()))
+        Some(PageRecord::new(class, frees.stack()))
     }
 
     /// Records the owner of a slab's pages, so that boxes of typed caches find their cache.
@@ -482,13 +482,13 @@ impl Cache {
         if self.checked.is_some() {
             self.uncover_slab(slab, order);
         }
-        if !self.show(slab, order) {
+        if !self.show_slab(slab, order) {
             // The pages stay inaccessible, so they cannot be freed.
             return None;
         }
         // SAFETY: `pages` allocated the slab with this order. All objects of the slab are free, and the slab is on no list.
         unsafe { memory.free_pages(op, slab, order) };
-        self.core.shed();
+        self.core.note_freed_pages();
         self.counts.released.add(1);
         self.counts.pages.sub(u64::from(order.pages()));
         Some(order)

@@ -27,7 +27,7 @@
 //! your atomics, locks and cells. A model also finds code that passes an object between threads with too weak a memory
 //! ordering: a free must happen before the object's next allocation, and an allocation before the free. Take atomics,
 //! locks and cells from [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a model;
-//! loom's own atomics skip interleavings. `planted!` marks bugs that [`caught`] must find. `scenarios!` lists models
+//! loom's own atomics skip interleavings. `planted!` marks bugs that [`assert_caught`] must find. `scenarios!` lists models
 //! and their planted bugs in one table. `uslab/examples/check_your_code.rs` shows all of the kit's tools, and
 //! `sessions.rs` shows the tools for [handles](crate::handle).
 //!
@@ -46,5 +46,5 @@
 pub const SPACING: usize = crate::geometry::SPACING;
 
 #[cfg(loom)]
-pub use uslab_magazine::sync::check::{Bound, caught, loom, model, models};
+pub use uslab_magazine::sync::check::{Bound, assert_caught, loom, model, models};
 pub use uslab_magazine::{Script, on_cpu};

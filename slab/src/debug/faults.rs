@@ -31,7 +31,7 @@ pub const BITMAP: Point =
     Point { name: "bitmap", what: "no memory for the bitmap of a slab of many objects" };
 /// Fault point of a cache's slabs (see [`Point::what`]). Allocations that magazines serve do not reach this fault
 /// point.
-pub const SLAB: Point = Point { name: "slab", what: "a cache's slabs give no object" };
+pub const SLAB: Point = Point { name: "slab", what: "a cache's slabs have no free object" };
 /// Fault point of an object's constructor (see [`Point::what`]).
 pub const CONSTRUCTOR: Point = Point { name: "constructor", what: "an object's constructor panics" };
 /// Fault point of a cache's limit (see [`Point::what`]).
@@ -41,7 +41,7 @@ pub const LIMIT: Point = Point { name: "limit", what: "a cache is at its limit o
 pub const POINTS: [Point; 9] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE, BITMAP, SLAB, CONSTRUCTOR, LIMIT];
 
 /// Payload of an injected constructor panic: a `&'static str`. An injected panic bypasses the panic hook.
-pub const CONSTRUCTOR_PANIC: &str = "the constructor was refused by fault injection";
+pub const CONSTRUCTOR_PANIC: &str = "fault injection made the constructor panic";
 
 /// Parses rules for all [`POINTS`].
 ///

@@ -58,7 +58,7 @@ impl SlabDebug {
     pub const FULL: Self = Self::CHECKS.union(Self::RED_ZONE).union(Self::POISON).union(Self::USERS);
 
     /// Parses letters; an empty string means [`FULL`](Self::FULL), and `-` means no flag.
-    fn of_letters(letters: &str) -> Option<Self> {
+    fn from_letters(letters: &str) -> Option<Self> {
         match letters {
             "" => Some(Self::FULL),
             "-" => Some(Self::empty()),
@@ -70,7 +70,7 @@ impl SlabDebug {
     }
     /// Adds the flags that the set flags imply. In models, only checked frees remain, and the bytes of objects
     /// are not checked.
-    pub(crate) fn complete(self) -> Self {
+    pub(crate) fn completed(self) -> Self {
         let flags = if cfg!(any(loom, shuttle)) { self & Self::CHECKS } else { self };
         if flags.is_empty() { flags } else { flags | Self::CHECKS }
     }
@@ -92,7 +92,7 @@ impl FromStr for SlabDebug {
     type Err = BadDebugRules;
 
     fn from_str(text: &str) -> Result<Self, BadDebugRules> {
-        Self::of_letters(text).ok_or_else(|| BadDebugRules(text.to_owned()))
+        Self::from_letters(text).ok_or_else(|| BadDebugRules(text.to_owned()))
     }
 }
 
@@ -109,7 +109,7 @@ pub struct BadDebugRules(String);
 
 impl fmt::Display for BadDebugRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}`: expected letters of FZPUTA and names of caches, as FZ,dentry;U,inode_*", self.0)
+        write!(f, "`{}`: expected letters of FZPUTA and cache names, for example FZ,dentry;U,inode_*", self.0)
     }
 }
 impl std::error::Error for BadDebugRules {}
@@ -133,31 +133,31 @@ pub struct DebugRules(Option<Cow<'static, str>>);
 
 impl DebugRules {
     /// Letters and names of each block of rules.
-    fn blocks(text: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
+    fn rule_blocks(text: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
         text.split(';').map(|block| match block.split_once([',', ':']) {
             Some((letters, names)) => (letters, Some(names)),
             None => (block, None),
         })
     }
-    fn is_good(text: &str) -> bool {
-        Self::blocks(text).all(|(letters, names)| {
+    fn is_valid(text: &str) -> bool {
+        Self::rule_blocks(text).all(|(letters, names)| {
             let named = names.is_none_or(|names| !names.split([',', ':']).any(str::is_empty));
-            named && SlabDebug::of_letters(letters).is_some()
+            named && SlabDebug::from_letters(letters).is_some()
         })
     }
     /// Parses rules from a static text, without allocating.
     pub(crate) fn of_static(text: &'static str) -> Option<Self> {
-        Self::is_good(text).then_some(Self(Some(Cow::Borrowed(text))))
+        Self::is_valid(text).then_some(Self(Some(Cow::Borrowed(text))))
     }
 
     /// Debug flags of the cache with the given name.
     pub fn of(&self, cache: &str) -> SlabDebug {
         let mut all = SlabDebug::empty();
-        for (letters, names) in self.0.iter().flat_map(|text| Self::blocks(text)) {
-            let flags = SlabDebug::of_letters(letters).unwrap_or_default();
+        for (letters, names) in self.0.iter().flat_map(|text| Self::rule_blocks(text)) {
+            let flags = SlabDebug::from_letters(letters).unwrap_or_default();
             match names {
                 None => all = flags,
-                Some(names) if names.split([',', ':']).any(|name| fits(name, cache)) => return flags,
+                Some(names) if names.split([',', ':']).any(|name| is_match(name, cache)) => return flags,
                 Some(_) => {}
             }
         }
@@ -166,7 +166,7 @@ impl DebugRules {
 }
 
 /// Returns `true` if the pattern `name` matches `cache`; a trailing `*` matches any suffix.
-fn fits(name: &str, cache: &str) -> bool {
+fn is_match(name: &str, cache: &str) -> bool {
     name.strip_suffix('*').map_or(name == cache, |begin| cache.starts_with(begin))
 }
 
@@ -181,7 +181,7 @@ impl FromStr for DebugRules {
     type Err = BadDebugRules;
 
     fn from_str(text: &str) -> Result<Self, BadDebugRules> {
-        if Self::is_good(text) {
+        if Self::is_valid(text) {
             Ok(Self(Some(Cow::Owned(text.to_owned()))))
         } else {
             Err(BadDebugRules(text.to_owned()))

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debugger_list_omits_dropped_subsystems() {
+    fn list_for_debuggers_omits_dropped_subsystems() {
         let seen = || SubsystemSeen {
             pages: 1,
             len: 2,
@@ -195,14 +195,14 @@ mod tests {
         let all: Vec<_> = (0..=SUBSYSTEMS).map(|_| DebuggerEntry::new()).collect();
         all.iter().for_each(|one| one.list(seen()));
         // Relaxed: this thread wrote the pointers.
-        let ours: Vec<_> = all.iter().map(|one| one.0.load(Relaxed)).collect();
+        let own_entries: Vec<_> = all.iter().map(|one| one.0.load(Relaxed)).collect();
         let listed = || {
             // Relaxed: this thread wrote the pointers that the test searches.
             let places = DESCRIPTION.subsystems.iter().map(|place| place.load(Relaxed));
-            places.filter(|seen| ours.contains(seen)).count()
+            places.filter(|seen| own_entries.contains(seen)).count()
         };
         let count = listed();
-        assert!((1..=SUBSYSTEMS).contains(&count), "{count}: one entry is always beyond the places");
+        assert!((1..=SUBSYSTEMS).contains(&count), "{count}: one subsystem must have no place");
         drop(all);
         assert_eq!(listed(), 0);
     }

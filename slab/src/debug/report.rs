@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(lines[0], rule[0]);
         assert_eq!(lines[1], "BUG inode: Right Redzone overwritten");
         assert_eq!(lines[2], rule[1]);
-        let rest = [
+        let expected_lines = [
             "0x1058-0x1059 @offset=88. First byte 0x12 instead of 0xcc",
             "Slab 0x1000 bytes=4096 objects=32",
             "Object 0x1040 @offset=64",
@@ -221,7 +221,7 @@ mod tests {
             "Object   1050: 00 00 00 00 00 00 00 00                          ........",
             "Redzone  1058: 12 34 cc                                         .4.",
         ];
-        assert_eq!(lines[3..10], rest);
+        assert_eq!(lines[3..10], expected_lines);
         assert!(lines[10].starts_with("Noticed by thread="), "{text}");
         assert_eq!(lines[11..], ["  (no stack)", "FIX inode: Restoring Right Redzone 0x1058-0x1059=0xcc"]);
         let report = ObjectReport { damage: None, ..report };

@@ -24,14 +24,14 @@ use uslab_magazine::sync::unseen::{AtomicPtr, AtomicU32};
 const MAX_FRAMES: usize = 40;
 /// Maximum number of printed frames, not counting the allocator's innermost frames, which vary.
 #[cfg(feature = "stacks")]
-const OUTER: usize = 24;
+const MAX_PRINTED: usize = 24;
 /// Number of hash buckets, each of which is a list of records.
-const LISTS: usize = 1 << 14;
+const BUCKETS: usize = 1 << 14;
 /// Number of words in a piece of the table's memory.
-const PIECE: u32 = 1 << 17;
+const PIECE_WORDS: u32 = 1 << 17;
 const PIECES: usize = 64;
 /// Number of words of a record before its frames: the hash; then the next record and the number of frames.
-const HEAD: u32 = 2;
+const HEADER: u32 = 2;
 
 /// Number of a saved call stack. Equal stacks have the same number.
 ///
@@ -46,16 +46,16 @@ pub struct CallStack(u32);
 
 #[derive(Debug)]
 pub(crate) struct Depot {
-    lists: [AtomicU32; LISTS],
+    lists: [AtomicU32; BUCKETS],
     pieces: [AtomicPtr<u64>; PIECES],
     /// Number of words in use. The first word is never used, so that no record has number 0.
     used: AtomicU32,
 }
 
 pub(super) static DEPOT: Depot = Depot {
-    lists: [const { AtomicU32::new(0) }; LISTS],
+    lists: [const { AtomicU32::new(0) }; BUCKETS],
     pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
-    used: AtomicU32::new(HEAD),
+    used: AtomicU32::new(HEADER),
 };
 
 std::thread_local! {
@@ -82,21 +82,21 @@ fn run_once<R>(f: impl FnOnce() -> R) -> Option<R> {
 
 impl Depot {
     /// For debuggers: offset of the pieces' addresses, words of a piece, and words before a record's frames.
-    pub(super) const LAYOUT: [usize; 3] = [offset_of!(Self, pieces), PIECE as usize, HEAD as usize];
+    pub(super) const LAYOUT: [usize; 3] = [offset_of!(Self, pieces), PIECE_WORDS as usize, HEADER as usize];
 
     /// Address of record `at`, a number that [`take`](Self::take) returned.
     fn record(&self, at: u32) -> *mut u64 {
         // Acquire: pairs with the Release of `map`, so that the memory is mapped.
-        self.pieces[(at / PIECE) as usize].load(Acquire).wrapping_add((at % PIECE) as usize)
+        self.pieces[(at / PIECE_WORDS) as usize].load(Acquire).wrapping_add((at % PIECE_WORDS) as usize)
     }
     /// Reserves `words` unused words within one piece of memory.
     fn take(&self, words: u32) -> Option<u32> {
         // Relaxed: this counter alone decides which thread gets the reserved words.
         let mut used = self.used.load(Relaxed);
         let at = loop {
-            let left = PIECE - used % PIECE;
-            let at = if words <= left { used } else { used + left };
-            if (at + words) as usize > PIECE as usize * PIECES {
+            let remaining_words = PIECE_WORDS - used % PIECE_WORDS;
+            let at = if words <= remaining_words { used } else { used + remaining_words };
+            if (at + words) as usize > PIECE_WORDS as usize * PIECES {
                 return None;
             }
             match self.used.compare_exchange_weak(used, at + words, Relaxed, Relaxed) {
@@ -104,7 +104,7 @@ impl Depot {
                 Err(now) => used = now,
             }
         };
-        self.map(&self.pieces[(at / PIECE) as usize]).then_some(at)
+        self.map(&self.pieces[(at / PIECE_WORDS) as usize]).then_some(at)
     }
     /// Maps a piece of memory, unless it is already mapped.
     fn map(&self, piece: &AtomicPtr<u64>) -> bool {
@@ -112,7 +112,7 @@ impl Depot {
         if !piece.load(Relaxed).is_null() {
             return true;
         }
-        let bytes = PIECE as usize * size_of::<u64>();
+        let bytes = PIECE_WORDS as usize * size_of::<u64>();
         let Some(region) = Region::committed(bytes, PAGE_SIZE, Backend::default(), &Faults::default()) else {
             return false;
         };
@@ -129,7 +129,7 @@ impl Depot {
         // SAFETY: a record that is on a list or in a `CallStack` is complete, and never changes.
         unsafe {
             let frames = (record.add(1).read() >> 32) as usize;
-            core::slice::from_raw_parts(record.add(HEAD as usize).cast(), frames)
+            core::slice::from_raw_parts(record.add(HEADER as usize).cast(), frames)
         }
     }
     /// Searches a list from `at` to `end` for the record of `frames`.
@@ -150,13 +150,13 @@ impl Depot {
         let mut hasher = DefaultHasher::new();
         frames.iter().for_each(|frame| hasher.write_usize(*frame));
         let hash = hasher.finish();
-        let list = &self.lists[hash as usize % LISTS];
+        let list = &self.lists[hash as usize % BUCKETS];
         // Acquire: pairs with the Release below, so that records are complete.
         let mut first = list.load(Acquire);
         if let Some(known) = self.find(first, 0, hash, frames) {
             return Some(known);
         }
-        let at = self.take(HEAD + frames.len() as u32)?;
+        let at = self.take(HEADER + frames.len() as u32)?;
         let record = self.record(at);
         loop {
             // SAFETY: until the record is on its list, only this thread has the words.
@@ -164,7 +164,7 @@ impl Depot {
                 record.write(hash);
                 record.add(1).write(u64::from(first) | (frames.len() as u64) << 32);
                 record
-                    .add(HEAD as usize)
+                    .add(HEADER as usize)
                     .cast::<usize>()
                     .copy_from_nonoverlapping(frames.as_ptr(), frames.len());
             }
@@ -199,13 +199,13 @@ impl CallStack {
         #[cfg(feature = "stacks")]
         {
             // Frames of functions called from here are at lower addresses.
-            let here = core::ptr::from_ref(_here).addr();
+            let own_frame = core::ptr::from_ref(_here).addr();
             run_once(|| {
                 // SAFETY: `backtrace`'s lock protects only the symbol lookup, and this code only unwinds frames.
                 unsafe {
                     backtrace::trace_unsynchronized(|frame| {
                         // The outermost return address of a thread is null.
-                        if frame.sp().addr() > here && !frame.ip().is_null() {
+                        if frame.sp().addr() > own_frame && !frame.ip().is_null() {
                             frames[len] = frame.ip().addr();
                             len += 1;
                         }
@@ -291,11 +291,11 @@ impl CallStack {
     }
 }
 
-/// Frames of the stack without the allocator's frames, at most [`OUTER`]; all frames if no others exist.
+/// Frames of the stack without the allocator's frames, at most [`MAX_PRINTED`]; all frames if no others exist.
 #[cfg(feature = "stacks")]
 fn outer(frames: &'static [usize]) -> &'static [usize] {
     match allocator_frames(frames.iter().map(|&at| FunctionOwner::at(at))) {
-        own if own < frames.len() => &frames[own..frames.len().min(own + OUTER)],
+        own if own < frames.len() => &frames[own..frames.len().min(own + MAX_PRINTED)],
         _ => frames,
     }
 }
@@ -461,16 +461,16 @@ mod tests {
         ] {
             assert_eq!(allocator_frames(frames.iter().copied()), cut, "{frames:?}");
         }
-        let inside = |f: *const ()| f.addr() + 1;
-        let ours = inside(CallStack::save as *const ());
-        let frames: &'static [usize] = Vec::leak(vec![ours, ours, inside(libc::getpid as *const ())]);
+        let after = |f: *const ()| f.addr() + 1;
+        let inner = after(CallStack::save as *const ());
+        let frames: &'static [usize] = Vec::leak(vec![inner, inner, after(libc::getpid as *const ())]);
         assert_eq!(outer(frames), &frames[2..]);
         assert_eq!(outer(&frames[..2]), &frames[..2], "a stack without allocator frames is kept completely");
         assert_eq!(CallStack::of_frames(frames).outer().frames(), &frames[2..]);
     }
 
     #[test]
-    fn stack_skip_removes_only_innermost_frames() {
+    fn skip_removes_only_the_innermost_frames_of_a_call_stack() {
         let stack = CallStack::of_frames(&[3, 4, 9, 3]);
         assert_eq!(stack.skip(|at| at < 9).frames(), [9, 3]);
         assert_eq!((stack.skip(|_| false), stack.skip(|_| true)), (stack, stack));
@@ -479,23 +479,23 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn stack_of_allocator_frames_alone_is_shown_completely() {
-        let told = |frames: &[usize]| {
-            let mut told = vec![];
+    fn call_stack_of_only_allocator_frames_is_shown_completely() {
+        let shown_frames = |frames: &[usize]| {
+            let mut shown_frames = vec![];
             CallStack::of_frames(frames)
-                .each_function(|function| told.push((function.at, function.name.is_some())));
+                .each_function(|function| shown_frames.push((function.at, function.name.is_some())));
             // If functions are inlined, several functions share one address.
-            told.dedup();
-            told
+            shown_frames.dedup();
+            shown_frames
         };
-        let ours = [CallStack::save as *const (), CallStack::outer as *const ()].map(|f| f.addr() + 1);
-        assert_eq!(told(&ours), ours.map(|at| (at, true)));
-        assert_eq!(told(&[16, 32]), [(16, false), (32, false)]);
+        let inner = [CallStack::save as *const (), CallStack::outer as *const ()].map(|f| f.addr() + 1);
+        assert_eq!(shown_frames(&inner), inner.map(|at| (at, true)));
+        assert_eq!(shown_frames(&[16, 32]), [(16, false), (32, false)]);
     }
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn stack_deeper_than_the_maximum_is_truncated() {
+    fn call_stack_deeper_than_the_maximum_is_truncated() {
         #[inline(never)]
         fn deep(levels: usize) -> CallStack {
             let stack = if levels > 0 { deep(levels - 1) } else { CallStack::save() };
@@ -509,21 +509,25 @@ mod tests {
     /// reported as two.
     #[cfg(feature = "stacks")]
     #[test]
-    fn truncation_of_deep_stacks_ignores_allocator_frames() {
-        let inside = |f: *const ()| f.addr() + 1;
-        let told = |own: usize, others: usize| {
-            let mut frames = vec![inside(CallStack::save as *const ()); own];
-            frames.extend((0..others).map(|nth| inside(libc::getpid as *const ()) + nth));
+    fn truncation_of_deep_call_stacks_ignores_allocator_frames() {
+        let return_address = |f: *const ()| f.addr() + 1;
+        let shown_frames = |own: usize, others: usize| {
+            let mut frames = vec![return_address(CallStack::save as *const ()); own];
+            frames.extend((0..others).map(|nth| return_address(libc::getpid as *const ()) + nth));
             CallStack::of_frames(&frames).outer()
         };
-        assert_eq!(told(2, MAX_FRAMES - 2), told(9, MAX_FRAMES - 9));
-        assert_eq!(told(2, MAX_FRAMES - 2).frames().len(), OUTER);
-        assert_eq!(told(2, OUTER - 1).frames().len(), OUTER - 1, "a shallow stack is recorded completely");
+        assert_eq!(shown_frames(2, MAX_FRAMES - 2), shown_frames(9, MAX_FRAMES - 9));
+        assert_eq!(shown_frames(2, MAX_FRAMES - 2).frames().len(), MAX_PRINTED);
+        assert_eq!(
+            shown_frames(2, MAX_PRINTED - 1).frames().len(),
+            MAX_PRINTED - 1,
+            "a shallow stack is complete"
+        );
     }
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn stack_starts_with_the_caller_of_the_unwinder() {
+    fn call_stack_starts_with_the_caller_of_the_unwinder() {
         let mut first = None;
         CallStack::save().each_function(|function| {
             first.get_or_insert_with(|| function.name.unwrap_or_default().to_owned());
@@ -531,12 +535,12 @@ mod tests {
         assert!(first.is_some_and(|name| !name.contains("backtrace")));
         // Checks the saved stack, before symbols decide which frames are shown.
         assert_eq!(FunctionOwner::at(CallStack::save().frames()[0]), FunctionOwner::Others);
-        let nowhere = Function { at: 16, name: None, file: None };
-        assert!(nowhere.to_string().contains("0x10"), "{nowhere}");
+        let unknown_function = Function { at: 16, name: None, file: None };
+        assert!(unknown_function.to_string().contains("0x10"), "{unknown_function}");
     }
 
     #[test]
-    fn equal_call_stacks_share_a_record() {
+    fn equal_call_stacks_share_one_record() {
         let frames: Vec<Vec<usize>> =
             (0..5000).map(|n| (0..1 + n % MAX_FRAMES).map(|i| 4096 * n + i).collect()).collect();
         let save = || frames.iter().map(|frames| DEPOT.save(frames).unwrap()).collect::<Vec<_>>();
@@ -556,15 +560,15 @@ mod tests {
 
     fn empty(used: u32) -> Depot {
         Depot {
-            lists: [const { AtomicU32::new(0) }; LISTS],
+            lists: [const { AtomicU32::new(0) }; BUCKETS],
             pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
             used: AtomicU32::new(used),
         }
     }
 
     #[test]
-    fn stack_record_is_found_by_hash_and_frames() {
-        let depot = empty(HEAD);
+    fn call_stack_record_is_found_by_hash_and_frames() {
+        let depot = empty(HEADER);
         let at = depot.save(&[1, 2]).unwrap();
         // SAFETY: the record is complete, and begins with its hash.
         let hash = unsafe { depot.record(at).read() };
@@ -577,11 +581,11 @@ mod tests {
 
     /// A record must not cross pieces, and a full table must be reported.
     #[test]
-    fn full_stack_table_is_reported() {
-        let depot = empty(PIECE - 3);
+    fn full_call_stack_table_is_reported() {
+        let depot = empty(PIECE_WORDS - 3);
         let at = depot.save(&[1, 2]).unwrap();
-        assert_eq!((at, depot.frames(at)), (PIECE, &[1, 2][..]));
-        depot.used.store(PIECE * PIECES as u32 - 4, Relaxed);
+        assert_eq!((at, depot.frames(at)), (PIECE_WORDS, &[1, 2][..]));
+        depot.used.store(PIECE_WORDS * PIECES as u32 - 4, Relaxed);
         let last = depot.save(&[3, 4]).unwrap();
         assert_eq!(
             (depot.save(&[5]), depot.save(&[3, 4]), depot.save(&[1, 2])),
@@ -591,7 +595,7 @@ mod tests {
 
     #[cfg(feature = "stacks")]
     #[test]
-    fn saved_stack_names_the_calling_function() {
+    fn saved_call_stack_names_the_calling_function() {
         #[inline(never)]
         fn callee_saves_the_call_stack() -> CallStack {
             core::hint::black_box(CallStack::save())

@@ -81,7 +81,7 @@ impl Tags {
         }
         self.seen.set(decommits);
         let mut bytes = 0;
-        of.each_decommitted(|pages| {
+        of.for_each_decommitted(|pages| {
             let tags = pages.start * (PAGE_SIZE / BYTES_PER_TAG)..pages.end * (PAGE_SIZE / BYTES_PER_TAG);
             // SAFETY: these tags are all 0, and no slab is made at their pages while the zone is locked.
             if tags.end <= self.memory.committed() && unsafe { self.memory.discard(tags.clone()) } {
@@ -104,7 +104,7 @@ impl Tags {
 
     /// Tag of `object`; `None` if no object can begin at its address.
     #[inline(always)]
-    fn at(&self, object: NonNull<u8>) -> Option<&AtomicU8> {
+    fn tag_at(&self, object: NonNull<u8>) -> Option<&AtomicU8> {
         let offset = object.addr().get().wrapping_sub(self.range);
         if !offset.is_multiple_of(BYTES_PER_TAG) || offset / BYTES_PER_TAG >= self.memory.committed() {
             return None;
@@ -132,13 +132,13 @@ impl Tags {
     #[inline(always)]
     #[must_use]
     pub(crate) fn clear(&self, object: NonNull<u8>, tag: u8) -> bool {
-        let Some(byte) = self.at(object) else { return false };
+        let Some(byte) = self.tag_at(object) else { return false };
         // Relaxed: the exchange only decides which free is valid. The next user gets the object from this thread.
         byte.compare_exchange(tag, 0, Relaxed, Relaxed).is_ok()
     }
     /// Returns `true` if the object is in use and belongs to the cache with the given tag.
     pub(crate) fn is_out(&self, object: NonNull<u8>, tag: u8) -> bool {
         // Relaxed: no other thread uses the cache, or the result is a guess.
-        self.at(object).is_some_and(|byte| byte.load(Relaxed) == tag)
+        self.tag_at(object).is_some_and(|byte| byte.load(Relaxed) == tag)
     }
 }

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn object_traces_list_the_largest_stack_group_first() {
+    fn largest_group_of_equal_call_stacks_is_listed_first() {
         let track = |stack, thread, cpu, age| {
             let age = Duration::from_millis(age);
             Track { stack: CallStack::of_frames(&[stack]), thread, cpu, age }
@@ -143,9 +143,9 @@ mod tests {
         let row = &rows[0];
         assert_eq!((row.waste, row.age_min, row.age_mean, row.age_max), (8, 0, 20, 40));
         assert_eq!((row.thread_min, row.thread_max), (10, 30));
-        let none = Trace { stack: CallStack::NONE, ..row.clone() };
+        let unknown = Trace { stack: CallStack::NONE, ..row.clone() };
         let line = "      3 waste=8 age=0/20/40 thread=10-30 cpus=1,3\n  (no stack)\n";
-        assert_eq!(none.to_string(), line);
-        assert_eq!(Traces(vec![none.clone(), none]).to_string(), line.repeat(2));
+        assert_eq!(unknown.to_string(), line);
+        assert_eq!(Traces(vec![unknown.clone(), unknown]).to_string(), line.repeat(2));
     }
 }

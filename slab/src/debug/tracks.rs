@@ -57,7 +57,7 @@ pub(crate) enum TrackEvent {
 }
 
 #[derive(Debug)]
-struct Words {
+struct EventWords {
     /// Time of the event in milliseconds of [`now`], or 0 if the event never happened.
     when: AtomicU64,
     stack: AtomicU32,
@@ -68,7 +68,7 @@ struct Words {
 /// Record of an object's last events. A record of all zeros is empty.
 #[derive(Debug)]
 pub(crate) struct Record {
-    deeds: [Words; 2],
+    events: [EventWords; 2],
     /// Number of bytes that the user requested.
     size: AtomicU32,
 }
@@ -77,15 +77,15 @@ impl Record {
     /// For debuggers: offset of the records in a block, size of a record, and distance from the allocation's track to the
     /// free's track; then the offsets of time, stack, thread and CPU.
     pub(crate) const LAYOUT: [usize; 7] = {
-        let deeds = offset_of!(Self, deeds);
+        let events = offset_of!(Self, events);
         [
-            FIRST,
+            RECORDS_OFFSET,
             size_of::<Self>(),
-            size_of::<Words>(),
-            deeds + offset_of!(Words, when),
-            deeds + offset_of!(Words, stack),
-            deeds + offset_of!(Words, thread),
-            deeds + offset_of!(Words, cpu),
+            size_of::<EventWords>(),
+            events + offset_of!(EventWords, when),
+            events + offset_of!(EventWords, stack),
+            events + offset_of!(EventWords, thread),
+            events + offset_of!(EventWords, cpu),
         ]
     };
 
@@ -98,16 +98,16 @@ impl Record {
         self.size.store(size as u32, Relaxed);
     }
     /// Records an event by this thread at the current time.
-    pub(crate) fn did(&self, deed: TrackEvent, cpu: u32) {
-        let words = &self.deeds[deed as usize];
+    pub(crate) fn record_event(&self, event: TrackEvent, cpu: u32) {
+        let words = &self.events[event as usize];
         words.stack.store(CallStack::save().number(), Relaxed);
         words.thread.store(this_thread(), Relaxed);
         words.cpu.store(cpu, Relaxed);
         words.when.store(now(), Relaxed);
     }
     /// The last event of the given kind, if any.
-    pub(crate) fn track(&self, deed: TrackEvent) -> Option<Track> {
-        let words = &self.deeds[deed as usize];
+    pub(crate) fn track(&self, event: TrackEvent) -> Option<Track> {
+        let words = &self.events[event as usize];
         let when = words.when.load(Relaxed);
         (when != 0).then(|| Track {
             stack: CallStack::of_number(words.stack.load(Relaxed)),
@@ -141,7 +141,7 @@ struct Block {
     memory: Region,
 }
 
-const FIRST: usize = size_of::<Block>().next_multiple_of(align_of::<Record>());
+const RECORDS_OFFSET: usize = size_of::<Block>().next_multiple_of(align_of::<Record>());
 
 /// Table of the records' addresses, with a word per page.
 #[derive(Debug)]
@@ -155,13 +155,13 @@ impl Tracks {
         let table = Reserved::new(pages.checked_mul(size_of::<usize>())?, backend, faults, BITMAP)?;
         Some(Self { table })
     }
-    /// Unmaps the table's words for pages that [cannot exist](PageAllocator::most_pages).
+    /// Unmaps the table's words for pages that [cannot exist](PageAllocator::max_pages).
     ///
     /// # Safety
     /// No slab is at these pages, now or later.
     pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped words.
-        unsafe { of.cut_table(&self.table, of.most_pages() * size_of::<usize>()) };
+        unsafe { of.cut_table(&self.table, of.max_pages() * size_of::<usize>()) };
     }
     pub(crate) fn place(&self) -> usize {
         self.table.base().addr().get()
@@ -176,7 +176,7 @@ impl Tracks {
 
     /// Makes empty records for a new slab; returns `false` if memory is short.
     pub(crate) fn cover(&self, op: &Operation, slab: Pfn, objects: usize, faults: &Faults) -> bool {
-        let bytes = FIRST + objects * size_of::<Record>();
+        let bytes = RECORDS_OFFSET + objects * size_of::<Record>();
         if !self.table.commit(op, (slab.get() as usize + 1) * size_of::<usize>()) {
             return false;
         }
@@ -212,7 +212,7 @@ impl Tracks {
         // SAFETY: by contract, the slab is covered; records of zeros are empty. Acquire: pairs with the Release of `cover`.
         unsafe {
             let block = NonNull::new_unchecked(self.word(slab).load(Acquire)).cast::<u8>();
-            block.add(FIRST).cast::<Record>().add(index).as_ref()
+            block.add(RECORDS_OFFSET).cast::<Record>().add(index).as_ref()
         }
     }
 }
@@ -255,8 +255,8 @@ mod tests {
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 1 << 30)).unwrap();
         // SAFETY: the subsystem has no slabs.
         unsafe { tracks.cut(&pages) };
-        let left = tracks.table.reserved();
-        assert!((3 << 20..4 << 20).contains(&left), "{left} bytes, of which 2 MiB are of these pages");
+        let remaining = tracks.table.reserved();
+        assert!((3 << 20..4 << 20).contains(&remaining), "{remaining} bytes left, 2 MiB for these pages");
     }
 
     #[test]
@@ -275,13 +275,13 @@ mod tests {
         let slabs: BTreeSet<_> = objects.iter().map(head).collect();
         let tags = subsystem.core().tags.lock().0.clone().unwrap();
         // SAFETY: these pages are slabs, or were slabs.
-        let with =
+        let slabs_with_records =
             || slabs.iter().filter(|slab| unsafe { !tags.tracks.word(**slab).load(Acquire).is_null() });
-        assert_eq!(with().count(), slabs.len());
+        assert_eq!(slabs_with_records().count(), slabs.len());
         // SAFETY: the objects were allocated above, and are freed once.
         objects.into_iter().for_each(|object| unsafe { cache.free(object) });
         subsystem.shrink();
-        assert_eq!(with().count(), 0);
+        assert_eq!(slabs_with_records().count(), 0);
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
                 records.iter().all(|record| record.size() == 0 && record.track(TrackEvent::Alloc).is_none())
             );
             records.iter().enumerate().for_each(|(i, record)| record.set_size(i));
-            records[3].did(TrackEvent::Alloc, 7);
+            records[3].record_event(TrackEvent::Alloc, 7);
             assert!(records.iter().enumerate().all(|(i, record)| record.size() == i));
             let track = records[3].track(TrackEvent::Alloc).unwrap();
             assert_eq!(

@@ -13,13 +13,13 @@
 use core::ops::Range;
 use core::ptr::NonNull;
 
-const FREE: u8 = 0x6b;
-const END: u8 = 0xa5;
+const POISON_FREE: u8 = 0x6b;
+const POISON_END: u8 = 0xa5;
 /// Poison byte of an object that was never used, and of padding.
-const FRESH: u8 = 0x5a;
+const POISON_UNUSED: u8 = 0x5a;
 /// Byte of the red zones of free objects.
-const QUIET: u8 = 0xbb;
-const ALERT: u8 = 0xcc;
+const RED_ZONE_FREE: u8 = 0xbb;
+const RED_ZONE_IN_USE: u8 = 0xcc;
 
 /// Part of a slab that was overwritten.
 ///
@@ -102,13 +102,13 @@ impl Watch {
     /// The watched parts of an object at address `at` in `state`, each with its expected byte.
     fn parts(&self, at: usize, state: State) -> [(Part, Range<usize>, u8); 3] {
         let (byte, used, poison) = match state {
-            State::Free => (QUIET, self.size, if self.poison { at..at + self.size } else { at..at }),
-            State::InUse(size) => (ALERT, if self.right > 0 { size } else { self.size }, at..at),
+            State::Free => (RED_ZONE_FREE, self.size, if self.poison { at..at + self.size } else { at..at }),
+            State::InUse(size) => (RED_ZONE_IN_USE, if self.right > 0 { size } else { self.size }, at..at),
         };
         [
             (Part::LeftRedZone, at - self.left..at, byte),
             (Part::RightRedZone, at + used..at + self.size + self.right, byte),
-            (Part::Poison, poison, FREE),
+            (Part::Poison, poison, POISON_FREE),
         ]
     }
 
@@ -147,7 +147,7 @@ impl Watch {
             && self.poison
         {
             // SAFETY: the object has `size` bytes and no user.
-            unsafe { object.write_bytes(FRESH, size) };
+            unsafe { object.write_bytes(POISON_UNUSED, size) };
         }
     }
 
@@ -182,7 +182,7 @@ fn padding_ranges(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Ra
 pub(crate) unsafe fn fill_padding(base: NonNull<u8>, objects: Range<usize>, bytes: usize) {
     for range in padding_ranges(base, objects, bytes) {
         // SAFETY: the padding is inside the slab. By contract, no other thread writes the padding.
-        unsafe { fill(base, Part::Padding, range, FRESH) };
+        unsafe { fill(base, Part::Padding, range, POISON_UNUSED) };
     }
 }
 /// Checks the padding of a slab, as [`Watch::inspect`] does for objects.
@@ -197,7 +197,7 @@ pub(crate) unsafe fn inspect_padding(
 ) -> u64 {
     let look = |range| {
         // SAFETY: the padding is inside the slab. By contract, no other thread writes the padding.
-        u64::from(unsafe { inspect(base, Part::Padding, range, FRESH, &mut see) })
+        u64::from(unsafe { inspect(base, Part::Padding, range, POISON_UNUSED, &mut see) })
     };
     padding_ranges(base, objects, bytes).map(look).iter().sum()
 }
@@ -213,7 +213,7 @@ unsafe fn fill(within: NonNull<u8>, part: Part, range: Range<usize>, byte: u8) {
     unsafe {
         first.write_bytes(byte, range.len());
         if part == Part::Poison {
-            first.add(range.len() - 1).write(END);
+            first.add(range.len() - 1).write(POISON_END);
         }
     }
 }
@@ -236,7 +236,7 @@ unsafe fn inspect(
     // SAFETY: by contract, only the caller accesses the range.
     let bytes = unsafe { core::slice::from_raw_parts(within.as_ptr().with_addr(range.start), range.len()) };
     let last = bytes.len() - 1;
-    let expected = |i| if part == Part::Poison && i == last { END } else { byte };
+    let expected = |i| if part == Part::Poison && i == last { POISON_END } else { byte };
     let wrong = |i: &usize| bytes[*i] != expected(*i);
     let Some(first) = (0..=last).find(wrong) else { return false };
     let end = (first..=last).rfind(wrong).unwrap_or(first);
@@ -262,7 +262,7 @@ mod tests {
         /// A changed byte must count as damage exactly if writes to it are invalid, and damage must be
         /// reported and repaired.
         #[test]
-        fn a_changed_byte_is_damage_where_writes_are_invalid(
+        fn changed_byte_is_damage_only_where_writes_are_invalid(
             size in 1_usize..80, left in 0_usize..32, right in 0_usize..32, poison: bool, used in 0_usize..80, free: bool,
             at in 0_usize..192, change in 1_u8..,
         ) {
@@ -346,6 +346,6 @@ mod tests {
             }
         }
         let mut others = memory[..8].iter().chain(&memory[88..]);
-        assert!(others.all(|byte| *byte == 0x33), "the zones end at 8 and 88");
+        assert!(others.all(|byte| *byte == 0x33), "only the red zones up to byte 8 and from byte 88 change");
     }
 }

@@ -29,7 +29,7 @@ impl Write for Stderr {
 }
 
 /// Adds `pool` to the pools whose faults are reported; a reported fault ends the process.
-pub(super) fn tell(pool: &Pool) {
+pub(super) fn report_faults_in(pool: &Pool) {
     let pool = core::ptr::from_ref(pool).cast_mut();
     for place in &POOLS {
         if place.get().is_null() {
@@ -50,7 +50,7 @@ pub(super) fn reports_faults(pool: *const Pool) -> bool {
     POOLS.iter().any(|place| core::ptr::eq(place.get(), pool))
 }
 /// Removes a pool that is about to be dropped from the list.
-pub(super) fn forget(pool: &Pool) {
+pub(super) fn forget_pool(pool: &Pool) {
     for place in POOLS.iter().filter(|place| core::ptr::eq(place.get(), pool)) {
         place.set(core::ptr::null_mut());
     }
@@ -67,7 +67,7 @@ pub(crate) mod handler {
     use uslab_magazine::sync::Ordering::Relaxed;
     use uslab_magazine::sync::unseen::AtomicBool;
 
-    static BEFORE: Kept<sigaction> = Kept::new();
+    static PREVIOUS_ACTION: Kept<sigaction> = Kept::new();
 
     pub(crate) fn install() {
         static INSTALLED: AtomicBool = AtomicBool::new(false);
@@ -82,13 +82,13 @@ pub(crate) mod handler {
                 return;
             }
             // The previous handler is stored before the new handler can run.
-            BEFORE.put(before.assume_init());
-            let mut own: sigaction = before.assume_init();
+            PREVIOUS_ACTION.put(before.assume_init());
+            let mut own_action: sigaction = before.assume_init();
             // The previous handler runs on the stack that it requested.
-            let has_none = [SIG_DFL, SIG_IGN].contains(&own.sa_sigaction);
-            own.sa_flags |= SA_SIGINFO | if has_none { SA_ONSTACK } else { 0 };
-            own.sa_sigaction = on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
-            libc::sigaction(SIGSEGV, &raw const own, core::ptr::null_mut());
+            let has_none = [SIG_DFL, SIG_IGN].contains(&own_action.sa_sigaction);
+            own_action.sa_flags |= SA_SIGINFO | if has_none { SA_ONSTACK } else { 0 };
+            own_action.sa_sigaction = on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
+            libc::sigaction(SIGSEGV, &raw const own_action, core::ptr::null_mut());
         }
     }
 
@@ -110,7 +110,7 @@ pub(crate) mod handler {
     /// # Safety
     /// `context` belongs to this thread, whose stack has not overflowed.
     #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_variables))]
-    unsafe fn go_to(context: *mut libc::ucontext_t, address: usize) {
+    unsafe fn continue_at(context: *mut libc::ucontext_t, address: usize) {
         let entry: extern "C" fn(usize) -> ! = report_fault;
         #[cfg(target_arch = "x86_64")]
         // SAFETY: by contract, the context is valid.
@@ -140,10 +140,10 @@ pub(crate) mod handler {
         let fault = unsafe { ((*info).si_code > 0).then(|| (*info).si_addr().addr()) };
         if let Some(address) = fault.filter(|address| pool_of(*address).is_some()) {
             // SAFETY: the kernel passed the context of this thread, which resumes with it.
-            return unsafe { go_to(context.cast(), address) };
+            return unsafe { continue_at(context.cast(), address) };
         }
         // SAFETY: the action was stored before this handler was installed, and is never removed.
-        let Some(before) = (unsafe { BEFORE.get() }) else { return };
+        let Some(before) = (unsafe { PREVIOUS_ACTION.get() }) else { return };
         match before.sa_sigaction {
             // With the default action, the access is repeated without this handler, or the signal
             // is sent again.

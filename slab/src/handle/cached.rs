@@ -109,7 +109,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
         prepare: impl FnOnce(&mut T),
     ) -> Result<Handle<W, GENERATION_BITS>, HandleError<AllocError>> {
         let mut object = self.objects.alloc()?;
-        let (number, generation) = self.number(&mut object)?;
+        let (number, generation) = self.assign_number(&mut object)?;
         prepare(&mut object.value);
         let (Some(entry), Some(handle)) = (self.numbers.entry(number), Handle::new(number, generation))
         else {
@@ -121,7 +121,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     }
 
     /// The object's number, and its next generation.
-    fn number(&self, object: &mut NumberedObject<T>) -> Result<(u32, u32), HandleError<AllocError>> {
+    fn assign_number(&self, object: &mut NumberedObject<T>) -> Result<(u32, u32), HandleError<AllocError>> {
         if let Some(number) = object.number {
             if let Some(generation) = self.numbers.next(number) {
                 return Ok((number, generation));
@@ -145,7 +145,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     #[doc(alias("contains_key", "is_alive"))]
     #[inline]
     pub fn is_valid(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
-        self.entry(handle).is_some_and(|entry| entry.is_in(handle.generation()))
+        self.entry(handle).is_some_and(|entry| entry.is_in_use(handle.generation()))
     }
 
     /// Holds the handle's object, so that it is not reallocated until the [`Held`] is dropped; returns `None` for a stale
@@ -223,7 +223,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> Drop for HandleCache<T, W, GENERATI
         if abandoned() {
             return;
         }
-        for object in self.numbers.out().filter_map(|object| NonNull::new(object.cast())) {
+        for object in self.numbers.objects_in_use().filter_map(|object| NonNull::new(object.cast())) {
             // SAFETY: the object came from `into_raw` of a box of this cache. The object is in use, or a leaked `Held`
             // holds it, because every other `Held` borrows this cache.
             drop(unsafe { CacheBox::from_raw(&self.objects, object) });
@@ -254,7 +254,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> fmt::Debug for HandleCache<T, W, GE
 /// assert_eq!(sessions.info().used, 0); // freed now
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "dropping it lets go of the object"]
+#[must_use = "dropping the reference releases the object"]
 pub struct Held<'c, T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     cache: &'c HandleCache<T, W, GENERATION_BITS>,
     entry: &'c Entry,
@@ -320,9 +320,9 @@ impl<T: Send + Sync + 'static, C: Fn() -> T + Send + Sync + 'static> ObjectCache
         type H<W, const G: u32> = Handle<W, G>;
         let (slots, last) = (H::<W, GENERATION_BITS>::SLOTS, H::<W, GENERATION_BITS>::LAST_GENERATION);
         let numbers = Arc::new(NumberTable::new(slots, last, generations));
-        let made = numbers.clone();
+        let shared_numbers = numbers.clone();
         let numbered = move |construct: C| {
-            move || NumberedObject { value: construct(), number: None, numbers: made.clone() }
+            move || NumberedObject { value: construct(), number: None, numbers: shared_numbers.clone() }
         };
         Ok(HandleCache {
             objects: self.map_constructor(numbered).build_on(core)?,

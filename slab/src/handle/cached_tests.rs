@@ -17,13 +17,13 @@ fn cache<W: Word, const G: u32>(
     subsystem: &Subsystem,
     generations: impl Into<Generations>,
 ) -> (HandleCache<u64, W, G>, Arc<Counter>) {
-    let made = Arc::new(Counter::new(0));
-    let counted = made.clone();
+    let constructed = Arc::new(Counter::new(0));
+    let constructed_by_cache = constructed.clone();
     let builder = ObjectCache::builder("named").ctor(move || {
-        counted.add(1);
+        constructed_by_cache.add(1);
         0_u64
     });
-    (builder.build_handles_in(subsystem, generations).unwrap(), made)
+    (builder.build_handles_in(subsystem, generations).unwrap(), constructed)
 }
 
 /// Magazines return the same object again, so a pointer would find the new object, but the handle
@@ -87,7 +87,7 @@ fn object_keeps_its_handle_index_until_destruction() {
 }
 
 #[test]
-fn exhausted_handle_indexes_are_an_error() {
+fn allocation_without_a_free_handle_index_fails() {
     let subsystem = subsystem(Magazines::BySize);
     // This cache has four indexes.
     let (cache, _) = cache::<u32, 30>(&subsystem, WrapPolicy::Retire);
@@ -102,7 +102,7 @@ fn exhausted_handle_indexes_are_an_error() {
 }
 
 #[test]
-fn handle_allocation_at_the_cache_limit_is_an_error() {
+fn allocating_a_handle_at_the_cache_limit_fails() {
     let subsystem = subsystem(Magazines::BySize);
     let builder = ObjectCache::builder("limited").ctor(|| 0_u8).limit(crate::Limit::Slabs(1));
     let cache: HandleCache<u8> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
@@ -147,7 +147,7 @@ fn handle_index_without_replacement_retires_once() {
 }
 
 #[test]
-fn old_handle_is_valid_again_after_generations_wrap() {
+fn stale_handle_is_valid_again_after_its_generation_wraps() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 2>(&subsystem, WrapPolicy::Wrap);
     let old = cache.alloc().unwrap();
@@ -161,7 +161,7 @@ fn old_handle_is_valid_again_after_generations_wrap() {
 }
 
 #[test]
-fn panic_in_the_prepare_closure_frees_the_object() {
+fn handle_object_is_freed_if_the_prepare_closure_panics() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
     let prepare = || cache.alloc_with(|_| panic!("intended panic"));
@@ -169,15 +169,15 @@ fn panic_in_the_prepare_closure_frees_the_object() {
     assert_eq!(cache.info().used, 0);
     assert_eq!(cache.fresh_generation(), Some(1), "no generation has begun");
     let handle = cache.alloc().unwrap();
-    assert_eq!((handle.index(), handle.generation()), (0, 1), "the generation that did not begin");
+    assert_eq!((handle.index(), handle.generation()), (0, 1), "no generation was skipped");
 }
 
 #[test]
 fn dropped_handle_cache_frees_each_object_once() {
     let count = Arc::new(());
-    let made = count.clone();
+    let constructed = count.clone();
     let subsystem = subsystem(Magazines::BySize);
-    let builder = ObjectCache::builder("counted").ctor(move || made.clone());
+    let builder = ObjectCache::builder("counted").ctor(move || constructed.clone());
     let cache: HandleCache<Arc<()>> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
     let handles = [(); 200].map(|()| cache.alloc().unwrap());
     handles[..100].iter().for_each(|handle| assert!(cache.free(*handle)));
@@ -240,21 +240,21 @@ fn object_with_a_holder_is_not_reused() {
             });
         }
     });
-    let left =
+    let remaining_handles =
         board.iter().filter_map(|place| *place.lock()).filter(|(handle, _)| cache.free(*handle)).count();
-    assert_eq!(allocated.get(), freed.get() + left as u64, "each handle is freed once");
+    assert_eq!(allocated.get(), freed.get() + remaining_handles as u64, "each handle is freed once");
     assert!(found.get() > 0 && freed.get() > 0);
     assert_eq!(cache.info().used, 0);
 }
 
 #[test]
-fn reap_returns_the_number_of_flushed_handle_objects() {
+fn reaping_a_handle_cache_returns_the_number_of_flushed_objects() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 8>(&subsystem, WrapPolicy::Retire);
     let handles: Vec<_> = (0..5).map(|_| cache.alloc().unwrap()).collect();
     assert!(handles.into_iter().all(|handle| cache.free(handle)));
     let held = cache.info().in_magazines;
-    let gone: u64 = (0..4).map(|_| cache.reap()).sum();
-    assert!(held >= 5 && gone == held - cache.info().in_magazines, "{gone} of {held}");
+    let flushed_objects: u64 = (0..4).map(|_| cache.reap()).sum();
+    assert!(held >= 5 && flushed_objects == held - cache.info().in_magazines, "{flushed_objects} of {held}");
     assert_eq!(cache.info().in_magazines, 0);
 }

@@ -22,7 +22,7 @@ use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, Rank, aband
 
 /// Number of entries in the first segment; each later segment has twice as many entries as the one
 /// before.
-const FIRST: u64 = if cfg!(loom) { 1 } else { 64 };
+const FIRST_LEN: u64 = if cfg!(loom) { 1 } else { 64 };
 /// Number of segments, which suffices for 32-bit numbers. A model soon uses two segments, and each further segment
 /// enlarges the search.
 const SEGMENTS: usize = if cfg!(loom) { 3 } else { 27 };
@@ -79,7 +79,7 @@ impl Entry {
     }
     /// Returns `true` if life `generation` has not ended. Cost: one load.
     #[inline(always)]
-    pub(super) fn is_in(&self, generation: u32) -> bool {
+    pub(super) fn is_in_use(&self, generation: u32) -> bool {
         let word = self.now();
         Self::generation(word) == generation && word & IN_USE != 0
     }
@@ -146,7 +146,7 @@ impl Entry {
     }
 
     /// Returns `true` if the object is in use or held. No other thread may use the entry.
-    fn is_out(&self) -> bool {
+    fn is_used_or_held(&self) -> bool {
         self.word.load(Relaxed) & (IN_USE | HOLDERS) != 0
     }
 }
@@ -176,7 +176,7 @@ pub(super) struct NumberTable {
 impl NumberTable {
     pub(super) fn new(limit: u64, last: u32, generations: Generations) -> Self {
         let segments = core::array::from_fn(|_| AtomicPtr::new(null_mut()));
-        let limit = limit.min((FIRST << SEGMENTS) - FIRST);
+        let limit = limit.min((FIRST_LEN << SEGMENTS) - FIRST_LEN);
         Self { segments, free: Mutex::ranked(Rank::Numbers, Free::default()), limit, last, generations }
     }
 
@@ -188,9 +188,9 @@ impl NumberTable {
     /// Segment of a number, and the number's index in the segment.
     #[inline(always)]
     fn at(number: u32) -> (usize, usize) {
-        let shifted = u64::from(number) + FIRST;
-        let segment = shifted.ilog2() - FIRST.ilog2();
-        (segment as usize, (shifted - (FIRST << segment)) as usize)
+        let shifted = u64::from(number) + FIRST_LEN;
+        let segment = shifted.ilog2() - FIRST_LEN.ilog2();
+        (segment as usize, (shifted - (FIRST_LEN << segment)) as usize)
     }
     /// Entry of a number; `None` if the number's segment was never made.
     #[inline(always)]
@@ -198,7 +198,7 @@ impl NumberTable {
         let (segment, place) = Self::at(number);
         // Acquire: pairs with the Release in `extend`, so that entries are initialised.
         let entries = self.segments.get(segment)?.load(Acquire);
-        // SAFETY: a segment that is not null has `FIRST << segment` entries, and is never freed; `place` is below that count.
+        // SAFETY: a segment that is not null has `FIRST_LEN << segment` entries, and is never freed; `place` is below that count.
         (!entries.is_null()).then(|| unsafe { &*entries.add(place) })
     }
 
@@ -207,27 +207,29 @@ impl NumberTable {
         let (segment, _) = Self::at(number);
         let mut entries = Vec::new();
         // The segment is allocated outside the lock, because the cache may be part of the program's heap.
-        entries.try_reserve_exact((FIRST << segment) as usize).map_err(|_| HandleError::Memory)?;
-        entries.extend((0..FIRST << segment).map(|_| Entry::new()));
+        entries.try_reserve_exact((FIRST_LEN << segment) as usize).map_err(|_| HandleError::Memory)?;
+        entries.extend((0..FIRST_LEN << segment).map(|_| Entry::new()));
         let entries = Box::into_raw(entries.into_boxed_slice()).cast();
         // Release: pairs with the Acquire in `entry`, by which a thread whose exchange fails finds
         // the segment.
         if self.segments[segment].compare_exchange(null_mut(), entries, Release, Relaxed).is_err() {
             // SAFETY: this call made the segment, and did not publish it.
-            drop(unsafe { Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST << segment) as usize)) });
+            drop(unsafe {
+                Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST_LEN << segment) as usize))
+            });
         }
         Ok(())
     }
 
     /// Takes an unused number, and returns it with the generation of its first life.
     pub(super) fn take(&self) -> Result<(u32, u32), HandleError<AllocError>> {
-        let full = |free: &Free| HandleError::Full { slots: self.limit, retired: free.retired };
+        let full_error = |free: &Free| HandleError::Full { slots: self.limit, retired: free.retired };
         loop {
             let mut free = self.free.lock();
             let number = free.head.checked_sub(1).unwrap_or(free.used);
             let generation = self.generations.first(self.last);
             if number >= self.limit || generation.is_none() {
-                return Err(full(&free));
+                return Err(full_error(&free));
             }
             let number = number as u32;
             let Some(entry) = self.entry(number) else {
@@ -271,11 +273,11 @@ impl NumberTable {
 
     /// Iterates the objects that are in use or held. No other thread may use the numbers during the
     /// iteration.
-    pub(super) fn out(&self) -> impl Iterator<Item = *mut u8> {
+    pub(super) fn objects_in_use(&self) -> impl Iterator<Item = *mut u8> {
         let used = self.free.lock().used;
         (0..used)
             .filter_map(|number| self.entry(number as u32))
-            .filter(|entry| entry.is_out())
+            .filter(|entry| entry.is_used_or_held())
             .map(Entry::object)
     }
     /// Returns a generation that no number has used, as
@@ -285,7 +287,7 @@ impl NumberTable {
         let entries = (0..used).filter_map(|number| self.entry(number as u32));
         // When a free number is used again, it gets the next generation.
         let used = entries.map(|entry| match Entry::generation(entry.now()) {
-            next if next > 0 && !entry.is_in(next) => {
+            next if next > 0 && !entry.is_in_use(next) => {
                 self.generations.next_generation(next, self.last).unwrap_or(next)
             }
             now => now,
@@ -308,7 +310,7 @@ impl Drop for NumberTable {
                 // SAFETY: `extend` made the segment with this number of entries, and no other user is
                 // left.
                 drop(unsafe {
-                    Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST << segment) as usize))
+                    Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST_LEN << segment) as usize))
                 });
             }
         }
@@ -329,8 +331,8 @@ mod tests {
             assert_eq!(NumberTable::at(number), at);
         }
         let (segment, place) = NumberTable::at(u32::MAX);
-        assert!(segment < SEGMENTS && (place as u64) < FIRST << segment);
-        assert!((FIRST << SEGMENTS) - FIRST > u64::from(u32::MAX));
+        assert!(segment < SEGMENTS && (place as u64) < FIRST_LEN << segment);
+        assert!((FIRST_LEN << SEGMENTS) - FIRST_LEN > u64::from(u32::MAX));
     }
 
     #[test]
@@ -339,13 +341,13 @@ mod tests {
         for expected in 0..200 {
             assert_eq!(numbers.take(), Ok((expected, 1)));
         }
-        let full = Err(HandleError::Full { slots: 200, retired: 0 });
-        assert_eq!(numbers.take(), full);
+        let full_error = Err(HandleError::Full { slots: 200, retired: 0 });
+        assert_eq!(numbers.take(), full_error);
         for number in [5, 199, 64] {
             numbers.give(number);
         }
         assert_eq!([(); 3].map(|()| numbers.take().unwrap().0), [64, 199, 5]);
-        assert_eq!(numbers.take(), full);
+        assert_eq!(numbers.take(), full_error);
         assert!(numbers.entry(u32::MAX).is_none());
     }
 
@@ -360,21 +362,21 @@ mod tests {
         numbers.give(0);
         assert_eq!((numbers.take(), numbers.retired()), (Ok((1, 1)), 1));
         // The first generation already exceeds the last one.
-        let none = NumberTable::new(64, 255, Generations { first: 256, ..Generations::default() });
-        assert_eq!(none.take(), Err(HandleError::Full { slots: 64, retired: 0 }));
+        let exhausted_table = NumberTable::new(64, 255, Generations { first: 256, ..Generations::default() });
+        assert_eq!(exhausted_table.take(), Err(HandleError::Full { slots: 64, retired: 0 }));
     }
 
     #[test]
     fn release_by_the_last_holder_returns_the_object() {
         let entry = Entry::new();
         entry.begin(null_mut(), 3);
-        assert!(entry.is_in(3) && !entry.is_in(2) && !entry.hold(2) && entry.end(4).is_none());
+        assert!(entry.is_in_use(3) && !entry.is_in_use(2) && !entry.hold(2) && entry.end(4).is_none());
         assert!(entry.hold(3) && entry.hold(3));
         assert_eq!((entry.let_go(), entry.end(3), entry.end(3)), (None, Some(None), None));
         // After the life has ended, no thread can hold the object anew, and the remaining holder is
         // the last.
-        assert!(!entry.is_in(3) && !entry.hold(3) && entry.is_out());
-        assert_eq!((entry.let_go(), entry.is_out()), (Some(LastReference), false));
+        assert!(!entry.is_in_use(3) && !entry.hold(3) && entry.is_used_or_held());
+        assert_eq!((entry.let_go(), entry.is_used_or_held()), (Some(LastReference), false));
         entry.begin(null_mut(), 4);
         assert_eq!(entry.end(4), Some(Some(LastReference)));
     }

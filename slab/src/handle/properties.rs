@@ -4,7 +4,7 @@
 use crate::shadow::handles::{self, Setup, Step};
 use proptest::prelude::*;
 
-fn step() -> impl Strategy<Value = Step> {
+fn steps() -> impl Strategy<Value = Step> {
     let cpu = 0..2_u8;
     prop_oneof![
         10 => cpu.clone().prop_map(|cpu| Step::Alloc { cpu }),
@@ -19,7 +19,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn setup() -> impl Strategy<Value = Setup> {
+fn setups() -> impl Strategy<Value = Setup> {
     any::<[bool; 3]>().prop_map(|[few_slots, wrap, near_last_generation]| Setup {
         few_slots,
         wrap,
@@ -29,12 +29,12 @@ fn setup() -> impl Strategy<Value = Setup> {
 
 proptest! {
     #[test]
-    fn handles_agree_with_their_shadow(setup in setup(), steps in prop::collection::vec(step(), 1..80)) {
+    fn random_handle_operations_agree_with_the_reference_model(setup in setups(), steps in prop::collection::vec(steps(), 1..80)) {
         handles::run_with(setup, &steps);
     }
 }
 
 #[test]
-fn handle_fuzzing_corpus_agrees_with_the_reference_model() {
+fn handle_operations_of_the_fuzzing_corpus_agree_with_the_reference_model() {
     crate::properties::corpus("handles", handles::fuzz);
 }

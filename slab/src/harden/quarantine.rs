@@ -120,65 +120,65 @@ mod tests {
         let quarantine = Quarantine::new(64, 7);
         let mut memory = [0_u8; 4096];
         let base = NonNull::from(&mut memory).cast::<u8>();
-        let out = RefCell::new(vec![]);
+        let released = RefCell::new(vec![]);
         for at in 0..4096 {
             // SAFETY: the offset is within the array.
             let object = unsafe { base.add(at) };
-            let had = out.borrow().len();
-            quarantine.push(object, |object| out.borrow_mut().push(object));
-            let out = out.borrow();
-            assert!(out.len() - had <= 1);
-            assert!(!out.contains(&object), "32 later frees have passed the ring");
+            let released_before = released.borrow().len();
+            quarantine.push(object, |object| released.borrow_mut().push(object));
+            let released = released.borrow();
+            assert!(released.len() - released_before <= 1);
+            assert!(!released.contains(&object), "32 later frees release the object");
         }
-        assert_eq!(quarantine.len() as usize + out.borrow().len(), 4096);
+        assert_eq!(quarantine.len() as usize + released.borrow().len(), 4096);
         assert_eq!(quarantine.len(), 64);
-        assert!(!out.borrow().is_sorted());
-        out.borrow_mut().extend(quarantine.take());
-        let mut all = out.into_inner();
+        assert!(!released.borrow().is_sorted());
+        released.borrow_mut().extend(quarantine.take());
+        let mut all = released.into_inner();
         all.sort_unstable();
         all.dedup();
         assert_eq!((all.len(), quarantine.len()), (4096, 0));
     }
 
     #[test]
-    fn reap_empties_an_idle_quarantine() {
+    fn reaping_empties_an_idle_quarantine() {
         let quarantine = Quarantine::new(4, 7);
         let mut memory = [0_u8; 3];
         let object =
             |at| NonNull::from(&mut memory).cast::<u8>().map_addr(|addr| addr.checked_add(at).unwrap());
         let mut object = object;
-        let none = |_| panic!("the quarantine has room");
-        quarantine.push(object(0), none);
+        let expect_no_release = |_| panic!("the quarantine has room");
+        quarantine.push(object(0), expect_no_release);
         assert_eq!(quarantine.reap().count(), 0);
         assert_eq!(quarantine.reap().count(), 1);
         quarantine.close(true);
-        let out = RefCell::new(0);
-        quarantine.push(object(1), |_| *out.borrow_mut() += 1);
-        assert_eq!((out.into_inner(), quarantine.len()), (1, 0));
+        let released_count = RefCell::new(0);
+        quarantine.push(object(1), |_| *released_count.borrow_mut() += 1);
+        assert_eq!((released_count.into_inner(), quarantine.len()), (1, 0));
         quarantine.close(false);
-        quarantine.push(object(2), none);
+        quarantine.push(object(2), expect_no_release);
         assert_eq!(quarantine.len(), 1);
     }
 
     #[test]
-    fn free_into_a_closed_quarantine_releases_its_objects() {
+    fn free_into_a_closed_quarantine_releases_all_quarantined_objects() {
         let mut memory = [0_u8; 2];
         let base = NonNull::from(&mut memory).cast::<u8>();
         // SAFETY: the offset is within the array.
         let [first, second] = [0, 1].map(|at| unsafe { base.add(at) });
-        let out = RefCell::new(vec![]);
+        let released = RefCell::new(vec![]);
         let push = |quarantine: &Quarantine, object| {
-            quarantine.push(object, |object| out.borrow_mut().push(object));
+            quarantine.push(object, |object| released.borrow_mut().push(object));
         };
         let two = Quarantine::new(2, 7);
         push(&two, first);
         two.close(true);
         // The second object pushes the first object into the ring.
         push(&two, second);
-        assert_eq!((out.take(), two.len()), (vec![second, first], 0));
+        assert_eq!((released.take(), two.len()), (vec![second, first], 0));
         let single = Quarantine::new(1, 7);
         push(&single, first);
         push(&single, second);
-        assert_eq!((out.take(), single.len()), (vec![first], 1));
+        assert_eq!((released.take(), single.len()), (vec![first], 1));
     }
 }

@@ -404,8 +404,7 @@ impl Huge {
         piece.advise(self.huge_pages);
         let end = piece.bytes();
         // SAFETY: no other thread knows the piece yet.
-        if mappings.are_there() && self.may_guard() && !unsafe { piece.protect(end - self.guard..end, false) }
-        {
+        if mappings.can_map() && self.may_guard() && !unsafe { piece.protect(end - self.guard..end, false) } {
             mappings.refuse();
         }
         let memory = self.hand_out(piece, false)?;

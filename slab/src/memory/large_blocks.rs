@@ -5,10 +5,10 @@ use uslab_magazine::sync::Counter;
 use uslab_magazine::{Operation, PathCounts, Paths};
 
 /// The owner word of each large block points to this static, which is not a cache.
-static LARGE: u8 = 0;
+static LARGE_OWNER: u8 = 0;
 
 pub(crate) fn large() -> *mut u8 {
-    (&raw const LARGE).cast_mut()
+    (&raw const LARGE_OWNER).cast_mut()
 }
 
 /// Numbers of the blocks above the size classes.

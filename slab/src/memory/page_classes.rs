@@ -15,33 +15,33 @@ use uslab_magazine::sync::UnsafeCell;
 /// has no class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
-pub(crate) struct Known(u32);
+pub(crate) struct PageRecord(u32);
 
-impl Known {
-    const CLASS: u32 = 10;
+impl PageRecord {
+    const CLASS_BITS: u32 = 10;
 
     /// Makes the word of a class. `stack` is the offset of the class's stack in a region, in bytes, or 0 if frees are not
     /// inlined.
     pub(crate) fn new(class: u16, stack: u32) -> Self {
-        debug_assert!(u32::from(class) + 1 < 1 << Self::CLASS && stack < 1 << (32 - Self::CLASS));
-        Self((u32::from(class) + 1) | stack << Self::CLASS)
+        debug_assert!(u32::from(class) + 1 < 1 << Self::CLASS_BITS && stack < 1 << (32 - Self::CLASS_BITS));
+        Self((u32::from(class) + 1) | stack << Self::CLASS_BITS)
     }
     /// Number of the class plus one, or 0 for no class.
     #[inline(always)]
     pub(crate) fn class(self) -> usize {
-        (self.0 & ((1 << Self::CLASS) - 1)) as usize
+        (self.0 & ((1 << Self::CLASS_BITS) - 1)) as usize
     }
     #[inline(always)]
     pub(crate) fn stack(self) -> u32 {
-        self.0 >> Self::CLASS
+        self.0 >> Self::CLASS_BITS
     }
 }
-const _: () = assert!(uslab_magazine::table::REGION <= 1 << (32 - Known::CLASS));
+const _: () = assert!(uslab_magazine::table::REGION <= 1 << (32 - PageRecord::CLASS_BITS));
 
 /// The array's word of one page.
 #[derive(Debug)]
 #[repr(transparent)]
-pub(crate) struct PageClass(UnsafeCell<Known>);
+pub(crate) struct PageClass(UnsafeCell<PageRecord>);
 
 impl PageClass {
     /// Reads the word.
@@ -49,7 +49,7 @@ impl PageClass {
     /// # Safety
     /// The caller owns the page, or owns memory in it.
     #[inline(always)]
-    pub(crate) unsafe fn get(&self) -> Known {
+    pub(crate) unsafe fn get(&self) -> PageRecord {
         // SAFETY: the word is written before any memory of the page is handed out, and again after all memory of the
         // page was freed.
         self.0.with(|known| unsafe { *known })
@@ -68,13 +68,13 @@ impl PageClasses {
         let bytes = pages * size_of::<PageClass>();
         Some(Self { memory: Reserved::cut_from(addresses, bytes, Uncommitted::ReadsZero, BITMAP)? })
     }
-    /// Unmaps the words of pages that [cannot exist](PageAllocator::most_pages).
+    /// Unmaps the words of pages that [cannot exist](PageAllocator::max_pages).
     ///
     /// # Safety
     /// No thread reads the class of a page that cannot exist, now or later.
     pub(crate) unsafe fn trim(&self, allocator: &PageAllocator) {
         // SAFETY: the region has no other user. By contract, no thread reads the unmapped words.
-        unsafe { allocator.cut_table(&self.memory, allocator.most_pages() * size_of::<PageClass>()) };
+        unsafe { allocator.cut_table(&self.memory, allocator.max_pages() * size_of::<PageClass>()) };
     }
     /// Address of page 0's word.
     pub(crate) fn first(&self) -> NonNull<PageClass> {
@@ -86,7 +86,7 @@ impl PageClasses {
     /// # Safety
     /// The caller owns the pages.
     #[must_use]
-    pub(crate) unsafe fn set(&self, op: &Operation, first: usize, pages: usize, known: Known) -> bool {
+    pub(crate) unsafe fn set(&self, op: &Operation, first: usize, pages: usize, known: PageRecord) -> bool {
         if !self.memory.commit(op, (first + pages) * size_of::<PageClass>()) {
             return false;
         }
@@ -100,9 +100,9 @@ impl PageClasses {
     /// [`set`](Self::set) was called for the pages, and its conditions hold.
     pub(crate) unsafe fn clear(&self, first: usize, pages: usize) {
         // SAFETY: by contract, the caller owns the pages.
-        unsafe { self.set_range(first, pages, Known::default()) };
+        unsafe { self.set_range(first, pages, PageRecord::default()) };
     }
-    unsafe fn set_range(&self, first: usize, pages: usize, known: Known) {
+    unsafe fn set_range(&self, first: usize, pages: usize, known: PageRecord) {
         for page in first..first + pages {
             // SAFETY: the word is within the committed part. By contract, no other thread owns memory in the page.
             unsafe { self.first().add(page).as_ref().0.with_mut(|page| *page = known) };

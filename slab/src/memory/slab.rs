@@ -432,7 +432,7 @@ impl<'a> Slab<'a> {
                 for bit in 0..pages / part {
                     let bytes = |page: u32| page as usize * PAGE_SIZE;
                     let mut objects =
-                        geometry.touching(bytes(bit * part)..bytes((bit + 1) * part), fill.objects);
+                        geometry.indices_in(bytes(bit * part)..bytes((bit + 1) * part), fill.objects);
                     if objects.all(|index| allocated_bits[index / 64] & 1 << (index % 64) == 0) {
                         found |= 1 << bit;
                     }
@@ -508,14 +508,14 @@ impl<'a> Slab<'a> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::harden::{Harden, Secret};
+    use crate::harden::{Harden, RandomKeys};
     use proptest::prelude::*;
     use uslab_buddy::{Backend, Faults};
 
     proptest! {
         /// Compares bitmaps of one object up to many words with an array of flags.
         #[test]
-        fn slab_bitmap_agrees_with_an_array_of_flags(
+        fn random_slab_bitmap_operations_agree_with_an_array_of_flags(
             objects in 1_usize..700,
             steps in prop::collection::vec((any::<bool>(), 0_usize..700), 1..200),
             seed in any::<Option<u64>>(),
@@ -523,7 +523,7 @@ mod tests {
             let mut bits = vec![0x5555_5555_5555_5555; words(objects)];
             clear(&mut bits, objects);
             let mut allocated_bits = vec![false; objects];
-            let secret = |seed| Secret::new(&Harden { seed: Some(seed), ..Harden::ALL }).next();
+            let secret = |seed| RandomKeys::new(&Harden { seed: Some(seed), ..Harden::ALL }).next();
             let mut draws = seed.map(|seed| Draws::of(secret(seed), 0));
             for (is_take, n) in steps {
                 if is_take {
@@ -598,7 +598,7 @@ mod tests {
 
     #[test]
     fn random_object_order_can_start_at_every_bitmap_index() {
-        let key = Secret::new(&Harden { seed: Some(7), ..Harden::ALL }).next();
+        let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::ALL }).next();
         let mut draws_per_index = [0; 256];
         for draw_number in 0..16 * 256 {
             draw_bits(

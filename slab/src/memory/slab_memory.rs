@@ -34,7 +34,7 @@ impl SlabMemory {
 
     /// Makes the metadata tables; returns `None` if the system refuses address space.
     pub(crate) fn new(pages: PageAllocator, addresses: &mut Reservation) -> Option<Self> {
-        let (max_pages, spacing) = (pages.most_pages(), pages.required_spacing());
+        let (max_pages, spacing) = (pages.max_pages(), pages.required_spacing());
         Some(Self {
             pages,
             side: BitmapTable::new(max_pages, spacing, addresses)?,
@@ -45,7 +45,7 @@ impl SlabMemory {
     }
 
     /// Unmaps the metadata of pages from `pages` on. The metadata is mapped again together with its pages, except for
-    /// pages that [cannot exist](PageAllocator::most_pages).
+    /// pages that [cannot exist](PageAllocator::max_pages).
     ///
     /// # Safety
     /// [`PageAllocator::give_up_frames`] released the pages' frames, and no other thread unmaps metadata concurrently.
@@ -57,7 +57,7 @@ impl SlabMemory {
         }
     }
     /// Reserves address space for the metadata of the first `pages` pages.
-    pub(crate) fn grow_beside(&self, pages: usize) -> bool {
+    pub(crate) fn grow_side_table(&self, pages: usize) -> bool {
         self.side.grow(&self.pages, pages)
     }
 
@@ -120,12 +120,12 @@ impl SlabMemory {
 
     /// Reports to the model checker that an object is allocated.
     #[inline(always)]
-    pub(crate) fn obj_out(&self, object: NonNull<u8>) {
+    pub(crate) fn note_allocated(&self, object: NonNull<u8>) {
         self.owners.hand_out(self, object);
     }
     /// Reports to the model checker that an object is freed.
     #[inline(always)]
-    pub(crate) fn obj_in(&self, object: NonNull<u8>) {
+    pub(crate) fn note_freed(&self, object: NonNull<u8>) {
         self.owners.take_back(self, object);
     }
 }

@@ -216,7 +216,7 @@ impl<T> Hive<T> {
                 places.iter_mut().map(|place| &mut place.0)
             })
         };
-        assert!(self.look(), "the places of {} that are in use are unknown", self.cache.name());
+        assert!(self.update_entries(), "hive {}: no memory for the list of its places", self.cache.name());
         self.live_entries.runs().flat_map(values)
     }
     /// Snapshot of the cache's numbers.
@@ -231,7 +231,7 @@ impl<T> Hive<T> {
     /// short of memory, takes free objects out of magazines before it flushes them to slabs. No other thread allocates
     /// from the cache, so free places with set bits only become fewer. When the number of set bits equals the number of
     /// values, each set bit therefore belongs to a value.
-    fn look(&mut self) -> bool {
+    fn update_entries(&mut self) -> bool {
         for _ in 0..MAX_RETRIES {
             if !self.is_outdated {
                 return true;
@@ -256,7 +256,7 @@ impl<T> Drop for Hive<T> {
             return;
         }
         // If the snapshot fails, leak the values and the cache.
-        if !self.look() {
+        if !self.update_entries() {
             return;
         }
         let mut panics = FirstPanic::default();
@@ -334,7 +334,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hive_agrees_with_a_vector(steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 1..400)) {
+        fn random_hive_operations_agree_with_a_vector(steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 1..400)) {
             let mut hive = Hive::new("hive").unwrap();
             let mut entries: Vec<(Key<Rc<usize>>, Rc<usize>)> = Vec::new();
             for (i, (kind, index)) in steps.into_iter().enumerate() {

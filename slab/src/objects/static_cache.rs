@@ -61,7 +61,7 @@ impl<T: Send + 'static> StaticCache<T> {
     #[cold]
     fn initialise(&self) -> Result<&'static ObjectCache<T>, CacheError> {
         #[cfg(not(any(loom, shuttle)))]
-        return Starting::during(core::ptr::from_ref(self).addr(), || self.make())?;
+        return Starting::run_marked(core::ptr::from_ref(self).addr(), || self.make())?;
         #[cfg(any(loom, shuttle))]
         self.make()
     }
@@ -94,9 +94,9 @@ thread_local! {
 #[cfg(not(any(loom, shuttle)))]
 impl Starting {
     /// Runs `make` while the cache at `address` is marked; fails if that cache is already marked.
-    fn during<R>(address: usize, make: impl FnOnce() -> R) -> Result<R, StartError> {
+    fn run_marked<R>(address: usize, make: impl FnOnce() -> R) -> Result<R, StartError> {
         let current = Self { address, outer: STARTING.get() };
-        // SAFETY: each pointer is null or a mark whose `during` has not returned.
+        // SAFETY: each pointer is null or a mark whose `run_marked` has not returned.
         let mut outer = core::iter::successors(unsafe { current.outer.as_ref() }, |outer_start| unsafe {
             outer_start.outer.as_ref()
         });

@@ -104,7 +104,7 @@ pub(crate) use managed;
 /// assert!(buffer.is_empty() && buffer.capacity() >= 4096);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "a builder makes nothing until it builds"]
+#[must_use = "a builder creates no cache until it is built"]
 pub struct ObjectCacheBuilder<T, C = (), R = ()> {
     cache: KmemCacheBuilder,
     construct: C,
@@ -604,7 +604,7 @@ impl<'c, T> CacheBox<'c, T> {
     }
 
     /// Releases the object to the caller as a raw pointer, for example to link objects.
-    #[must_use = "without `from_raw` the object stays out for ever"]
+    #[must_use = "the object is leaked unless `from_raw` takes it back"]
     pub fn into_raw(self) -> NonNull<T> {
         ManuallyDrop::new(self).object
     }

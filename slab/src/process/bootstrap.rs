@@ -16,9 +16,9 @@ use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use uslab_magazine::sync::{AtomicPtr, AtomicUsize, UnsafeCell};
 
 /// Size of the static range in bytes: more than twice what a start allocates. Untouched bytes cost nothing.
-const FIRST: usize = 1 << 20;
+const STATIC_BYTES: usize = 1 << 20;
 /// Minimum size of each further range in bytes.
-const NEXT: usize = 1 << 20;
+const MIN_BYTES: usize = 1 << 20;
 /// Number of bytes before an allocation, which contain the allocation's size.
 const WORD: usize = size_of::<usize>();
 
@@ -34,25 +34,25 @@ struct Range {
 // SAFETY: base and length never change, and each thread gets different bytes.
 unsafe impl Sync for Range {}
 
-struct Bytes(UnsafeCell<[u8; FIRST]>);
+struct Bytes(UnsafeCell<[u8; STATIC_BYTES]>);
 // SAFETY: the bytes are accessed only through a range, from which each thread gets different bytes.
 unsafe impl Sync for Bytes {}
 
-static BYTES: Bytes = Bytes(UnsafeCell::new([0; FIRST]));
-static STATIC: Range = Range {
+static BYTES: Bytes = Bytes(UnsafeCell::new([0; STATIC_BYTES]));
+static FIRST_RANGE: Range = Range {
     base: (&raw const BYTES.0).cast::<u8>().cast_mut(),
-    bytes: FIRST,
+    bytes: STATIC_BYTES,
     used: AtomicUsize::new(0),
     before: null(),
 };
 /// The newest range; null means the static range.
-static NEWEST: AtomicPtr<Range> = AtomicPtr::new(core::ptr::null_mut());
+static NEWEST_RANGE: AtomicPtr<Range> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Range {
     fn newest() -> &'static Self {
         // Acquire: pairs with the Release in `grow`, so that the reader finds the range initialised. SAFETY: the
         // pointer is null or a published range, which is never unmapped.
-        unsafe { NEWEST.load(Acquire).as_ref() }.unwrap_or(&STATIC)
+        unsafe { NEWEST_RANGE.load(Acquire).as_ref() }.unwrap_or(&FIRST_RANGE)
     }
 
     /// Takes the next bytes of the range for `layout`; the bytes are zero.
@@ -82,19 +82,18 @@ impl Range {
     /// Maps a range with room for `layout`, to follow `newest`, unless another thread has just done
     /// so.
     fn grow(newest: &'static Self, layout: Layout) -> Option<()> {
-        let needed_bytes =
-            layout.size().checked_add(layout.align().max(WORD) + size_of::<Self>() + 2 * WORD)?;
-        let region = Region::committed(needed_bytes.max(NEXT), PAGE_SIZE, Backend::Os, &Faults::default())?;
+        let needed = layout.size().checked_add(layout.align().max(WORD) + size_of::<Self>() + 2 * WORD)?;
+        let region = Region::committed(needed.max(MIN_BYTES), PAGE_SIZE, Backend::Os, &Faults::default())?;
         let header = region.base().cast::<Self>();
         let used = AtomicUsize::new(size_of::<Self>());
         // SAFETY: the region was just mapped, is aligned to a page, and is larger than the descriptor.
         unsafe {
             header.write(Self { base: region.base().as_ptr(), bytes: region.bytes(), used, before: newest })
         };
-        let expected = if core::ptr::eq(newest, &STATIC) { null() } else { core::ptr::from_ref(newest) };
+        let expected = if core::ptr::eq(newest, &FIRST_RANGE) { null() } else { core::ptr::from_ref(newest) };
         // Release: pairs with the Acquire in `newest`. If the exchange fails, nothing of the other
         // range is read.
-        if NEWEST.compare_exchange(expected.cast_mut(), header.as_ptr(), AcqRel, Relaxed).is_ok() {
+        if NEWEST_RANGE.compare_exchange(expected.cast_mut(), header.as_ptr(), AcqRel, Relaxed).is_ok() {
             core::mem::forget(region);
         }
         Some(())
@@ -146,14 +145,14 @@ mod tests {
             bytes.fill(i as u8);
             blocks.push((piece, size));
         }
-        let large_block = alloc(Layout::from_size_align(3 * NEXT, 1 << 16).unwrap()).unwrap();
-        assert_eq!(size_of_piece(large_block), Some(3 * NEXT));
+        let large_block = alloc(Layout::from_size_align(3 * MIN_BYTES, 1 << 16).unwrap()).unwrap();
+        assert_eq!(size_of_piece(large_block), Some(3 * MIN_BYTES));
         for (i, (piece, size)) in blocks.into_iter().enumerate() {
             // SAFETY: the allocation has `size` bytes.
             let bytes = unsafe { core::slice::from_raw_parts(piece.as_ptr(), size) };
             assert!(bytes.iter().all(|byte| *byte == i as u8), "piece {i}");
             assert_eq!(size_of_piece(piece), Some(size));
         }
-        assert_eq!(size_of_piece(NonNull::from(&FIRST).cast()), None);
+        assert_eq!(size_of_piece(NonNull::from(&STATIC_BYTES).cast()), None);
     }
 }

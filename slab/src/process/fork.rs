@@ -105,7 +105,7 @@ impl Fork for Core {
             // SAFETY: by contract, this is the child of a fork, with one thread.
             unsafe { pool.forget_other_threads() };
         }
-        self.background.in_child();
+        self.background.reset_in_child();
     }
 }
 
@@ -166,10 +166,10 @@ mod tests {
         pages.per_cpu_pages = false;
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
         let without_caches = locks(&subsystem);
-        let of_caches = [Rank::Waiters, Rank::Depot, Rank::Node, Rank::CacheRefs];
+        let cache_ranks = [Rank::Waiters, Rank::Depot, Rank::Node, Rank::CacheRefs];
         // The initial caches of the subsystem are the caches of the size classes.
         let (caches, mut other_ranks) = (subsystem.core().caches.iter().count(), without_caches.clone());
-        let per_cache = of_caches.map(|rank| other_ranks.remove(&rank));
+        let per_cache = cache_ranks.map(|rank| other_ranks.remove(&rank));
         assert_eq!(per_cache, [1, 2, 2, 1].map(|per_cache_count| Some(per_cache_count * caches)));
         let (single_ranks, zones, cpus) = (
             [
@@ -200,6 +200,6 @@ mod tests {
         };
         let cache_ranks = [Rank::Waiters, Rank::Node, Rank::CacheRefs];
         assert_eq!(lock_count(Magazines::Off), cache_ranks.into_iter().zip([1, 2, 1]).collect());
-        assert_eq!(lock_count(Magazines::BySize), of_caches.into_iter().zip([1, 2, 2, 1]).collect());
+        assert_eq!(lock_count(Magazines::BySize), cache_ranks.into_iter().zip([1, 2, 2, 1]).collect());
     }
 }

@@ -69,7 +69,7 @@ use uslab_magazine::tracepoints::OperationKind;
 /// `USLAB_OPTIONS`. For example, `stats=1,check=1,huge_pages=never,limit=1g` prints the table of caches at exit, checks
 /// each free, advises against huge pages, and sets a limit; see [`options`](crate::options).
 ///
-/// If more memory is free than a configured surplus, a free returns memory to the system.
+/// If more memory is free than a requested_config surplus, a free returns memory to the system.
 /// [`reap_every`](Self::reap_every) or `USLAB_OPTIONS=reap=500` starts a thread, which returns further memory that
 /// was unused for an interval.
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,11 +115,11 @@ static REQUESTED_REAP_MS: Fixed = Fixed::new(0);
 /// Number of allocations per sample if hardening adds guard pages. At this rate, sampling costs some 20 ns per
 /// allocation.
 const HARDENED_GUARD: u32 = 1000;
-/// Number of allocations per sample, as set by the program; [`UNSET`] if unset.
-static REQUESTED_GUARD_PERIOD: Fixed = Fixed::new(UNSET);
-const UNSET: u32 = u32::MAX;
-fn guard_wanted() -> Option<u32> {
-    Some(REQUESTED_GUARD_PERIOD.get()).filter(|period| *period != UNSET)
+/// Number of allocations per sample, as set by the program; [`UNSET_PERIOD`] if unset.
+static REQUESTED_GUARD_PERIOD: Fixed = Fixed::new(UNSET_PERIOD);
+const UNSET_PERIOD: u32 = u32::MAX;
+fn requested_guard_period() -> Option<u32> {
+    Some(REQUESTED_GUARD_PERIOD.get()).filter(|period| *period != UNSET_PERIOD)
 }
 
 impl Process {
@@ -127,7 +127,7 @@ impl Process {
         self.malloc.core()
     }
     /// Applies the program's reaping interval, unless the environment sets one.
-    fn reap_as_wanted(&self) {
+    fn apply_requested_reaping(&self) {
         if let period @ 1.. = REQUESTED_REAP_MS.get()
             && !self.reap_is_set
         {
@@ -135,9 +135,9 @@ impl Process {
         }
     }
     /// Applies the program's sampling interval, unless the environment sets one.
-    fn guard_as_wanted(&self) {
+    fn apply_requested_guard(&self) {
         let guard = &self.malloc.core().guard;
-        if let Some(period) = guard_wanted()
+        if let Some(period) = requested_guard_period()
             && !self.guard_is_set
         {
             guard.set(period, self.guard_slots);
@@ -179,12 +179,12 @@ fn start() -> Option<&'static Process> {
 }
 
 /// The configuration that the environment requests, with one sampled allocation in `guard`.
-fn configured(options: &Options, guard: Option<u32>) -> Config {
+fn requested_config(options: &Options, guard: Option<u32>) -> Config {
     let mut config = Config::keeping(KEEP_FREE);
     config.pages.huge_pages = options.huge_pages;
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.harden = options.harden;
-    config.guard_every = guard.or_else(guard_wanted).unwrap_or(0);
+    config.guard_every = guard.or_else(requested_guard_period).unwrap_or(0);
     config.guard_slots = options.guard_slots.unwrap_or(config.guard_slots);
     config.check_frees = options.check.unwrap_or(config.check_frees) || config.harden.is_on();
     // The leak report needs the call stacks of allocations.
@@ -205,10 +205,10 @@ fn configured(options: &Options, guard: Option<u32>) -> Config {
 /// touch all of them.
 #[inline(never)]
 fn start_here() -> Option<&'static Process> {
-    let options = Options::of_environment();
+    let options = Options::from_environment();
     // With hardening, some objects get separate pages.
     let guard = options.guard.or(options.harden.guard_pages.then_some(HARDENED_GUARD));
-    let config = configured(&options, guard);
+    let config = requested_config(&options, guard);
     let guard_slots = config.guard_slots;
     let mut place = Box::<Malloc>::new_uninit();
     if let Err(error) = Core::start_with_fewer_pages(config, |core| Malloc::init(&mut place, core)) {
@@ -225,12 +225,12 @@ fn start_here() -> Option<&'static Process> {
     if options.stats || options.leaks {
         // Some programs close their standard error before this exit handler runs (GNU's `close_stdout`). The handler
         // therefore keeps a copy of the descriptor.
-        if let Ok(stderr) = own_stderr() {
+        if let Ok(stderr) = duplicate_stderr() {
             // SAFETY: only the starting thread runs this code, and the handler is a function of this
             // program.
             unsafe {
-                let file_identity = identity(&stderr);
-                STATS.put((stderr, file_identity));
+                let file_identity = file_identity(&stderr);
+                STATS_FILE.put((stderr, file_identity));
                 #[cfg(any(unix, windows))]
                 libc::atexit(at_exit);
             }
@@ -260,18 +260,18 @@ fn start_here() -> Option<&'static Process> {
     // AcqRel: pairs with the AcqRel in `Uslab::reap_every`. The second of the two operations sees the stores that
     // precede the first.
     STARTING.fetch_add(0, AcqRel);
-    process.reap_as_wanted();
-    process.guard_as_wanted();
+    process.apply_requested_reaping();
+    process.apply_requested_guard();
     Some(process)
 }
 
-/// Destination of the table of caches, which is a copy of standard error, and the identity of its
+/// Destination of the table of caches, which is a copy of standard error, and the file_identity of its
 /// file.
-static STATS: Kept<(File, Option<[u64; 3]>)> = Kept::new();
+static STATS_FILE: Kept<(File, Option<[u64; 3]>)> = Kept::new();
 
 /// Identity of the file that a descriptor refers to. A program may close file descriptors that it does
 /// not know, and then open other files under the same numbers.
-fn identity(_file: &File) -> Option<[u64; 3]> {
+fn file_identity(_file: &File) -> Option<[u64; 3]> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
@@ -282,29 +282,29 @@ fn identity(_file: &File) -> Option<[u64; 3]> {
 }
 
 #[cfg(unix)]
-fn own_stderr() -> io::Result<File> {
+fn duplicate_stderr() -> io::Result<File> {
     use std::os::fd::AsFd;
     Ok(io::stderr().as_fd().try_clone_to_owned()?.into())
 }
 #[cfg(windows)]
-fn own_stderr() -> io::Result<File> {
+fn duplicate_stderr() -> io::Result<File> {
     use std::os::windows::io::AsHandle;
     Ok(io::stderr().as_handle().try_clone_to_owned()?.into())
 }
 
 #[cfg(not(any(unix, windows)))]
-fn own_stderr() -> io::Result<File> {
+fn duplicate_stderr() -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg_attr(not(any(unix, windows)), allow(dead_code, reason = "no end of the process"))]
 extern "C" fn at_exit() {
     // SAFETY: the file was stored before this handler was registered, and the process ends once.
-    let stderr = unsafe { STATS.take() };
+    let stderr = unsafe { STATS_FILE.take() };
     let (Some((stderr, old_identity)), Some(process)) = (stderr, PROCESS.get()) else { return };
     // The descriptor's number may belong to another file by now, so the descriptor is not closed.
     let mut stderr = core::mem::ManuallyDrop::new(stderr);
-    if identity(&stderr) != old_identity {
+    if file_identity(&stderr) != old_identity {
         return;
     }
     let mut text = String::new();
@@ -777,12 +777,12 @@ impl Uslab {
     ///
     /// Cost: nothing on the inlined paths; some 20 us per sample, mostly for two call stacks and four system calls.
     pub fn guard_every(&self, allocations: u32) {
-        REQUESTED_GUARD_PERIOD.set(allocations.min(UNSET - 1));
+        REQUESTED_GUARD_PERIOD.set(allocations.min(UNSET_PERIOD - 1));
         // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier
         // one.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
-            process.guard_as_wanted();
+            process.apply_requested_guard();
         }
     }
     /// Number of allocations sampled, and number of samples in use.
@@ -808,7 +808,7 @@ impl Uslab {
         // one.
         STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
-            process.reap_as_wanted();
+            process.apply_requested_reaping();
         }
     }
 }

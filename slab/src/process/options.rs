@@ -115,7 +115,7 @@ fn has_elevated_rights() -> bool {
     return false;
 }
 
-const EXPECTED: &str = "stats=0|1, leaks=0|1, check=0|1, slab_debug=FZPUTA[:CACHE..][;..], harden=0|1 or a part of it, guard=N, guard_slots=1..512, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
+const EXPECTED_OPTIONS: &str = "stats=0|1, leaks=0|1, check=0|1, slab_debug=FZPUTA[:CACHE..][;..], harden=0|1 or a part of it, guard=N, guard_slots=1..512, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
                         dump=FILE, dump_signal=USR1|USR2, profile=BYTES[k|m|g], record=FILE or record_limit=BYTES[k|m|g]";
 
 /// Value of `USLAB_OPTIONS`; always `None` on WebAssembly, which has no environment.
@@ -141,13 +141,13 @@ impl Options {
         environment().is_some()
     }
 
-    pub(crate) fn of_environment() -> Self {
+    pub(crate) fn from_environment() -> Self {
         let Some(text) = environment().and_then(|text| permanent_copy(text.to_bytes())) else {
             return Self::default();
         };
         Self::parse(text, |invalid| {
             print_message(format_args!(
-                "uslab: USLAB_OPTIONS: `{}`: expected {EXPECTED}; ignored",
+                "uslab: USLAB_OPTIONS: `{}`: expected {EXPECTED_OPTIONS}; ignored",
                 invalid.escape_ascii()
             ));
         })
@@ -156,7 +156,7 @@ impl Options {
     pub(crate) fn dump(&self) -> Option<Dump> {
         self.dump.map(|file| Dump { file, signal: self.dump_signal })
     }
-    /// File and byte limit of the configured recording.
+    /// File and byte limit of the requested_config recording.
     pub(crate) fn record(&self) -> Option<(&'static [u8], usize)> {
         Some((self.record?, self.record_limit.unwrap_or(1 << 30)))
     }
@@ -164,14 +164,14 @@ impl Options {
     fn parse(text: &'static [u8], mut on_invalid: impl FnMut(&[u8])) -> Self {
         let mut options = Self::default();
         for part in text.split(|byte| *byte == b',').filter(|part| !part.is_empty()) {
-            if options.set(part).is_none() {
+            if options.set_option(part).is_none() {
                 on_invalid(part);
             }
         }
         options
     }
 
-    fn set(&mut self, part: &'static [u8]) -> Option<()> {
+    fn set_option(&mut self, part: &'static [u8]) -> Option<()> {
         let (name, value) = part.split_at(part.iter().position(|byte| *byte == b'=')?);
         let flag = |value: &[u8]| match value {
             b"=0" => Some(false),

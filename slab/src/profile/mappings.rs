@@ -4,7 +4,7 @@
 /// A mapped segment of a file that contains code.
 #[cfg_attr(
     not(all(feature = "profile", target_os = "linux")),
-    allow(dead_code, reason = "none is found, or written")
+    allow(dead_code, reason = "this system has no mappings to find or to write")
 )]
 #[derive(Debug)]
 pub(super) struct Mapping {
@@ -49,10 +49,10 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut cor
         (info, headers, core::ffi::CStr::from_ptr(info.dlpi_name), list)
     };
     let at = |address: usize| (info.dlpi_addr as usize).wrapping_add(address);
-    let of_kind = |kind| headers.iter().filter(move |header| header.p_type == kind);
+    let phdrs = |kind| headers.iter().filter(move |header| header.p_type == kind);
     let is_loaded =
-        |address| of_kind(libc::PT_LOAD).any(|of| (of.p_vaddr..=of.p_vaddr + of.p_filesz).contains(&address));
-    let id = of_kind(libc::PT_NOTE).filter(|of| is_loaded(of.p_vaddr) && is_loaded(of.p_vaddr + of.p_filesz));
+        |address| phdrs(libc::PT_LOAD).any(|of| (of.p_vaddr..=of.p_vaddr + of.p_filesz).contains(&address));
+    let id = phdrs(libc::PT_NOTE).filter(|of| is_loaded(of.p_vaddr) && is_loaded(of.p_vaddr + of.p_filesz));
     let id = id.map(|of| (core::ptr::with_exposed_provenance(at(of.p_vaddr as usize)), of.p_filesz as usize));
     // SAFETY: the bytes are in a segment of the file, and notes are never written.
     let id = id
@@ -61,8 +61,8 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut cor
     let program = list.is_empty().then(std::env::current_exe).and_then(Result::ok);
     let file =
         program.map_or_else(|| name.to_string_lossy(), |file| file.to_string_lossy().into_owned().into());
-    let base = of_kind(libc::PT_LOAD).map(|of| at(of.p_vaddr as usize)).min().unwrap_or(0);
-    list.extend(of_kind(libc::PT_LOAD).filter(|of| of.p_flags & libc::PF_X != 0).map(|of| {
+    let base = phdrs(libc::PT_LOAD).map(|of| at(of.p_vaddr as usize)).min().unwrap_or(0);
+    list.extend(phdrs(libc::PT_LOAD).filter(|of| of.p_flags & libc::PF_X != 0).map(|of| {
         let into_page = of.p_vaddr as usize % PAGE_SIZE;
         Mapping {
             start: at(of.p_vaddr as usize) - into_page,
@@ -126,10 +126,10 @@ mod tests {
     #[test]
     fn profile_mappings_appear_in_proc_self_maps() {
         let all = mappings();
-        let here = profile_mappings_appear_in_proc_self_maps as *const () as usize;
-        let own = &all[position(&all, here).unwrap()];
+        let address = profile_mappings_appear_in_proc_self_maps as *const () as usize;
+        let own = &all[position(&all, address).unwrap()];
         let program = std::env::current_exe().unwrap().to_string_lossy().into_owned();
-        assert_eq!((&own.file, position(&all, here), position(&all, 16)), (&program, Some(0), None));
+        assert_eq!((&own.file, position(&all, address), position(&all, 16)), (&program, Some(0), None));
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let mapped = format!("{:x}-{:x} r-xp {:08x} ", own.start, own.end, own.offset);
         assert!(

@@ -1,14 +1,14 @@
 //! Records of a profile: sites, and live samples.
 
 use super::own::{LIVE, SampleMemory};
-use super::{Amount, CallStack, NAME, PARTS, SITES};
+use super::{Amount, CallStack, MAX_NAME, MAX_SITES, OBJECT_PARTS};
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
 
 /// A site of a profile: a cache, and a call stack that allocated from this cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site {
-    pub(super) cache: [u8; NAME],
+    pub(super) cache: [u8; MAX_NAME],
     pub(super) len: u8,
     pub(super) stack: u32,
     pub(super) allocated: Sum,
@@ -32,7 +32,7 @@ impl Sum {
         let share = -super::expm1(-(bytes as f64) / rate as f64);
         Self {
             samples: 1,
-            parts: (PARTS / share).round() as u64,
+            parts: (OBJECT_PARTS / share).round() as u64,
             bytes: (bytes as f64 / share).round() as u64,
         }
     }
@@ -49,7 +49,7 @@ impl Sum {
     pub(super) fn amount(self) -> Amount {
         Amount {
             samples: self.samples,
-            objects: (self.parts as f64 / PARTS).round() as u64,
+            objects: (self.parts as f64 / OBJECT_PARTS).round() as u64,
             bytes: self.bytes,
         }
     }
@@ -82,7 +82,7 @@ pub(super) struct Records {
 
 impl Records {
     /// Records before the first profile, which are empty.
-    pub(super) const fn nothing() -> Self {
+    pub(super) const fn empty() -> Self {
         Self {
             run: 0,
             rate: 0,
@@ -98,25 +98,25 @@ impl Records {
     /// Makes records with room for all sites and samples. The system commits only the list heads, because other
     /// unused parts are not touched.
     pub(super) fn with_room(rate: u64) -> Option<Self> {
-        let mut noted = Self { rate, ..Self::nothing() };
-        noted.sites.try_reserve_exact(SITES).ok()?;
-        noted.live.try_reserve_exact(LIVE).ok()?;
-        for (lists, len) in [(&mut noted.site_lists, SITES), (&mut noted.live_lists, LIVE)] {
+        let mut records = Self { rate, ..Self::empty() };
+        records.sites.try_reserve_exact(MAX_SITES).ok()?;
+        records.live.try_reserve_exact(LIVE).ok()?;
+        for (lists, len) in [(&mut records.site_lists, MAX_SITES), (&mut records.live_lists, LIVE)] {
             lists.try_reserve_exact(len).ok()?;
             lists.resize(len, 0);
         }
-        Some(noted)
+        Some(records)
     }
 
     /// Index of a site; `None` if a new site has no room.
     pub(super) fn site(&mut self, name: &str, stack: CallStack) -> Option<u32> {
         let stack = stack.number();
-        let len = name.len().min(NAME);
-        let mut cache = [0; NAME];
+        let len = name.len().min(MAX_NAME);
+        let mut cache = [0; MAX_NAME];
         cache[..len].copy_from_slice(&name.as_bytes()[..len]);
         let mut hasher = DefaultHasher::new();
         (&cache, stack).hash(&mut hasher);
-        let list = hasher.finish() as usize % SITES;
+        let list = hasher.finish() as usize % MAX_SITES;
         let first = *self.site_lists.get(list)?;
         let mut at = first;
         while at > 0 {
@@ -126,7 +126,7 @@ impl Records {
             }
             at = site.next;
         }
-        if self.sites.len() == SITES {
+        if self.sites.len() == MAX_SITES {
             return None;
         }
         let (allocated, live) = (Sum::default(), Sum::default());

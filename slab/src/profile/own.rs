@@ -87,8 +87,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profile_reserves_a_place_for_each_live_sample() {
-        let own = SampleMemory::new(Backend::Os, &Faults::default()).unwrap();
-        assert!(own.places.capacity() >= LIVE);
+    fn separate_sample_memory_has_a_place_for_each_live_sample() {
+        let sample_memory = SampleMemory::new(Backend::Os, &Faults::default()).unwrap();
+        assert!(sample_memory.places.capacity() >= LIVE);
     }
 }

@@ -10,13 +10,13 @@ use std::time::SystemTime;
 
 /// Names of a sample's four numbers, in order. Numbers whose names end in `objects` are counts, and numbers whose
 /// names end in `space` are bytes.
-const VALUES: [&str; 4] = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
+const VALUE_NAMES: [&str; 4] = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
 
 /// Pattern of functions that `pprof` drops together with the functions that they call: functions of the allocator,
 /// and library functions of Rust and C that call only the allocator.
-const DROPPED: &str = r"[<&]*(uslab(_magazine|_buddy|_pool|_sync)?|alloc::(alloc|raw_vec)|std::alloc|__rustc(\[[0-9a-f]+\])?)::.*|__r(ust|dl|g)_.*alloc.*|(m|c|re|v|pv|aligned_)alloc|reallocarray|(posix_)?memalign|operator new(\[\])?";
+const DROPPED_FUNCTIONS: &str = r"[<&]*(uslab(_magazine|_buddy|_pool|_sync)?|alloc::(alloc|raw_vec)|std::alloc|__rustc(\[[0-9a-f]+\])?)::.*|__r(ust|dl|g)_.*alloc.*|(m|c|re|v|pv|aligned_)alloc|reallocarray|(posix_)?memalign|operator new(\[\])?";
 
-fn varint(mut number: u64, into: &mut Vec<u8>) {
+fn write_varint(mut number: u64, into: &mut Vec<u8>) {
     while number >= 0x80 {
         into.push(number as u8 | 0x80);
         number >>= 7;
@@ -24,17 +24,17 @@ fn varint(mut number: u64, into: &mut Vec<u8>) {
     into.push(number as u8);
 }
 /// Encodes a protobuf message of numbers, each of which follows its field number.
-fn message(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
-    let mut made = vec![];
+fn encode(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
+    let mut message = vec![];
     for (field, number) in numbers {
-        varint(field << 3, &mut made);
-        varint(number, &mut made);
+        write_varint(field << 3, &mut message);
+        write_varint(number, &mut message);
     }
-    made
+    message
 }
 fn bytes(field: u64, bytes: &[u8], into: &mut Vec<u8>) {
-    varint(field << 3 | 2, into);
-    varint(bytes.len() as u64, into);
+    write_varint(field << 3 | 2, into);
+    write_varint(bytes.len() as u64, into);
     into.extend(bytes);
 }
 
@@ -51,7 +51,7 @@ impl<W: Write> PprofWriter<W> {
         self.into.write_all(&made)
     }
     /// Returns the index of a string; a new string is written first.
-    fn string(&mut self, text: &str) -> Result<u64> {
+    fn intern(&mut self, text: &str) -> Result<u64> {
         if let Some(known) = self.strings.get(text) {
             return Ok(*known);
         }
@@ -60,10 +60,10 @@ impl<W: Write> PprofWriter<W> {
         self.bytes(6, text.as_bytes())?;
         Ok(at)
     }
-    fn value_type(&mut self, field: u64, name: &str) -> Result<()> {
+    fn write_value_type(&mut self, field: u64, name: &str) -> Result<()> {
         let unit = if name.ends_with("objects") { "count" } else { "bytes" };
-        let made = message([(1, self.string(name)?), (2, self.string(unit)?)]);
-        self.bytes(field, &made)
+        let message = encode([(1, self.intern(name)?), (2, self.intern(unit)?)]);
+        self.bytes(field, &message)
     }
 }
 
@@ -92,25 +92,25 @@ impl Profile {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pprof(&self, into: impl Write) -> Result<()> {
-        let mut out =
+        let mut writer =
             PprofWriter { into: GzEncoder::new(into, Compression::new(6)), strings: BTreeMap::new() };
         // The numbers are fields of pprof's `profile.proto`. The format requires an empty first string.
-        out.string("")?;
-        VALUES.into_iter().try_for_each(|value| out.value_type(1, value))?;
-        out.value_type(11, "space")?;
+        writer.intern("")?;
+        VALUE_NAMES.into_iter().try_for_each(|value| writer.write_value_type(1, value))?;
+        writer.write_value_type(11, "space")?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let numbers = message([
-            (7, out.string(DROPPED)?),
+        let numbers = encode([
+            (7, writer.intern(DROPPED_FUNCTIONS)?),
             (9, now.as_nanos() as u64),
             (12, self.rate as u64),
-            (14, out.string("inuse_space")?),
+            (14, writer.intern("inuse_space")?),
         ]);
-        out.into.write_all(&numbers)?;
+        writer.into.write_all(&numbers)?;
         let mappings = mappings();
         for (id, of) in (1..).zip(&mappings) {
-            let (file, build_id) = (out.string(&of.file)?, out.string(&of.build_id)?);
+            let (file, build_id) = (writer.intern(&of.file)?, writer.intern(&of.build_id)?);
             let numbers = [id, of.start as u64, of.end as u64, of.offset as u64, file, build_id];
-            out.bytes(3, &message((1..).zip(numbers)))?;
+            writer.bytes(3, &encode((1..).zip(numbers)))?;
         }
         // This code does not use `collect`, which would first make a list of all frames.
         let mut frames = BTreeSet::<usize>::new();
@@ -119,17 +119,21 @@ impl Profile {
             // The address must be inside the call instruction, so it is one less than the return address,
             // which is the location's id.
             let mapping = position(&mappings, at - 1).map_or(0, |nth| nth as u64 + 1);
-            out.bytes(4, &message([(1, at as u64), (2, mapping), (3, at as u64 - 1)]))?;
+            writer.bytes(4, &encode([(1, at as u64), (2, mapping), (3, at as u64 - 1)]))?;
         }
         for sample in &self.samples {
             let frames = sample.stack.frames().iter().map(|at| (1, *at as u64));
             let [all, live] = [sample.allocated, sample.live];
             let values = [all.objects, all.bytes, live.objects, live.bytes].map(|value| (2, value));
-            let mut made = message(frames.chain(values));
-            bytes(3, &message([(1, out.string("cache")?), (2, out.string(&sample.cache)?)]), &mut made);
-            out.bytes(2, &made)?;
+            let mut location = encode(frames.chain(values));
+            bytes(
+                3,
+                &encode([(1, writer.intern("cache")?), (2, writer.intern(&sample.cache)?)]),
+                &mut location,
+            );
+            writer.bytes(2, &location)?;
         }
-        out.into.finish()?.flush()
+        writer.into.finish()?.flush()
     }
 }
 
@@ -180,9 +184,9 @@ mod tests {
 
     #[test]
     fn pprof_varints_encode_seven_bits_per_byte() {
-        assert_eq!(message([(1, 0), (2, 300), (16, u64::MAX)])[..7], [8, 0, 16, 0xac, 2, 0x80, 1]);
+        assert_eq!(encode([(1, 0), (2, 300), (16, u64::MAX)])[..7], [8, 0, 16, 0xac, 2, 0x80, 1]);
         for value in [0, 1, 127, 128, 16_383, 16_384, u64::MAX] {
-            assert_eq!(numbers(&message([(3, value)]), 3), [value]);
+            assert_eq!(numbers(&encode([(3, value)]), 3), [value]);
         }
     }
 
@@ -206,14 +210,14 @@ mod tests {
         assert_eq!(text(0), "");
         let types = all(field::SAMPLE_TYPE).map(|of| (text(numbers(of.2, 1)[0]), text(numbers(of.2, 2)[0])));
         let units = ["count", "bytes", "count", "bytes"];
-        assert!(types.eq(VALUES.into_iter().zip(units)));
-        let one = |field| all(field).next().unwrap().1;
-        assert_eq!((one(field::PERIOD), text(one(field::DEFAULT_SAMPLE_TYPE))), (1, "inuse_space"));
-        assert_eq!(text(one(field::DROP_FRAMES)), DROPPED);
+        assert!(types.eq(VALUE_NAMES.into_iter().zip(units)));
+        let single = |field| all(field).next().unwrap().1;
+        assert_eq!((single(field::PERIOD), text(single(field::DEFAULT_SAMPLE_TYPE))), (1, "inuse_space"));
+        assert_eq!(text(single(field::DROP_FRAMES)), DROPPED_FUNCTIONS);
         let sums = |i: usize| all(field::SAMPLE).map(|of| numbers(of.2, 2)[i]).sum::<u64>();
         assert_eq!([0, 1, 2, 3].map(sums), [8, 4800, 7, 4200]);
-        let most = all(field::SAMPLE).next().unwrap().2;
-        let label = fields(most).into_iter().find(|of| of.0 == 3).unwrap().2;
+        let largest_sample = all(field::SAMPLE).next().unwrap().2;
+        let label = fields(largest_sample).into_iter().find(|of| of.0 == 3).unwrap().2;
         assert_eq!([1, 2].map(|field| text(numbers(label, field)[0])), ["cache", "inode"]);
         let mappings: Vec<_> =
             all(field::MAPPING).map(|of| [1, 2, 3, 5].map(|i| numbers(of.2, i)[0])).collect();
@@ -248,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn pprof_write_returns_the_file_error() {
+    fn writing_a_pprof_profile_returns_the_error_of_the_file() {
         let mut small = [0_u8; 20];
         let error = Profile::default().pprof(&mut small[..]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::WriteZero);

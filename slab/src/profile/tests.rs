@@ -39,7 +39,7 @@ fn profile_with_rare_samples_uses_separate_memory() {
 }
 
 #[test]
-fn allocations_after_a_profile_stop_are_not_recorded() {
+fn stopped_profile_does_not_record_allocations() {
     let subsystem = one_cpu();
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;
@@ -58,27 +58,27 @@ fn allocations_after_a_profile_stop_are_not_recorded() {
 }
 
 #[test]
-fn failed_profile_start_changes_nothing() {
+fn failed_start_of_a_profile_changes_nothing() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
-    let own = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
-    let mut asked = vec![];
+    let fresh = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let mut requests = vec![];
     for _ in 0..2 {
         let refused = |with_frees| {
-            asked.push(with_frees);
+            requests.push(with_frees);
             false
         };
-        assert_eq!(profiler.start(1 << 20, Some(7), Some(own), refused), Err(NotStarted::Fence));
+        assert_eq!(profiler.start(1 << 20, Some(7), Some(fresh), refused), Err(NotStarted::Fence));
         assert!(!profiler.runs() && !profiler.counts_only() && !profiler.stop(|| ()));
     }
-    assert_eq!(asked, [!SEPARATE_MEMORY; 2]);
+    assert_eq!(requests, [!SEPARATE_MEMORY; 2]);
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let run = profiler.run.load(Relaxed);
     let memory = profiler.sample_own_object(run, profiler.countdown(0), 64, "held");
     assert_eq!(memory.is_some(), SEPARATE_MEMORY);
     subsystem.core().stop_profile();
     let before = profiler.profile();
-    assert_eq!(profiler.start(1 << 20, Some(7), Some(own), |_| false), Err(NotStarted::Fence));
+    assert_eq!(profiler.start(1 << 20, Some(7), Some(fresh), |_| false), Err(NotStarted::Fence));
     assert!(!profiler.runs() && !profiler.counts_only());
     assert_eq!(profiler.profile(), before, "the last profile still exists");
     if let Some(memory) = memory {
@@ -89,18 +89,18 @@ fn failed_profile_start_changes_nothing() {
 
 /// A second thread starts a profile while the first thread is in its fence.
 #[test]
-fn profile_start_during_a_concurrent_start_is_refused() {
+fn starting_a_profile_during_a_concurrent_start_is_refused() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
-    let own = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let memory = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
     std::thread::scope(|scope| {
         let mut other = None;
         let close = |_| {
-            other = Some(scope.spawn(|| profiler.start(1 << 20, Some(7), Some(own), |_| true)));
+            other = Some(scope.spawn(|| profiler.start(1 << 20, Some(7), Some(memory), |_| true)));
             std::thread::sleep(std::time::Duration::from_millis(100));
             true
         };
-        assert_eq!(profiler.start(1 << 20, Some(7), Some(own), close), Ok(()));
+        assert_eq!(profiler.start(1 << 20, Some(7), Some(memory), close), Ok(()));
         assert_eq!(other.unwrap().join().unwrap(), Err(NotStarted::Runs));
     });
     assert!(profiler.stop(|| ()) && !profiler.stop(|| ()));
@@ -110,20 +110,20 @@ fn profile_start_during_a_concurrent_start_is_refused() {
 fn only_a_single_concurrent_profile_start_succeeds() {
     let (subsystem, rounds) = (one_cpu(), 300);
     let profiler = &subsystem.core().profiler;
-    let own = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
-    let at_once = std::sync::Barrier::new(2);
+    let memory = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
+    let barrier = std::sync::Barrier::new(2);
     let starts = || {
-        let one = |_: &u32| {
-            at_once.wait();
-            let started = profiler.start(1 << 20, Some(7), Some(own), |_| true).is_ok();
-            at_once.wait();
+        let start_profile = |_: &u32| {
+            barrier.wait();
+            let started = profiler.start(1 << 20, Some(7), Some(memory), |_| true).is_ok();
+            barrier.wait();
             if started {
                 profiler.stop(|| ());
             }
-            at_once.wait();
+            barrier.wait();
             started
         };
-        (0..rounds).filter(one).count()
+        (0..rounds).filter(start_profile).count()
     };
     let started = std::thread::scope(|scope| {
         [(); 2].map(|()| scope.spawn(starts)).map(|thread| thread.join().unwrap()).iter().sum::<usize>()
@@ -132,7 +132,7 @@ fn only_a_single_concurrent_profile_start_succeeds() {
 }
 
 #[test]
-fn profile_samples_the_object_at_the_sampling_distance() {
+fn profile_samples_the_object_that_ends_the_sampling_distance() {
     let countdown = Countdown { left: Counter::new(10), random: Counter::new(0) };
     assert_eq!(countdown.spend(9, || None::<()>), None);
     assert_eq!(countdown.spend(9, || Some(7)), Some(7), "an empty sample subtracts nothing");
@@ -143,28 +143,29 @@ fn profile_samples_the_object_at_the_sampling_distance() {
 
 #[test]
 fn samples_in_separate_memory_do_not_overlap() {
-    let own = SampleMemory::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default());
-    assert_eq!(own.is_some(), SEPARATE_MEMORY);
-    let Some(mut own) = own else { return };
+    let memory =
+        SampleMemory::new(uslab_buddy::region::Backend::Os, &crate::debug::faults::Faults::default());
+    assert_eq!(memory.is_some(), SEPARATE_MEMORY);
+    let Some(mut memory) = memory else { return };
     let bytes = MAX_SAMPLE_BYTES;
-    let all: Vec<_> = (0..4).map(|_| own.alloc(bytes).unwrap()).collect();
+    let all: Vec<_> = (0..4).map(|_| memory.alloc(bytes).unwrap()).collect();
     // SAFETY: each piece has `bytes` bytes, which the test owns.
     all.iter().for_each(|memory| unsafe { memory.write_bytes(1, bytes) });
-    own.free(all[3].addr().get()).unwrap();
-    own.free(all[1].addr().get()).unwrap();
+    memory.free(all[3].addr().get()).unwrap();
+    memory.free(all[1].addr().get()).unwrap();
     for memory in [all[0], all[2]] {
         // SAFETY: the piece is still allocated.
         assert!(unsafe { core::slice::from_raw_parts(memory.as_ptr(), bytes) }.iter().all(|byte| *byte == 1));
     }
     // SAFETY: the test owns the new piece.
-    let again = unsafe { core::slice::from_raw_parts(own.alloc(bytes).unwrap().as_ptr(), bytes) };
-    assert!(again.as_ptr() == all[1].as_ptr() && again[PAGE_SIZE..].iter().all(|byte| *byte == 0));
+    let reused = unsafe { core::slice::from_raw_parts(memory.alloc(bytes).unwrap().as_ptr(), bytes) };
+    assert!(reused.as_ptr() == all[1].as_ptr() && reused[PAGE_SIZE..].iter().all(|byte| *byte == 0));
 }
 
 /// Regression test: each sample was aligned to a page, whatever alignment was requested. Between two samples, another
 /// mapping takes the addresses that the system would otherwise return next.
 #[test]
-fn samples_have_the_alignment_of_the_largest_class() {
+fn profile_samples_have_the_alignment_of_the_largest_class() {
     let (os, faults) = (uslab_buddy::Backend::Os, uslab_buddy::Faults::default());
     let point = crate::debug::faults::RESERVE;
     let pages = |n| uslab_buddy::Reserved::readable(n * PAGE_SIZE, PAGE_SIZE, os, &faults, point).unwrap();
@@ -275,8 +276,8 @@ fn profile_estimates_of_call_sites_are_unbiased() {
         subsystem.core().start_profile_with(RATE, Some(seed), seed % 2 == 0).unwrap();
         assert_eq!(subsystem.core().profiler.counts_only(), SEPARATE_MEMORY && seed % 2 == 0);
         program.run();
-        let in_own = |memory: &NonNull<u8>| subsystem.core().profiler.holds(*memory);
-        assert_eq!(program.held.iter().any(in_own), SEPARATE_MEMORY && seed % 2 == 0);
+        let is_in_separate_memory = |memory: &NonNull<u8>| subsystem.core().profiler.holds(*memory);
+        assert_eq!(program.held.iter().any(is_in_separate_memory), SEPARATE_MEMORY && seed % 2 == 0);
         let profile = subsystem.profile();
         assert_eq!((profile.rate, profile.lost), (RATE, 0));
         for (site, truth) in &program.truth {
@@ -305,14 +306,14 @@ fn profile_estimates_of_call_sites_are_unbiased() {
         assert_eq!(subsystem.profile().total().live, Amount::default());
     }
     let all: Vec<f64> = errors.values().flatten().copied().collect();
-    let within = all.iter().filter(|error| error.abs() < 1.96).count() as f64 / all.len() as f64;
-    println!("{} estimates, {:.1} % of them within 1.96 standard deviations", all.len(), 100.0 * within);
+    let fraction = all.iter().filter(|error| error.abs() < 1.96).count() as f64 / all.len() as f64;
+    println!("{} estimates, {:.1} % of them within 1.96 standard deviations", all.len(), 100.0 * fraction);
     for ((site, what), errors) in &errors {
         let mean = errors.iter().sum::<f64>() / errors.len() as f64;
         println!("{site:20} {what:9} mean error {mean:+.3} deviations of {} runs", errors.len());
         assert!(mean.abs() < 4.0 / (SEEDS as f64).sqrt(), "{site}: {what}: {errors:?}");
     }
-    assert!((0.92..0.98).contains(&within), "{within}");
+    assert!((0.92..0.98).contains(&fraction), "{fraction}");
 }
 
 /// At a rate of one byte, chance plays no part: an object of 40 bytes is missed in 1 of 10^17 cases. The profile must
@@ -366,10 +367,10 @@ fn profile_counts_each_object_once_on_every_path() {
                 assert_eq!((moved.read(), moved.add(2999).read()), (7, 0));
                 seen(8, 1);
                 malloc.free_sized(moved, large);
-                let again = malloc.alloc(large, Gfp::ZERO).unwrap();
-                assert!(core::slice::from_raw_parts(again.as_ptr(), 3000).iter().all(|byte| *byte == 0));
-                let there = malloc.realloc(again, 2900).unwrap();
-                malloc.free(malloc.realloc(there, 10_000).unwrap());
+                let zeroed = malloc.alloc(large, Gfp::ZERO).unwrap();
+                assert!(core::slice::from_raw_parts(zeroed.as_ptr(), 3000).iter().all(|byte| *byte == 0));
+                let resized_memory = malloc.realloc(zeroed, 2900).unwrap();
+                malloc.free(malloc.realloc(resized_memory, 10_000).unwrap());
             }
             seen(10, 0);
             let memory = malloc.alloc(layout(5 << 20), Gfp::KERNEL).unwrap();
@@ -478,24 +479,24 @@ fn failed_bulk_allocation_leaves_no_live_profile_sample() {
     let cache = KmemCache::builder("bulk", 64).limit(crate::Limit::Slabs(1)).build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
     let held = cache.alloc_block(Gfp::KERNEL).unwrap();
-    let mut out = vec![None; cache.geometry().objects()];
-    assert!(cache.alloc_bulk(Gfp::KERNEL, &mut out).is_err());
+    let mut objects = vec![None; cache.geometry().objects()];
+    assert!(cache.alloc_bulk(Gfp::KERNEL, &mut objects).is_err());
     assert_eq!(subsystem.profile().total().live.objects, 1);
     drop(held);
 }
 
 #[test]
 fn profile_distinguishes_call_sites_with_equal_hashes() {
-    let mut noted = Records::with_room(1).unwrap();
+    let mut records = Records::with_room(1).unwrap();
     let names: Vec<_> = (0..1000).map(|n| format!("cache-{n}")).collect();
-    let sites = |noted: &mut Records| -> Vec<_> {
-        names.iter().map(|name| noted.site(name, CallStack::NONE).unwrap()).collect()
+    let sites = |records: &mut Records| -> Vec<_> {
+        names.iter().map(|name| records.site(name, CallStack::NONE).unwrap()).collect()
     };
-    let first = sites(&mut noted);
-    let used = noted.site_lists.iter().filter(|list| **list > 0).count();
+    let first = sites(&mut records);
+    let used = records.site_lists.iter().filter(|list| **list > 0).count();
     assert!((900..names.len()).contains(&used), "some samples share a list: {used}");
     assert_eq!(first, (0..1000).collect::<Vec<_>>());
-    assert_eq!(sites(&mut noted), first);
+    assert_eq!(sites(&mut records), first);
 }
 
 #[test]
@@ -551,12 +552,12 @@ fn samples_in_separate_memory_outlive_their_profile() {
     let (malloc, profiler) = (Malloc::new(&subsystem).unwrap(), &subsystem.core().profiler);
     let alloc = |size| malloc.alloc(Layout::from_size_align(size, 8).unwrap(), Gfp::KERNEL).unwrap();
     // SAFETY: the offset is within the allocation.
-    let inside = |memory: NonNull<u8>| unsafe { memory.add(8) };
+    let interior_of = |memory: NonNull<u8>| unsafe { memory.add(8) };
     subsystem.core().start_profile_with(1, None, true).unwrap();
     let held = [40, 100, 32 << 10].map(alloc);
     assert!(held.iter().all(|memory| profiler.holds(*memory)));
-    assert_eq!(profiler.size_of(inside(held[0])), Err(Interior));
-    assert_eq!(profiler.free(inside(held[1])), Err(Interior));
+    assert_eq!(profiler.size_of(interior_of(held[0])), Err(Interior));
+    assert_eq!(profiler.free(interior_of(held[1])), Err(Interior));
     // SAFETY: the address is within the separate memory, but no sample starts there yet.
     assert_eq!(profiler.size_of(unsafe { held[2].add(MAX_SAMPLE_BYTES) }), Err(Foreign));
     subsystem.stop_profile();
@@ -578,12 +579,12 @@ fn samples_in_separate_memory_outlive_their_profile() {
     // Freed places are reused, in the opposite order of their frees.
     assert_eq!([40, 40].map(alloc), [held[1], held[0]]);
     // SAFETY: the offset is within the object.
-    let late = unsafe { held[2].add(20_000) };
+    let interior_address = unsafe { held[2].add(20_000) };
     // SAFETY: the address stays mapped, although the memory behind the first page is decommitted.
     unsafe {
-        late.write(7);
+        interior_address.write(7);
         [held[2], held[1], held[0]].into_iter().for_each(|memory| malloc.free(memory));
-        assert_eq!(late.read(), 0);
+        assert_eq!(interior_address.read(), 0);
     }
     let total = subsystem.profile().total();
     assert_eq!((total.allocated.objects, total.live), (2, Amount::default()));
@@ -626,9 +627,9 @@ fn profile_counts_cross_thread_frees_by_address_once() {
 
 #[test]
 fn profile_reserves_record_memory_before_locking() {
-    let noted = Records::with_room(1).unwrap();
-    assert!(noted.sites.capacity() >= SITES && noted.live.capacity() >= LIVE);
-    assert_eq!((noted.site_lists.len(), noted.live_lists.len()), (SITES, LIVE));
+    let records = Records::with_room(1).unwrap();
+    assert!(records.sites.capacity() >= MAX_SITES && records.live.capacity() >= LIVE);
+    assert_eq!((records.site_lists.len(), records.live_lists.len()), (MAX_SITES, LIVE));
 }
 
 /// The expected numbers are the first of SplitMix64 from 0, as in Vigna's `splitmix64.c` (2015).
@@ -644,7 +645,7 @@ fn sampling_distances_equal_published_splitmix64_numbers() {
 }
 
 #[test]
-fn second_profile_stop_does_not_reopen_the_inlined_paths() {
+fn stopping_a_profile_twice_reopens_the_inlined_paths_only_once() {
     let profiler = Profiler::new(1);
     let mut opened = 0;
     assert!(!profiler.stop(|| opened += 1));
@@ -674,7 +675,7 @@ fn freeing_a_sample_unmarks_its_page() {
 }
 
 #[test]
-fn page_mark_counts_the_live_samples() {
+fn page_mark_counts_the_live_samples_of_its_page() {
     // No process can have memory at this address in its lowest pages.
     let page = 1019 * PAGE_SIZE;
     let at = |offset: usize| NonNull::<u8>::new(core::ptr::without_provenance_mut(page + offset)).unwrap();
@@ -711,12 +712,12 @@ fn page_mark_counts_the_live_samples() {
 fn seed_determines_the_first_sampling_distance_of_each_cpu() {
     let (profiler, seed) = (Profiler::new(3), 9);
     profiler.start(1 << 30, Some(seed), None::<fn() -> Option<SampleMemory>>, |_| true).unwrap();
-    let left: Vec<_> = profiler.countdowns.iter().map(|countdown| countdown.left.get()).collect();
-    let drawn = |cpu: u64| {
+    let distances: Vec<_> = profiler.countdowns.iter().map(|countdown| countdown.left.get()).collect();
+    let expected_distance = |cpu: u64| {
         let random = Counter::new(seed + (cpu << 32));
         Countdown { left: Counter::new(0), random }.draw(1 << 30)
     };
-    assert_eq!(left, [0, 1, 2].map(drawn));
+    assert_eq!(distances, [0, 1, 2].map(expected_distance));
 }
 
 /// The test uses samples that have separate memory.
@@ -728,12 +729,12 @@ fn malloc_samples_without_a_record_are_counted_as_lost() {
     let (run, countdown) = (profiler.run.load(Relaxed), profiler.countdown(0));
     let sample = || profiler.sample_own_object(run, countdown, 64, "one-more");
     let lost = || profiler.noted.lock().lost;
-    let names: Vec<_> = (0..SITES).map(|n| format!("cache-{n}")).collect();
+    let names: Vec<_> = (0..MAX_SITES).map(|n| format!("cache-{n}")).collect();
     {
-        let mut noted = profiler.noted.lock();
-        let sites = names.iter().map_while(|name| noted.site(name, CallStack::NONE)).count();
-        let known = noted.site(&names[5], CallStack::NONE);
-        assert_eq!((sites, known, noted.site("one-more", CallStack::NONE)), (SITES, Some(5), None));
+        let mut records = profiler.noted.lock();
+        let sites = names.iter().map_while(|name| records.site(name, CallStack::NONE)).count();
+        let found = records.site(&names[5], CallStack::NONE);
+        assert_eq!((sites, found, records.site("one-more", CallStack::NONE)), (MAX_SITES, Some(5), None));
     }
     // The allocation succeeds although the sample is lost.
     let memory = sample();
@@ -741,24 +742,24 @@ fn malloc_samples_without_a_record_are_counted_as_lost() {
     if let Some(memory) = memory {
         assert_eq!((profiler.size_of(memory), profiler.free(memory)), (Ok(64), Ok(())));
     }
-    let own = profiler.noted.lock().own.take();
-    assert_eq!((own.is_some(), sample(), lost()), (SEPARATE_MEMORY, None, 2));
+    let separate_memory = profiler.noted.lock().own.take();
+    assert_eq!((separate_memory.is_some(), sample(), lost()), (SEPARATE_MEMORY, None, 2));
 }
 
 #[test]
 fn profile_reuses_the_records_of_freed_samples() {
-    let mut noted = Records::with_room(1).unwrap();
+    let mut records = Records::with_room(1).unwrap();
     let addresses: Vec<_> = (1..=1000).map(|n| 64 * n).collect();
     for _ in 0..3 {
         for address in &addresses {
-            noted.note(*address, 64, "again", CallStack::NONE).unwrap();
+            records.note(*address, 64, "again", CallStack::NONE).unwrap();
         }
         for address in &addresses {
-            assert!(noted.forget(*address) && !noted.forget(*address), "{address:#x}");
+            assert!(records.forget(*address) && !records.forget(*address), "{address:#x}");
         }
     }
-    let site = &noted.sites[0];
-    assert_eq!((noted.live.len(), site.live.samples, site.allocated.samples), (1000, 0, 3000));
+    let site = &records.sites[0];
+    assert_eq!((records.live.len(), site.live.samples, site.allocated.samples), (1000, 0, 3000));
     // The addresses are spread over many lists, so that a search takes few steps.
     let lists: std::collections::BTreeSet<_> = addresses.iter().map(|at| Records::list_of(*at)).collect();
     assert!(lists.len() > 900, "{} lists", lists.len());

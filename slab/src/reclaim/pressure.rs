@@ -83,9 +83,9 @@ pub struct MemoryGroup {
     directory: PathBuf,
 }
 
-/// A memory group is short of memory if its use is within one part in `MARGIN` of `memory.high`, so that memory
+/// A memory group is short of memory if its use is within one part in `HIGH_MARGIN` of `memory.high`, so that memory
 /// is freed before the kernel slows a process down.
-const MARGIN: u64 = 16;
+const HIGH_MARGIN: u64 = 16;
 
 impl MemoryGroup {
     /// Returns the memory group of this process, if version 2 of control groups is mounted and controls
@@ -95,10 +95,10 @@ impl MemoryGroup {
     /// Fails if the group cannot be determined or has no `memory.high`; the error names the missing file.
     pub fn own() -> io::Result<Self> {
         let groups = std::fs::read_to_string("/proc/self/cgroup")?;
-        let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, "/proc/self/cgroup: no group of version 2 (0::)")
+        let own_group = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, "/proc/self/cgroup names no cgroup v2 (no line `0::`)")
         })?;
-        Self::at(Path::new("/sys/fs/cgroup").join(own))
+        Self::at(Path::new("/sys/fs/cgroup").join(own_group))
     }
     /// Returns the memory group that has this directory.
     ///
@@ -113,12 +113,12 @@ impl MemoryGroup {
     /// Reads a number of bytes; `None` if the text is `max`, which means no limit.
     fn read(&self, name: &str) -> io::Result<Option<u64>> {
         let path = self.directory.join(name);
-        let named = |error: String, kind| io::Error::new(kind, format!("{}: {error}", path.display()));
-        let text = std::fs::read_to_string(&path).map_err(|error| named(error.to_string(), error.kind()))?;
+        let wrap = |error: String, kind| io::Error::new(kind, format!("{}: {error}", path.display()));
+        let text = std::fs::read_to_string(&path).map_err(|error| wrap(error.to_string(), error.kind()))?;
         match text.trim() {
             "max" => Ok(None),
             bytes => bytes.parse().map(Some).map_err(|_| {
-                named(format!("expected bytes or `max`, not {bytes:?}"), io::ErrorKind::InvalidData)
+                wrap(format!("expected bytes or `max`, not {bytes:?}"), io::ErrorKind::InvalidData)
             }),
         }
     }
@@ -130,7 +130,7 @@ impl MemoryGroup {
         else {
             return false;
         };
-        current >= high - high / MARGIN
+        current >= high - high / HIGH_MARGIN
     }
 }
 
@@ -141,7 +141,7 @@ pub(crate) const SHARE: u64 = 8;
 /// allocate.
 ///
 /// Cost: two system calls, three for the list of groups, and three for each file with a limit.
-pub(crate) fn least_limit() -> Option<u64> {
+pub(crate) fn lowest_limit() -> Option<u64> {
     let mut text = [0; 8192];
     let groups =
         read(&["/proc/self/cgroup"], &mut text).and_then(|groups| of_groups(groups, "/sys/fs/cgroup"));
@@ -166,8 +166,8 @@ fn of_groups(groups: &str, root: &str) -> Option<u64> {
         Some(own) => ("/memory", own, "memory.limit_in_bytes", "memory.soft_limit_in_bytes"),
         None => ("", group(str::is_empty)?, "memory.max", "memory.high"),
     };
-    let above = |group: &&'_ str| group.rfind('/').map(|end| &own[..end]);
-    let limits = core::iter::successors(Some(own), above).flat_map(|group| {
+    let parent_group = |group: &&'_ str| group.rfind('/').map(|end| &own[..end]);
+    let limits = core::iter::successors(Some(own), parent_group).flat_map(|group| {
         let files = [Some(hard), (first.is_none() || group == own).then_some(soft)];
         files.map(|file| number(&[root, mount, group, "/", file?]))
     });
@@ -195,8 +195,8 @@ mod tests {
     use super::*;
 
     /// A directory with files like the kernel's.
-    struct Root(PathBuf);
-    impl Root {
+    struct FakeRoot(PathBuf);
+    impl FakeRoot {
         fn new(name: &str, files: &[(&str, &str)]) -> Self {
             let root = Self(std::env::temp_dir().join(format!("uslab-{name}-{}", std::process::id())));
             files.iter().for_each(|(file, text)| root.put(file, text));
@@ -211,7 +211,7 @@ mod tests {
             of_groups(groups, self.0.to_str().unwrap())
         }
     }
-    impl Drop for Root {
+    impl Drop for FakeRoot {
         fn drop(&mut self) {
             std::fs::remove_dir_all(&self.0).unwrap();
         }
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn cgroup_v2_limit_is_the_minimum_over_its_ancestors() {
-        let root = Root::new(
+        let root = FakeRoot::new(
             "two",
             &[
                 ("a/b/memory.max", "max\n"),
@@ -228,19 +228,19 @@ mod tests {
                 ("a/memory.high", "max\n"),
             ],
         );
-        let least = |group: &str| root.smallest_limit(&format!("0::{group}\n"));
-        assert_eq!(["/a/b", "/a", "/", "/c"].map(least), [Some(2000), Some(2000), None, None]);
+        let smallest_limit = |group: &str| root.smallest_limit(&format!("0::{group}\n"));
+        assert_eq!(["/a/b", "/a", "/", "/c"].map(smallest_limit), [Some(2000), Some(2000), None, None]);
         root.put("a/b/memory.max", "1000\n");
-        assert_eq!(["/a/b", "/a/b/c/d", "/a"].map(least), [Some(1000), Some(1000), Some(2000)]);
+        assert_eq!(["/a/b", "/a/b/c/d", "/a"].map(smallest_limit), [Some(1000), Some(1000), Some(2000)]);
         // In a container, the group of the container is the root, whatever name the group has
         // inside.
         root.put("memory.max", "500\n");
-        assert_eq!(["/", "/../../elsewhere", "/a/b"].map(least), [Some(500); 3]);
+        assert_eq!(["/", "/../../elsewhere", "/a/b"].map(smallest_limit), [Some(500); 3]);
     }
 
     #[test]
     fn cgroup_v1_limit_is_the_minimum_over_its_ancestors() {
-        let root = Root::new(
+        let root = FakeRoot::new(
             "one",
             &[
                 ("memory/memory.limit_in_bytes", "9223372036854771712\n"),
@@ -251,24 +251,24 @@ mod tests {
                 ("cpu/a/b/memory.limit_in_bytes", "1\n"),
             ],
         );
-        let least =
+        let smallest_limit =
             |group: &str| root.smallest_limit(&format!("9:name=systemd:/\n5:cpu,memory:{group}\n0::/\n"));
-        assert_eq!(["/a/b", "/a"].map(least), [Some(4000), Some(5000)]);
-        assert_eq!(least("/docker/0123"), Some(9_223_372_036_854_771_712));
+        assert_eq!(["/a/b", "/a"].map(smallest_limit), [Some(4000), Some(5000)]);
+        assert_eq!(smallest_limit("/docker/0123"), Some(9_223_372_036_854_771_712));
         assert_eq!(root.smallest_limit("4:cpu:/a/b\n"), None);
         // If a version-1 controller controls memory, version 2 does not.
         root.put("memory.max", "3000\n");
-        assert_eq!([least("/a/b"), root.smallest_limit("0::/a/b\n")], [Some(4000), Some(3000)]);
+        assert_eq!([smallest_limit("/a/b"), root.smallest_limit("0::/a/b\n")], [Some(4000), Some(3000)]);
     }
 
     #[test]
     fn malformed_cgroup_files_set_no_limit() {
         let numbers = ["", "\n", "lots\n", "-1\n", "1e3\n", "99999999999999999999999999\n", "\u{fffd}\n"];
         for text in numbers {
-            let root = Root::new("numbers", &[("a/memory.max", text), ("memory.max", "700\n")]);
+            let root = FakeRoot::new("numbers", &[("a/memory.max", text), ("memory.max", "700\n")]);
             assert_eq!(root.smallest_limit("0::/a\n"), Some(700), "{text:?}");
         }
-        let root = Root::new("lists", &[("memory.max", "700\n"), ("a/memory.max/folder", "1\n")]);
+        let root = FakeRoot::new("lists", &[("memory.max", "700\n"), ("a/memory.max/folder", "1\n")]);
         assert_eq!(root.smallest_limit("0::/a\n"), Some(700), "a folder of this name");
         for groups in ["", "\n\n", "rubbish\n", "4:memory\n", ":\n", "4:memoryless:/a\n"] {
             assert_eq!(root.smallest_limit(groups), None, "{groups:?}");
@@ -280,21 +280,21 @@ mod tests {
     }
 
     #[test]
-    fn cgroup_is_under_pressure_near_memory_high() {
+    fn cgroup_is_under_memory_pressure_near_its_memory_high() {
         let directory = std::env::temp_dir().join(format!("uslab-group-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        let put = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
+        let write_file = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
         let missing = MemoryGroup::at(&directory).unwrap_err().to_string();
         assert!(missing.contains("memory.high"), "{missing}");
-        put("memory.high", "1600\n");
-        put("memory.current", "1499\n");
+        write_file("memory.high", "1600\n");
+        write_file("memory.current", "1499\n");
         let group = MemoryGroup::at(&directory).unwrap();
         assert!(!group.is_short());
-        put("memory.current", "1500\n");
+        write_file("memory.current", "1500\n");
         assert!(group.is_short());
-        put("memory.high", "max\n");
+        write_file("memory.high", "max\n");
         assert!(!group.is_short(), "the file must not exist");
-        put("memory.high", "lots\n");
+        write_file("memory.high", "lots\n");
         let wrong = MemoryGroup::at(&directory).unwrap_err().to_string();
         assert!(wrong.contains("memory.high: expected bytes or `max`, not \"lots\""), "{wrong}");
         std::fs::remove_dir_all(&directory).unwrap();

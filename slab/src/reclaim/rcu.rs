@@ -85,11 +85,11 @@ pub fn advance() {
 }
 
 /// Number of objects per batch; each batch calls the collector once.
-const BATCH: usize = 64;
+const BATCH_OBJECTS: usize = 64;
 
 /// A batch of objects to be freed after a grace period.
 pub(crate) struct Batch {
-    objects: [Option<NonNull<u8>>; BATCH],
+    objects: [Option<NonNull<u8>>; BATCH_OBJECTS],
     len: usize,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Batch {
 unsafe impl Send for Batch {}
 
 impl Batch {
-    const EMPTY: Self = Self { objects: [None; BATCH], len: 0 };
+    const EMPTY: Self = Self { objects: [None; BATCH_OBJECTS], len: 0 };
 
     /// Iterates the batch's objects. Consumes the batch as a whole, to keep the iterator `Send`.
     pub(crate) fn objects(self) -> impl Iterator<Item = NonNull<u8>> {
@@ -120,7 +120,7 @@ impl Deferred {
         let at = batch.len;
         batch.objects[at] = Some(object);
         batch.len += 1;
-        (batch.len == BATCH).then(|| core::mem::replace(&mut *batch, Batch::EMPTY))
+        (batch.len == BATCH_OBJECTS).then(|| core::mem::replace(&mut *batch, Batch::EMPTY))
     }
     pub(crate) fn take(&self) -> impl Iterator<Item = Batch> {
         let batches = self.0.iter().map(|batch| core::mem::replace(&mut *batch.lock(), Batch::EMPTY));

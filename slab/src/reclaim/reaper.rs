@@ -87,7 +87,7 @@ pub struct Reaper {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a builder starts nothing until it starts"]
+#[must_use = "a builder starts no reaper until `start` is called"]
 pub struct ReaperBuilder {
     interval: Duration,
     psi: Option<Psi>,
@@ -221,7 +221,7 @@ mod tests {
     }
 
     /// Waits for a condition, without asserting how long this takes.
-    fn wait(until: impl Fn() -> bool) {
+    fn wait_until(until: impl Fn() -> bool) {
         let begun = Instant::now();
         while !until() {
             assert!(begun.elapsed() < Duration::from_secs(60), "this allocation must not run");
@@ -231,9 +231,9 @@ mod tests {
 
     /// Makes a subsystem with a shrinker of ten objects, and a cache that keeps one slab of free
     /// objects.
-    fn loaded() -> (Subsystem, KmemCache, crate::Registration, Arc<uslab_magazine::sync::Counter>) {
-        struct Ten(Arc<uslab_magazine::sync::Counter>);
-        impl crate::Shrinker for Ten {
+    fn idle_subsystem() -> (Subsystem, KmemCache, crate::Registration, Arc<uslab_magazine::sync::Counter>) {
+        struct TenObjects(Arc<uslab_magazine::sync::Counter>);
+        impl crate::Shrinker for TenObjects {
             fn count(&self) -> usize {
                 10
             }
@@ -246,7 +246,7 @@ mod tests {
         let cache = KmemCache::builder("kept", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         let dropped = Arc::new(uslab_magazine::sync::Counter::new(0));
-        let registered = subsystem.register_shrinker(Ten(dropped.clone()));
+        let registered = subsystem.register_shrinker(TenObjects(dropped.clone()));
         (subsystem, cache, registered, dropped)
     }
 
@@ -255,7 +255,7 @@ mod tests {
     fn pressure_event_frees_recently_used_memory() {
         use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
         use std::os::fd::AsRawFd;
-        let (subsystem, cache, _registered, dropped) = loaded();
+        let (subsystem, cache, _registered, dropped) = idle_subsystem();
         // Out-of-band data raises the same event as a trigger.
         let (ours, watched) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::empty()).unwrap();
@@ -269,7 +269,7 @@ mod tests {
             }
             Err(error) => panic!("{error}"),
         }
-        wait(|| reaper.pressures() > 0);
+        wait_until(|| reaper.pressures() > 0);
         assert_eq!(cache.info().slabs, 0);
         assert!(dropped.get() >= 3, "a quarter of ten objects");
         // The watching thread must exit although the socket stays ready.
@@ -278,17 +278,17 @@ mod tests {
 
     #[test]
     fn reaper_frees_memory_of_a_cgroup_under_pressure() {
-        let (subsystem, cache, _registered, dropped) = loaded();
+        let (subsystem, cache, _registered, dropped) = idle_subsystem();
         let directory = std::env::temp_dir().join(format!("uslab-reaper-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("memory.high"), "1000000\n").unwrap();
         std::fs::write(directory.join("memory.current"), "100\n").unwrap();
         let group = MemoryGroup::at(&directory).unwrap();
         let reaper = Reaper::builder(Duration::from_millis(2)).group(group).start(&subsystem).unwrap();
-        wait(|| reaper.intervals() > 3);
+        wait_until(|| reaper.intervals() > 3);
         assert_eq!((reaper.pressures(), dropped.get()), (0, 0));
         std::fs::write(directory.join("memory.current"), "999999\n").unwrap();
-        wait(|| reaper.pressures() > 0);
+        wait_until(|| reaper.pressures() > 0);
         assert_eq!(cache.info().slabs, 0);
         assert!(dropped.get() >= 3);
         drop(reaper);
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn reaper_can_watch_the_system_memory_pressure() {
-        let (subsystem, ..) = loaded();
+        let (subsystem, ..) = idle_subsystem();
         let psi = Psi::system(Duration::from_millis(150), Duration::from_secs(2));
         match Reaper::builder(Duration::from_secs(3600)).psi(psi).start(&subsystem) {
             Ok(reaper) => drop(reaper),

@@ -99,7 +99,7 @@ impl<S: Shrinker + ?Sized> Shrinker for Arc<S> {
 /// assert_eq!(Arc::strong_count(&idle), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "dropping it takes the shrinker off the list"]
+#[must_use = "dropping the registration removes the shrinker"]
 pub struct Registration {
     entry: Arc<Entry>,
     list: Arc<Shrinkers>,
@@ -163,13 +163,13 @@ impl Shrinkers {
         let mut dropped = 0;
         for entry in self.0.iter() {
             if cache == 0 || cache == entry.cache {
-                let asked = contain_panic(|| match entry.shrinker.count() {
+                let freed_objects = contain_panic(|| match entry.shrinker.count() {
                     0 => 0,
                     count => entry.shrinker.scan(count.div_ceil(share), gfp),
                 });
                 // The shrinker may have freed objects before it panicked, so it counts as one
                 // object.
-                dropped += asked.unwrap_or(1);
+                dropped += freed_objects.unwrap_or(1);
             }
         }
         SHRINKING.with(|shrinking| shrinking.set(false));

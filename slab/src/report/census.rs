@@ -198,14 +198,14 @@ impl Census {
             found: info.frees,
             expected: allocs,
         })?;
-        balance(
+        compare(
             cache,
             [
                 ("slabs on lists", slabs, count.slabs()),
                 ("objects in slabs", objects, count.objects),
                 ("objects out of slabs", inuse, count.inuse),
-                ("objects out of slabs, used or cached", inuse, used_objects + cached),
-                ("slabs, listed or waiting", slabs + info.grace, charged),
+                ("objects allocated from slabs (used or cached)", inuse, used_objects + cached),
+                ("slabs (listed or in a grace period)", slabs + info.grace, charged),
                 ("pages of slabs", pages + cache.grace_pages(), booked_pages),
             ],
         )?;
@@ -256,7 +256,7 @@ impl ListTotals {
 
 /// Compares pairs of a found count and the count that the cache's counters give, each pair with its
 /// description.
-fn balance<const N: usize>(cache: &Cache, books: [(&'static str, u64, u64); N]) -> Result<(), Violation> {
+fn compare<const N: usize>(cache: &Cache, books: [(&'static str, u64, u64); N]) -> Result<(), Violation> {
     let mismatch = books.into_iter().find(|(_, found, expected)| found != expected);
     mismatch.map_or(Ok(()), |(what, found, expected)| {
         Err(Violation::Count { cache: cache.name().to_owned(), what, found, expected })
@@ -360,7 +360,7 @@ mod tests {
         let text = violation(|core, cache, _| {
             cache.cache().nodes()[0].alloc(&Operation::new(), &core.memory, 1, true, |_| ());
         });
-        assert_eq!(text, "cache o: 2 objects out of slabs, used or cached, expected 1");
+        assert_eq!(text, "cache o: 2 objects allocated from slabs (used or cached), expected 1");
     }
 
     #[test]
@@ -380,7 +380,7 @@ mod tests {
                 cache.cache().nodes()[0].add(&Operation::new(), &core.memory, slab).unwrap();
             }
         });
-        assert_eq!(text, "cache o: 2 slabs, listed or waiting, expected 1");
+        assert_eq!(text, "cache o: 2 slabs (listed or in a grace period), expected 1");
     }
 
     #[test]

@@ -357,16 +357,13 @@ impl fmt::Display for Statistics<'_> {
             let (in_use, bytes) = (allocs - frees, pages * PAGE);
             writeln!(
                 f,
-                "# huge: {in_use} mappings of {bytes} bytes in use, {} bytes kept; {reused} of {allocs} were reused",
+                "# huge: {in_use} mappings of {bytes} bytes in use, {} bytes kept; {reused} of {allocs} allocations reused one",
                 cached_pages * PAGE
             )?;
         }
         let DrainInfo { passes, refused, .. } = self.0.drains;
         if refused > 0 {
-            writeln!(
-                f,
-                "# drains: {refused} of {passes} were refused (membarrier): objects stay on the CPUs"
-            )?;
+            writeln!(f, "# drains: membarrier refused {refused} of {passes}, so objects stay on the CPUs")?;
         }
         let paths = self.0.paths();
         writeln!(f, "# {} allocations and frees: {paths}", paths.operations())
@@ -512,7 +509,7 @@ mod tests {
 
     /// Regression test: sums over the rows of a table overflowed.
     #[test]
-    fn slabinfo_with_absurd_numbers_is_refused() {
+    fn slabinfo_with_numbers_above_the_maximum_is_refused() {
         let parse = |objects: u64, slabs: u64| {
             format!("{HEADER}\ninode {objects} 2 3 4 5 : tunables 0 0 0 : slabdata 1 {slabs} 0\n")
                 .parse::<SlabInfo>()

@@ -1,6 +1,6 @@
 //! Memory by the call stack that allocated it, and leaks: memory that is no longer reachable, as in Solaris' `::findleaks`.
 //!
-//! The search is conservative. Every aligned word of the process's writable memory is a root: thread stacks, large
+//! The search is conservative. Every aligned word of the process's writable_ranges memory is a root: thread stacks, large
 //! blocks and pages, but not the slabs of caches with checked frees. If a word contains an address inside an object
 //! in use, this object is reachable, and the search continues with the words of the object. The search therefore
 //! misses a leak if some word looks like a pointer to the leaked object. An object that only a register refers to
@@ -8,7 +8,7 @@
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
-use crate::cache::debugged::InUse;
+use crate::cache::debugged::ObjectInUse;
 use crate::debug::stacks::CallStack;
 use crate::debug::tracks::TrackEvent;
 use core::fmt;
@@ -99,15 +99,15 @@ impl Object {
 }
 
 /// State of a search for reachable objects.
-struct Walk {
+struct Search {
     /// All objects in use, by descending address.
     objects: Vec<Object>,
-    /// Objects that were reached but not searched yet.
+    /// Objects that were reachability but not searched yet.
     open: Vec<usize>,
 }
 
-impl Walk {
-    /// If a word contains the address of an object, marks that object as reached.
+impl Search {
+    /// If a word contains the address of an object, marks that object as reachability.
     fn mark_word(&mut self, word: usize) {
         let index = self.objects.partition_point(|object| object.first_address() > word);
         if let Some(object) = self.objects.get_mut(index)
@@ -170,12 +170,12 @@ impl PageMap {
         // memory, so it shows if the table works.
         let (known_byte, mut found_bytes) = (0_u8, 0);
         let page = (&raw const known_byte).expose_provenance() / PAGE_SIZE * PAGE_SIZE;
-        map.each_written(page..page + PAGE_SIZE, |part| found_bytes += part.len());
+        map.each_written_range(page..page + PAGE_SIZE, |part| found_bytes += part.len());
         if found_bytes == PAGE_SIZE { map } else { Self(None) }
     }
     /// Calls `search` with the parts of `range` whose pages are in memory or in swap space. Other pages were never
     /// written, so they contain no address, and reading them would map them.
-    fn each_written(&self, range: Range<usize>, mut search: impl FnMut(Range<usize>)) {
+    fn each_written_range(&self, range: Range<usize>, mut search: impl FnMut(Range<usize>)) {
         use std::io::{Read, Seek, SeekFrom};
         const ENTRY: usize = size_of::<u64>();
         let Some(mut file) = self.0.as_ref() else { return search(range) };
@@ -206,9 +206,9 @@ impl PageMap {
     }
 }
 
-/// Returns the ranges of the process's private writable memory. Returns `None` if the system does not list the memory,
+/// Returns the ranges of the process's private writable_ranges memory. Returns `None` if the system does not list the memory,
 /// or refuses to read it (emulators, sandboxes).
-fn writable() -> Option<Vec<Range<usize>>> {
+fn writable_ranges() -> Option<Vec<Range<usize>>> {
     let (known_word, mut copy) = (usize::MAX, [0]);
     if read_memory((&raw const known_word).expose_provenance(), &mut copy, size_of::<usize>())
         != size_of::<usize>()
@@ -232,8 +232,8 @@ fn writable() -> Option<Vec<Range<usize>>> {
 impl Core {
     pub(crate) fn leaks(&self) -> Holders {
         let caches: Vec<_> = self.caches.iter().collect();
-        let of_cache = |(cache, numbered_cache): (usize, &std::sync::Arc<Cache>)| {
-            numbered_cache.in_use(TrackEvent::Alloc, |InUse { object, asked, usable, track }| {
+        let objects_of = |(cache, numbered_cache): (usize, &std::sync::Arc<Cache>)| {
+            numbered_cache.in_use(TrackEvent::Alloc, |ObjectInUse { object, asked, usable, track }| {
                 let stack = track.map_or(CallStack::NONE, |track| track.stack);
                 Object {
                     inverted_address: !object.addr().get(),
@@ -245,15 +245,15 @@ impl Core {
                 }
             })
         };
-        let mut objects: Vec<_> = caches.iter().enumerate().flat_map(of_cache).collect();
+        let mut objects: Vec<_> = caches.iter().enumerate().flat_map(objects_of).collect();
         let checked = |cache: &&std::sync::Arc<Cache>| cache.config().check_frees;
-        let of_checked = |owner| caches.iter().filter(checked).any(|cache| cache.owner() == owner);
+        let is_checked_owner = |owner| caches.iter().filter(checked).any(|cache| cache.owner() == owner);
         objects.sort_unstable_by_key(|object| object.inverted_address);
-        let mut walk = Walk { objects, open: Vec::new() };
+        let mut walk = Search { objects, open: Vec::new() };
         let pages = &self.memory.pages;
         let first = pages.address(Pfn::new(0)).addr().get();
         let end = first + pages.frames().len() as usize * PAGE_SIZE;
-        let ranges = writable().unwrap_or_else(|| {
+        let ranges = writable_ranges().unwrap_or_else(|| {
             // Objects of unknown reachability count as reachable.
             walk.objects.iter_mut().for_each(|object| object.is_reached = true);
             Vec::new()
@@ -263,15 +263,15 @@ impl Core {
             // Blocks of pages in use are roots, except slabs of which the search knows the objects. If the search knows
             // the objects of a slab, it searches each object only after reaching it.
             for other_part in [range.start..range.end.min(first), range.start.max(end)..range.end] {
-                map.each_written(other_part, |part| walk.search_range(part));
+                map.each_written_range(other_part, |part| walk.search_range(part));
             }
             let mut address = range.start.max(first);
             while address < range.end.min(end) {
                 let frame = self.memory.frames().frame(Pfn::new(((address - first) / PAGE_SIZE) as u32));
                 let is_block = frame.state().kind() == Kind::Allocated;
                 let bytes = if is_block { frame.state().order().bytes() } else { PAGE_SIZE };
-                if is_block && !of_checked(frame.owner()) {
-                    map.each_written(address..address + bytes, |part| walk.search_range(part));
+                if is_block && !is_checked_owner(frame.owner()) {
+                    map.each_written_range(address..address + bytes, |part| walk.search_range(part));
                 }
                 address += bytes;
             }
@@ -281,7 +281,7 @@ impl Core {
     }
 }
 
-impl Walk {
+impl Search {
     fn holders(self, caches: &[std::sync::Arc<Cache>]) -> Holders {
         let mut outer_stacks = BTreeMap::new();
         let mut holders = BTreeMap::<_, Holder>::new();
@@ -308,7 +308,7 @@ impl Walk {
 mod tests {
     use super::*;
 
-    fn walk(objects: &[(usize, usize)]) -> Walk {
+    fn walk(objects: &[(usize, usize)]) -> Search {
         let object = |&(start, usable): &(usize, usize)| Object {
             inverted_address: !start,
             asked: usable,
@@ -319,10 +319,10 @@ mod tests {
         };
         let mut objects: Vec<_> = objects.iter().map(object).collect();
         objects.sort_unstable_by_key(|object| object.inverted_address);
-        Walk { objects, open: Vec::new() }
+        Search { objects, open: Vec::new() }
     }
     /// Reachability of the objects, by ascending address.
-    fn reached(walk: &Walk) -> Vec<bool> {
+    fn reachability(walk: &Search) -> Vec<bool> {
         walk.objects.iter().rev().map(|object| object.is_reached).collect()
     }
 
@@ -336,10 +336,10 @@ mod tests {
             // Marking a word twice has the same effect as marking it once.
             walk.mark_word(word);
             walk.mark_word(word);
-            assert_eq!(reached(&walk), reached_by(word), "{word}");
+            assert_eq!(reachability(&walk), reached_by(word), "{word}");
             assert_eq!(
                 walk.open.len(),
-                reached_by(word).iter().filter(|reached| **reached).count(),
+                reached_by(word).iter().filter(|reachability| **reachability).count(),
                 "{word}"
             );
         }
@@ -365,11 +365,11 @@ mod tests {
         for (skipped, expected) in [(0, [true; 4]), (1, [true; 4]), (2, [false, true, true, true])] {
             let mut walk = walk(&objects);
             walk.search_range(first + skipped * size_of::<usize>()..first + bytes);
-            assert_eq!(reached(&walk), expected, "{skipped}");
+            assert_eq!(reachability(&walk), expected, "{skipped}");
         }
         let mut walk = walk(&objects);
         walk.search_range(first..first + bytes - size_of::<usize>());
-        assert_eq!(reached(&walk), [true, true, true, false], "the end of the object");
+        assert_eq!(reachability(&walk), [true, true, true, false], "the end of the object");
         // SAFETY: the test made this mapping.
         unsafe { libc::munmap(base, bytes) };
     }
@@ -397,18 +397,18 @@ mod tests {
             range.start + bytes / 2..range.start + bytes / 2 + 8,
         ] {
             let (mut walk, mut searched_bytes) = (walk(&[(1000, 8)]), 0);
-            map.each_written(range.clone(), |part| {
+            map.each_written_range(range.clone(), |part| {
                 assert!(range.start <= part.start && part.end <= range.end, "{part:?}");
                 searched_bytes += part.len();
                 walk.search_range(part);
             });
-            assert_eq!(reached(&walk), [true]);
+            assert_eq!(reachability(&walk), [true]);
             assert!(searched_bytes <= HUGE_PAGE, "{searched_bytes} bytes");
         }
         let mut searched_bytes = 0;
-        map.each_written(range.start..range.start + bytes / 4, |part| searched_bytes += part.len());
+        map.each_written_range(range.start..range.start + bytes / 4, |part| searched_bytes += part.len());
         assert_eq!(searched_bytes, 0, "a search must not write to unwritten pages");
-        PageMap(None).each_written(range.clone(), |part| searched_bytes += part.len());
+        PageMap(None).each_written_range(range.clone(), |part| searched_bytes += part.len());
         assert_eq!(searched_bytes, bytes, "without a table, the search must read all pages");
         // SAFETY: the test made this mapping.
         unsafe { libc::munmap(base, bytes) };
@@ -434,19 +434,20 @@ mod tests {
         let mut walk = walk(&objects);
         walk.mark_word(address_of(0));
         walk.finish();
-        assert_eq!(reached(&walk), [true, true, true, true, false]);
+        assert_eq!(reachability(&walk), [true, true, true, true, false]);
         core::hint::black_box(memory);
     }
 
     /// Regression test: words that a search had read stayed on the stack, and made objects reachable until
     /// they were overwritten.
     #[test]
-    fn leak_search_leaves_no_pointers_on_the_stack() {
+    fn leak_search_leaves_no_object_addresses_on_the_stack() {
         let memory = vec![!0x1234_5678_9abc_usize; 2048];
         let (first, bytes) = (memory.as_ptr().addr(), size_of_val(&*memory));
         let mut stack_words = vec![0_usize; PAGE_SIZE / size_of::<usize>()];
         let stack_page = core::hint::black_box(&first as *const usize).addr() / PAGE_SIZE * PAGE_SIZE;
-        core::hint::black_box(walk as fn(&[(usize, usize)]) -> Walk)(&[]).search_range(first..first + bytes);
+        core::hint::black_box(walk as fn(&[(usize, usize)]) -> Search)(&[])
+            .search_range(first..first + bytes);
         // Searches the page of this stack frame, and the pages of its callees' frames.
         let found_words = (0..16).map(|page| {
             let bytes_read = read_memory(stack_page - page * PAGE_SIZE, &mut stack_words, PAGE_SIZE);

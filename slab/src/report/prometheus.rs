@@ -155,7 +155,7 @@ fn seconds(name: &str, value: u64) -> Option<f64> {
 const CACHES: &[Metric<CacheInfo>] = &[
     Metric {
         name: "uslab_cache_objects",
-        help: "Objects in slabs, by where they are.",
+        help: "Objects in slabs, by place.",
         label: "place",
         series: &[
             ("used", |c| c.used),
@@ -167,7 +167,7 @@ const CACHES: &[Metric<CacheInfo>] = &[
     },
     Metric {
         name: "uslab_cache_slabs",
-        help: "Slabs by list; slabs in grace wait for readers and are on no list.",
+        help: "Slabs by list. Slabs in a grace period wait for readers and are on no list.",
         label: "list",
         series: &[
             ("full", |c| c.full),
@@ -194,12 +194,12 @@ const CACHES: &[Metric<CacheInfo>] = &[
     },
     single(
         "uslab_cache_depot_exchanges_total",
-        "Visits to the depots that moved a magazine.",
+        "Depot visits that moved a magazine.",
         &[("", |c| c.depot_exchanges)],
     ),
     single(
         "uslab_cache_depot_waits_total",
-        "Visits to the depots that waited for the lock.",
+        "Depot visits that waited for the lock.",
         &[("", |c| c.depot_contention)],
     ),
     single("uslab_cache_magazine_fills_total", "Magazines filled from slabs.", &[("", |c| c.fills)]),
@@ -232,8 +232,8 @@ const CACHES: &[Metric<CacheInfo>] = &[
         &[("", |c| (c.limit.unwrap_or(0) * PAGE) << c.order)],
     ),
     single("uslab_cache_waiting", "Callers that wait for an object at the limit.", &[("", |c| c.waiting)]),
-    single("uslab_cache_waits_total", "Finished waits at the limit.", &[("", |c| c.waits)]),
-    single("uslab_cache_waited_seconds_total", "Seconds of the finished waits.", &[("", |c| c.waited_ns)]),
+    single("uslab_cache_waits_total", "Ended waits at the limit.", &[("", |c| c.waits)]),
+    single("uslab_cache_waited_seconds_total", "Seconds that ended waits took.", &[("", |c| c.waited_ns)]),
     single("uslab_cache_failures_total", "Allocations that failed.", &[("", |c| c.failures)]),
     single(
         "uslab_cache_corruptions_total",
@@ -246,14 +246,14 @@ const ACCOUNTS: &[Metric<AccountInfo>] = &[
     single("uslab_account_charged_bytes", "Bytes that are charged.", &[("", |a| a.charged)]),
     single("uslab_account_peak_bytes", "Maximum of the charged bytes.", &[("", |a| a.peak)]),
     single("uslab_account_limit_bytes", "Limit of the charged bytes.", &[("", |a| a.limit)]),
-    single("uslab_account_refusals_total", "Slabs that the limit refused.", &[("", |a| a.refusals)]),
+    single("uslab_account_refusals_total", "Slabs refused because of the limit.", &[("", |a| a.refusals)]),
     single("uslab_account_waiting", "Callers that wait in the account's caches.", &[("", |a| a.waiting)]),
 ];
 
 const ZONES: &[Metric<ZoneInfo>] = &[
     Metric {
         name: "uslab_zone_bytes",
-        help: "Bytes of a zone's pages, by state. Discarded and uncommitted ones are free, and with the system.",
+        help: "Bytes of a zone's pages, by state. Discarded and uncommitted pages are free, and their memory is returned to the system.",
         label: "state",
         series: &[
             ("allocated", |z| z.allocated * PAGE),
@@ -290,7 +290,7 @@ const SUBSYSTEM_METRICS: &[Metric<Info>] = &[
     },
     Metric {
         name: "uslab_beyond_caches_allocs_total",
-        help: "Pieces of that memory handed out.",
+        help: "Allocations of memory that no cache serves.",
         label: "kind",
         series: &[("large", |i| i.kmalloc_large.allocs), ("huge", |i| i.huge.allocs)],
     },
@@ -323,7 +323,7 @@ const SUBSYSTEM_METRICS: &[Metric<Info>] = &[
     },
     Metric {
         name: "uslab_drains_total",
-        help: "Times that objects and pages were taken from CPUs' stacks; refused ones, by membarrier, took nothing.",
+        help: "Drains of objects and pages from CPUs' stacks. A drain that membarrier refused took nothing.",
         label: "outcome",
         // A drain may be refused between these two reads.
         series: &[
@@ -332,11 +332,7 @@ const SUBSYSTEM_METRICS: &[Metric<Info>] = &[
         ],
     },
     single("uslab_page_failures_total", "Allocations of pages that failed.", &[("", |i| i.pages.failures)]),
-    single(
-        "uslab_page_corruptions_total",
-        "Frees of pages that were refused.",
-        &[("", |i| i.pages.corruptions)],
-    ),
+    single("uslab_page_corruptions_total", "Refused frees of pages.", &[("", |i| i.pages.corruptions)]),
 ];
 
 /// Value of a label, with backslash, quote and line feed escaped.

@@ -190,7 +190,7 @@ mod tests {
         let mut places: Vec<_> = magazine_contents.flat_map(|magazine| magazine.rounds.clone()).collect();
         assert_eq!(places.len() as u64, info.in_magazines + info.in_depot);
         places.extend(blocks.iter().map(|block| cache.place_of(block.address()).unwrap()));
-        let out = view.slabs.iter().flat_map(|slab| {
+        let allocated_objects = view.slabs.iter().flat_map(|slab| {
             let words = slab.out.iter().enumerate();
             let bits = words.flat_map(|(i, word)| {
                 (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| i * 64 + bit)
@@ -198,10 +198,10 @@ mod tests {
             bits.map(|index| ObjectPlace { slab: slab.page, index: index as u16 })
         });
         let key = |place: &ObjectPlace| (place.slab, place.index);
-        let mut out: Vec<_> = out.collect();
-        out.sort_unstable_by_key(key);
+        let mut allocated_objects: Vec<_> = allocated_objects.collect();
+        allocated_objects.sort_unstable_by_key(key);
         places.sort_unstable_by_key(key);
-        assert_eq!(places, out);
+        assert_eq!(places, allocated_objects);
         let interior = blocks[0].address().map_addr(|start| start.saturating_add(8));
         assert_eq!(cache.place_of(interior), None, "no object begins there");
     }

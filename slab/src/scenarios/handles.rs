@@ -20,7 +20,7 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, AtomicU64, Counter, UnsafeCell};
 #[cfg(shuttle)]
-use uslab_magazine::threads::{crowd, migrate_between_cpus};
+use uslab_magazine::threads::{migrate_between_cpus, run_crowd};
 
 /// A value that loom watches. Under shuttle, the value counts how many threads hold its object.
 struct Watched {
@@ -98,14 +98,14 @@ impl Objects {
         Some(held)
     }
     /// Checks that a held object still has `value`, and drops it.
-    fn let_go(held: Held<'_, Watched, u32, 28>, value: u32) {
+    fn check_and_release(held: Held<'_, Watched, u32, 28>, value: u32) {
         assert_eq!((held.get(), held.get()), (value, value), "the object belongs to the handle");
         #[cfg(shuttle)]
         held.holders.sub(1);
     }
     /// If the handle finds an object, checks that the object keeps `value` while it is held, and returns `true`.
     fn find(&self, handle: ObjectHandle, value: u32) -> bool {
-        self.hold(handle).map(|held| Self::let_go(held, value)).is_some()
+        self.hold(handle).map(|held| Self::check_and_release(held, value)).is_some()
     }
     fn pass(&self, place: usize, handle: ObjectHandle, value: u32) {
         self.passed[place].store(u64::from(value) << 32 | u64::from(handle.to_bits()), Relaxed);
@@ -146,7 +146,7 @@ pub(super) fn four_use_and_free() {
         world: Arc<Objects>,
         used: Counter,
     }
-    fn side(SharedCache { world, used }: &SharedCache, thread: usize) {
+    fn run_thread(SharedCache { world, used }: &SharedCache, thread: usize) {
         let free = |handle| used.sub(world.cache.free(handle).into());
         let (mut held, mut known) = (vec![], vec![]);
         for step in 0..STEPS {
@@ -167,7 +167,7 @@ pub(super) fn four_use_and_free() {
                     let passed = world.shared_handle(place);
                     held.extend(passed.and_then(|(handle, value)| Some((world.hold(handle)?, value))));
                 }
-                4 => held.pop().into_iter().for_each(|(held, value)| Objects::let_go(held, value)),
+                4 => held.pop().into_iter().for_each(|(held, value)| Objects::check_and_release(held, value)),
                 5 => known.iter().for_each(|(handle, value)| _ = world.find(*handle, *value)),
                 6 => {
                     // Guesses the handle of the object's next life, which begins with another value.
@@ -176,19 +176,19 @@ pub(super) fn four_use_and_free() {
                     if let Some(held) = guess.and_then(|guess| world.hold(guess)) {
                         let found = held.get();
                         assert_ne!(found, *value, "an object is found only after it is prepared");
-                        Objects::let_go(held, found);
+                        Objects::check_and_release(held, found);
                     }
                 }
                 7 => known.pop().into_iter().for_each(|(handle, _)| free(handle)),
                 _ => world.shared_handle(place).into_iter().for_each(|(handle, _)| free(handle)),
             }
         }
-        held.into_iter().for_each(|(held, value)| Objects::let_go(held, value));
+        held.into_iter().for_each(|(held, value)| Objects::check_and_release(held, value));
         known.into_iter().for_each(|(handle, _)| free(handle));
     }
     let world = Objects::new(SMALL);
     let shared = Arc::new(SharedCache { world, used: Counter::new(0) });
-    crowd(&shared, THREADS, side);
+    run_crowd(&shared, THREADS, run_thread);
     let Some(SharedCache { world, used }) = Arc::into_inner(shared) else { panic!("the threads have ended") };
     Objects::end(world, used.get());
 }
@@ -202,7 +202,7 @@ pub(super) fn four_get_numbers() {
         /// Number of users of an object, by index.
         owners: [Counter; 4],
     }
-    fn side(SharedCache { world, owners }: &SharedCache, thread: usize) {
+    fn run_thread(SharedCache { world, owners }: &SharedCache, thread: usize) {
         let (mut mine, mut stale) = (vec![], vec![]);
         for step in 0..STEPS {
             migrate_between_cpus(2);
@@ -231,7 +231,7 @@ pub(super) fn four_get_numbers() {
     }
     let world = Objects::new(SMALL);
     let shared = Arc::new(SharedCache { world, owners: [(); 4].map(|()| Counter::new(0)) });
-    crowd(&shared, THREADS, side);
+    run_crowd(&shared, THREADS, run_thread);
     let Some(SharedCache { world, owners }) = Arc::into_inner(shared) else {
         panic!("the threads have ended")
     };

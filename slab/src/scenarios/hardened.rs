@@ -1,10 +1,10 @@
 //! Scenarios of hardening under several threads: quarantine, slots of samples, tags.
 
-use super::world::{SMALL, all_gone, run_beside};
+use super::world::{SMALL, assert_all_freed, run_beside};
 use crate::cache::core::Core;
 use crate::debug::check::on_cpu;
 use crate::guard::Pool;
-use crate::harden::{Harden, Secret};
+use crate::harden::{Harden, RandomKeys};
 use crate::{Config, CorruptionKind, ObjectCache, OwnedBox};
 #[cfg(shuttle)]
 use crate::{Gfp, KmemCache, debug::check::SPACING};
@@ -21,11 +21,11 @@ pub(super) fn drop_during_delayed_frees(objects: u32, places: usize) {
     let cache = ObjectCache::<u64>::builder("model").ctor(|| 7).build_on(&core).unwrap();
     let free = |object: OwnedBox<u64>| move || drop(object);
     run_beside((0..objects).map(|_| free(cache.alloc_owned().unwrap())).collect(), || drop(cache));
-    all_gone(core);
+    assert_all_freed(core);
 }
 
 fn pool(slots: usize) -> Arc<Pool> {
-    let secret = Secret::new(&Harden { seed: Some(7), ..Harden::OFF });
+    let secret = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF });
     Arc::new(Pool::new(slots, Backend::Heap, secret.next()).unwrap())
 }
 
@@ -95,5 +95,5 @@ pub(super) fn three_free_a_checked_object() {
     run_beside(vec![free(0), free(1)], free(1));
     assert_eq!(refused.get(), 2, "at most one free of an object succeeds");
     drop(cache);
-    all_gone(core);
+    assert_all_freed(core);
 }

@@ -3,7 +3,7 @@
 //! results of all calls.
 
 use super::linearizable::{Recorder, Spec, check, check_each};
-use super::world::{SMALL, all_gone};
+use super::world::{SMALL, assert_all_freed};
 use crate::cache::core::Core;
 use crate::debug::check::{SPACING, on_cpu};
 use crate::handle::{Generations, Handle, HandleCache};
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, Mutex, relax};
-use uslab_magazine::threads::{crowd, migrate_between_cpus};
+use uslab_magazine::threads::{migrate_between_cpus, run_crowd};
 
 const THREADS: usize = 4;
 const STEPS: usize = 12;
@@ -25,7 +25,7 @@ fn core(pages: u32) -> std::sync::Arc<Core> {
     Core::new(Config { magazines: SMALL, ..Config::for_models(pages) }).unwrap()
 }
 /// Drains the CPUs, or runs another maintenance operation, at random.
-fn drains(core: &Core) {
+fn drain_at_random(core: &Core) {
     match choose(4) {
         0 => core.drain(0..1),
         1 => core.drain(1..2),
@@ -36,7 +36,7 @@ fn drains(core: &Core) {
 fn any_value() -> u64 {
     choose(1 << 20) as u64
 }
-fn explained(outcome: Result<(), impl Debug>) {
+fn assert_explained(outcome: Result<(), impl Debug>) {
     assert!(outcome.is_ok(), "no sequential order explains the results: {outcome:?}");
 }
 
@@ -92,12 +92,12 @@ pub(super) fn handles() {
         known: Mutex<Vec<Name>>,
         recorder: Recorder<HandleOp>,
     }
-    fn side(HistoryState { core, cache, known, recorder }: &HistoryState, _: usize) {
+    fn run_thread(HistoryState { core, cache, known, recorder }: &HistoryState, _: usize) {
         for _ in 0..STEPS {
             migrate_between_cpus(2);
             let what = choose(10);
             if what == 0 {
-                drains(core);
+                drain_at_random(core);
                 continue;
             }
             let handle = {
@@ -140,10 +140,10 @@ pub(super) fn handles() {
         known: Mutex::new(vec![]),
         recorder: Recorder::new(),
     });
-    crowd(&seen, THREADS, side);
-    explained(check_each(&HandleLife::NotYet, &seen.recorder.history(), HandleOp::handle));
+    run_crowd(&seen, THREADS, run_thread);
+    assert_explained(check_each(&HandleLife::NotYet, &seen.recorder.history(), HandleOp::handle));
     drop(seen);
-    all_gone(core);
+    assert_all_freed(core);
 }
 
 // ---- hives ----
@@ -220,7 +220,7 @@ pub(super) fn hives() {
             }
         }
     }
-    fn side(HistoryState { core, kits, recorder }: &HistoryState, _: usize) {
+    fn run_thread(HistoryState { core, kits, recorder }: &HistoryState, _: usize) {
         for _ in 0..STEPS {
             migrate_between_cpus(2);
             let mut mine = {
@@ -230,7 +230,7 @@ pub(super) fn hives() {
             };
             match &mut mine {
                 Some(kit) => step(kit, recorder),
-                None => drains(core),
+                None => drain_at_random(core),
             }
             kits.lock().extend(mine);
         }
@@ -243,10 +243,10 @@ pub(super) fn hives() {
     };
     let kits = Mutex::new((0..HIVES).map(kit).collect());
     let seen = Arc::new(HistoryState { core: core.clone(), kits, recorder: Recorder::new() });
-    crowd(&seen, THREADS, side);
-    explained(check(&Places::default(), &seen.recorder.history()));
+    run_crowd(&seen, THREADS, run_thread);
+    assert_explained(check(&Places::default(), &seen.recorder.history()));
     drop(seen);
-    all_gone(core);
+    assert_all_freed(core);
 }
 
 // ---- mempools ----
@@ -283,7 +283,7 @@ pub(super) fn pools() {
         pool: Mempool,
         recorder: Recorder<PoolOp>,
     }
-    fn side(HistoryState { core, pool, recorder }: &HistoryState, _: usize) {
+    fn run_thread(HistoryState { core, pool, recorder }: &HistoryState, _: usize) {
         let (mut mine, mut others) = (vec![], vec![]);
         let free = |object: NonNull<u8>| {
             let at = object.addr().get();
@@ -301,7 +301,7 @@ pub(super) fn pools() {
                 4..7 => mine.pop().into_iter().for_each(free),
                 7 => others.extend(pool.cache().alloc_block(Gfp::KERNEL)),
                 8 => drop(others.pop()),
-                _ => drains(core),
+                _ => drain_at_random(core),
             }
         }
         mine.into_iter().for_each(free);
@@ -310,8 +310,8 @@ pub(super) fn pools() {
     let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(2)).build_on(&core).unwrap();
     let pool = Mempool::new(cache, RESERVE).unwrap();
     let seen = Arc::new(HistoryState { core: core.clone(), pool, recorder: Recorder::new() });
-    crowd(&seen, THREADS, side);
-    explained(check(&PoolState::default(), &seen.recorder.history()));
+    run_crowd(&seen, THREADS, run_thread);
+    assert_explained(check(&PoolState::default(), &seen.recorder.history()));
     drop(seen);
-    all_gone(core);
+    assert_all_freed(core);
 }

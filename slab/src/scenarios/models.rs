@@ -1,6 +1,6 @@
 //! loom's models of caches: two threads on one to four pages of two objects each.
 
-use super::world::{SMALL, World, all_gone, during_reaps, on_nodes, publish};
+use super::world::{SMALL, World, assert_all_freed, during_reaps, on_nodes, publish};
 use crate::cache::core::Core;
 use crate::debug::check::{SPACING, Script, on_cpu};
 use crate::published::Published;
@@ -153,7 +153,7 @@ pub(super) fn destroy_during_a_merge() {
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { first.free(object) };
     drop((first, second));
-    all_gone(core);
+    assert_all_freed(core);
 }
 
 /// M1: objects pass through magazines and depot. Each object has one owner at a time, and each free happens before the
@@ -209,10 +209,10 @@ pub(super) fn at_the_limit_one_gets_what_another_node_keeps() {
         other.free(d);
     });
     on_cpu(0);
-    let early = world.alloc();
+    let early_object = world.alloc();
     t.join().unwrap();
-    let late = [(); 3].map(|()| world.alloc());
-    late.into_iter().chain([early]).for_each(|object| world.free(object));
+    let late_objects = [(); 3].map(|()| world.alloc());
+    late_objects.into_iter().chain([early_object]).for_each(|object| world.free(object));
     World::end(world);
 }
 
@@ -221,11 +221,11 @@ pub(super) fn two_grow_at_the_limit() {
     let world = World::new(2, Magazines::Off, &[Some(1)]);
     let other = world.clone();
     let t = thread::spawn(move || other.alloc_of(0));
-    let mine = world.alloc_of(0);
-    let theirs = t.join().unwrap();
-    assert!(mine.is_ok() || theirs.is_ok(), "one of two threads must get the first slab");
+    let own_object = world.alloc_of(0);
+    let other_object = t.join().unwrap();
+    assert!(own_object.is_ok() || other_object.is_ok(), "one of two threads must get the first slab");
     assert!(world.cache().info().slabs <= 1, "the cache has no more slabs than its limit");
-    mine.into_iter().chain(theirs).for_each(|object| world.free(object));
+    own_object.into_iter().chain(other_object).for_each(|object| world.free(object));
     World::end(world);
 }
 
@@ -234,8 +234,8 @@ pub(super) fn two_threads_publish() {
     let published = Arc::new(Published::new());
     let other = published.clone();
     let t = thread::spawn(move || publish(&other).addr());
-    let mine = publish(&published).addr();
-    assert_eq!(mine, t.join().unwrap(), "all threads see one published value");
+    let own_address = publish(&published).addr();
+    assert_eq!(own_address, t.join().unwrap(), "all threads see one published value");
 }
 
 /// U1: uses the public API on the execution's global subsystem. One CPU uses a typed object, a block and a private
@@ -247,14 +247,14 @@ pub(super) fn the_public_api(script: Script) {
         script.install();
         let mut number = other.alloc().unwrap();
         *number += 1;
-        planted!("a user's assertion" => panic!("number {number} belongs to another thread"));
+        planted!("an assertion of the model fails" => panic!("number {number} belongs to another thread"));
     });
     let number = numbers.alloc().unwrap();
     let blocks = KmemCache::builder("block", 100).build().unwrap();
-    let mut mine = blocks.prefill(Gfp::KERNEL, 1).unwrap();
-    let block = mine.alloc_block().unwrap();
+    let mut stock = blocks.prefill(Gfp::KERNEL, 1).unwrap();
+    let block = stock.alloc_block().unwrap();
     assert_eq!(block.bytes(), [0; 100]);
-    drop((number, block, mine));
+    drop((number, block, stock));
     t.join().unwrap();
     assert_eq!((numbers.info().used, blocks.info().used), (0, 0));
     drop((numbers, blocks));
@@ -264,7 +264,7 @@ pub(super) fn the_public_api(script: Script) {
 
 /// Runs U1 in loom's own `model`, which stops at 1,000 branches by default.
 #[test]
-fn public_api_model_passes_in_the_model_function_of_loom() {
+fn public_api_model_passes_in_an_ordinary_loom_model() {
     let mut builder = crate::debug::check::loom::model::Builder::new();
     (builder.max_branches, builder.preemption_bound) = (10_000, Some(1));
     builder.check(|| the_public_api(Script::on(1)));
@@ -307,5 +307,5 @@ pub(super) fn two_use_a_reserve(reserved: usize) {
     t.join().unwrap();
     assert_eq!(pool.reserve(), (reserved, reserved), "the reserve of a pool at rest");
     drop(pool);
-    all_gone(core);
+    assert_all_freed(core);
 }

@@ -129,7 +129,7 @@ pub(super) fn a_read_of_a_reallocated_object() {
             // cleared key.
             fence(Acquire);
             let same = readers.key.load(Relaxed) == 1;
-            planted!("a reader does not check the key again" => let same = true);
+            planted!("a reader does not recheck the key" => let same = true);
             assert!(!same || value == 10, "a value of another object");
         }
         drop(ManuallyDrop::into_inner(reader));
@@ -138,13 +138,13 @@ pub(super) fn a_read_of_a_reallocated_object() {
     entry.key.store(0, Relaxed);
     fence(Release);
     world.free(object);
-    let again = world.alloc();
-    if again == object {
+    let new_object = world.alloc();
+    if new_object == object {
         entry.value.store(20, Relaxed);
         entry.key.store(2, Release);
     }
     t.join().unwrap();
-    world.free(again);
+    world.free(new_object);
     assert_eq!(world.cache().shrink(), 1);
     wait(&world);
     World::end(world);

@@ -11,7 +11,7 @@ use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, AtomicBool, Counter, Mutex, Ordering::Relaxed, relax, thread};
-use uslab_magazine::threads::{crowd, migrate_between_cpus};
+use uslab_magazine::threads::{migrate_between_cpus, run_crowd};
 
 const THREADS: usize = 4;
 const STEPS: usize = 12;
@@ -19,8 +19,8 @@ const STEPS: usize = 12;
 const MAX_TURNS: usize = 3000;
 
 /// Two caches reclaim four pages from each other, while all threads allocate, free and shrink.
-pub(super) fn lists(magazines: Magazines) {
-    fn side(w: &World, _: usize) {
+pub(super) fn reclaiming_caches(magazines: Magazines) {
+    fn run_thread(w: &World, _: usize) {
         let mut held = vec![];
         for _ in 0..STEPS {
             migrate_between_cpus(2);
@@ -42,12 +42,12 @@ pub(super) fn lists(magazines: Magazines) {
         held.into_iter().for_each(|(cache, object)| w.free_of(cache, object));
     }
     let world = World::new(4, magazines, &[None, None]);
-    crowd(&world, THREADS, side);
+    run_crowd(&world, THREADS, run_thread);
     World::end(world);
 }
 
 /// Does the random work of one thread, and returns at most one object in use.
-fn work(world: &World) -> Option<NonNull<u8>> {
+fn work_at_random(world: &World) -> Option<NonNull<u8>> {
     let mut held = vec![];
     for _ in 0..STEPS {
         migrate_between_cpus(2);
@@ -64,7 +64,7 @@ fn work(world: &World) -> Option<NonNull<u8>> {
 
 /// Profiles in which each object is a sample, so that the live samples must be exactly the objects that
 /// threads hold.
-pub(super) fn profiled() {
+pub(super) fn profile() {
     struct HeldObjects {
         world: Arc<World>,
         objects: Counter,
@@ -73,8 +73,8 @@ pub(super) fn profiled() {
     let world = World::new(4, SMALL, &[None]);
     world.core.start_profile(1, Some(1)).unwrap();
     let held = Arc::new(HeldObjects { world, objects: Counter::new(0), bytes: Mutex::new(vec![]) });
-    crowd(&held, THREADS, |held, _| {
-        if let Some(object) = work(&held.world) {
+    run_crowd(&held, THREADS, |held, _| {
+        if let Some(object) = work_at_random(&held.world) {
             held.objects.add(1);
             held.bytes.lock().push(object.as_ptr().expose_provenance());
         }
@@ -98,19 +98,19 @@ pub(super) fn profiled() {
 
 /// The second profile would sample one allocation in an exabyte, so any sample in it must come from the first
 /// profile.
-pub(super) fn profiled_anew() {
+pub(super) fn two_profiles() {
     let world = World::new(4, SMALL, &[None]);
     world.core.start_profile(1, Some(1)).unwrap();
     let started = Counter::new(0);
     let both = Arc::new((world, started));
-    crowd(&both, THREADS, |(world, started), thread| {
+    run_crowd(&both, THREADS, |(world, started), thread| {
         if thread == 0 {
             assert!(world.core.stop_profile());
         }
         if thread < 2 && world.core.start_profile(1 << 60, Some(2)).is_ok() {
             started.add(1);
         }
-        work(world).into_iter().for_each(|object| world.free(object));
+        work_at_random(world).into_iter().for_each(|object| world.free(object));
     });
     let Some((world, started)) = Arc::into_inner(both) else { panic!("the threads have ended") };
     assert_eq!(started.get(), 1, "the thread that starts the profile first");
@@ -124,12 +124,12 @@ pub(super) fn profiled_anew() {
 }
 
 /// Three threads use a cache, which a fourth thread destroys.
-pub(super) fn destroy(magazines: Magazines) {
+pub(super) fn destroyed_cache(magazines: Magazines) {
     struct DestroyedCache {
         world: Arc<World>,
         live: Counter,
     }
-    fn side(DestroyedCache { world, live }: &DestroyedCache, thread: usize) {
+    fn run_thread(DestroyedCache { world, live }: &DestroyedCache, thread: usize) {
         let mut held = vec![];
         for _ in 0..STEPS {
             migrate_between_cpus(2);
@@ -152,17 +152,17 @@ pub(super) fn destroy(magazines: Magazines) {
     }
     let world = World::new(4, magazines, &[None]);
     let doomed = Arc::new(DestroyedCache { world: world.clone(), live: Counter::new(0) });
-    crowd(&doomed, THREADS, side);
+    run_crowd(&doomed, THREADS, run_thread);
     drop(doomed);
     assert_eq!(world.cache().destroy(), Ok(()), "no object is in use");
     World::end(world);
 }
 
 /// Four threads use a cache of at most two slabs. At the end one thread gets all objects up to the limit.
-pub(super) fn limit(config: Config) {
+pub(super) fn limited_cache(config: Config) {
     const SLABS: u32 = 2;
     const OBJECTS: usize = 4;
-    fn side(w: &World, _: usize) {
+    fn run_thread(w: &World, _: usize) {
         let mut held = vec![];
         for _ in 0..STEPS {
             migrate_between_cpus(2);
@@ -179,7 +179,7 @@ pub(super) fn limit(config: Config) {
     }
     let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(SLABS));
     let world = World::on(Core::new(config).unwrap(), [cache]);
-    crowd(&world, THREADS, side);
+    run_crowd(&world, THREADS, run_thread);
     on_cpu(1);
     let all: Vec<_> = (0..OBJECTS).map(|_| world.alloc()).collect();
     assert_eq!(world.alloc_of(0), Err(AllocError::CacheLimit { slabs: SLABS }));
@@ -188,7 +188,7 @@ pub(super) fn limit(config: Config) {
 }
 
 /// All threads publish a value, and read the published value.
-pub(super) fn published() {
+pub(super) fn published_value() {
     let published = Arc::new(Published::new());
     let threads = [(); THREADS].map(|()| {
         let published = published.clone();
@@ -200,8 +200,8 @@ pub(super) fn published() {
 }
 
 /// Two threads allocate pages and free them. The reaper that they started decommits the pages, however soon it falls asleep.
-pub(super) fn reaped() {
-    fn side(core: &std::sync::Arc<Core>) {
+pub(super) fn reaped_pages() {
+    fn run_thread(core: &std::sync::Arc<Core>) {
         for _ in 0..3 {
             migrate_between_cpus(2);
             let block = core.alloc_large(PAGE_SIZE, Gfp::KERNEL).unwrap();
@@ -214,8 +214,8 @@ pub(super) fn reaped() {
     let reap_every = Some(std::time::Duration::from_millis(1));
     let core = Core::new(Config { reap_every, ..Config::for_models(2) }).unwrap();
     let other = core.clone();
-    let t = thread::spawn(move || side(&other));
-    side(&core);
+    let t = thread::spawn(move || run_thread(&other));
+    run_thread(&core);
     t.join().unwrap();
     let committed = || core.memory.pages.committed_bytes();
     let gone = (0..MAX_TURNS).any(|_| {
@@ -228,7 +228,7 @@ pub(super) fn reaped() {
 /// One thread waits at a limit for an object that a shrinker keeps; the shrinker frees the object only when it is not
 /// busy. No free announces the object, so the reaper calls the shrinker again, however soon the reaper falls asleep. If
 /// a wake-up is lost, the scenario deadlocks.
-pub(super) fn asked_again() {
+pub(super) fn repeated_shrinker_calls() {
     /// Number of shrinker calls that free nothing: a waiter calls the shrinkers before it joins the queue, and once
     /// more. Later, a reaper that wakes up for any reason also calls the shrinkers.
     const USELESS_SHRINKER_CALLS: u64 = 2;
@@ -289,7 +289,7 @@ pub(super) fn public_api() {
         numbers: ObjectCache<u64>,
         blocks: KmemCache,
     }
-    fn side(Caches { numbers, blocks }: &Caches, _: usize) {
+    fn run_thread(Caches { numbers, blocks }: &Caches, _: usize) {
         let (mut held, mut mine) = (vec![], vec![]);
         for _ in 0..STEPS {
             migrate_between_cpus(2);
@@ -309,7 +309,7 @@ pub(super) fn public_api() {
     let numbers = ObjectCache::builder("number").ctor(|| 7_u64).build().unwrap();
     let blocks = KmemCache::builder("block", 100).build().unwrap();
     let caches = Arc::new(Caches { numbers, blocks });
-    crowd(&caches, THREADS, side);
+    run_crowd(&caches, THREADS, run_thread);
     assert_eq!((caches.numbers.info().used, caches.blocks.info().used), (0, 0), "no object remains in use");
     drop(caches);
     let census = Subsystem::global().unwrap().check().unwrap();

@@ -313,7 +313,7 @@ impl World {
     }
 
     /// Checks that no cache exceeds its limit of slabs.
-    fn within_limits(&self) {
+    fn check_limits(&self) {
         for slot in self.slots().filter(|slot| slot.setup.limit > 0) {
             let charged = slot.cache.cache().charged();
             assert!(charged <= slot.setup.limit, "{charged} slabs, but the limit is {}", slot.setup.limit);
@@ -345,13 +345,13 @@ impl World {
         }
         polled
     }
-    fn gives_up(&self, wait: Wait) {
+    fn give_up_wait(&self, wait: Wait) {
         self.shadow.books.borrow_mut().queued.remove(&wait.begun);
         drop(wait);
     }
     /// Records the owner of an allocated object of that slot's cache.
     #[track_caller]
-    fn adopted(&self, number: usize, slot: &Slot, at: NonNull<u8>) -> Object {
+    fn adopt_object(&self, number: usize, slot: &Slot, at: NonNull<u8>) -> Object {
         let (of, made) = (Origin::Cache(number, slot.number), 16 * slot.setup.ctor as usize);
         let object = Object { at, len: slot.cache.geometry().object_size(), made, stamp: 0, of };
         // SAFETY: this thread owns the object; a reset or the constructor cleared the word.
@@ -397,10 +397,10 @@ fn run(script: &Script) {
             let arguments = &op.arguments;
             let (cpu, then) = (arguments.cpu as u32, arguments.then as u32);
             Cpu { cpu, at: arguments.at as u32, then, aborted: arguments.abort > 0 }.install();
-            side.does(op);
+            side.perform(op);
         }
         on_cpu(0);
-        side.ends_reading();
+        side.end_reading();
     };
     for (round, threads) in (0..).zip(&script.rounds) {
         let spawn = |me| {

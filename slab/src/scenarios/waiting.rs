@@ -1,6 +1,6 @@
 //! Scenarios of waiting at a limit, for loom and shuttle; the cache has one slab, whose two objects are in use.
 
-use super::world::{SMALL, World, alloc_constructed, constructed};
+use super::world::{SMALL, World, alloc_constructed, constructing_builder};
 use crate::cache::core::Core;
 use crate::cache::{Account, Acquiring};
 use crate::debug::check::{SPACING, on_cpu};
@@ -45,7 +45,7 @@ fn wait(world: &World) -> Result<NonNull<u8>, AllocError> {
 }
 
 /// Polls a future once, frees the object if it got one, and drops the future.
-fn joins_and_leaves(world: &World) {
+fn join_and_leave(world: &World) {
     let mut acquire = world.cache().acquire(Gfp::KERNEL);
     if let Some(object) = poll(&mut acquire) {
         world.free(object.unwrap());
@@ -100,17 +100,17 @@ pub(super) fn waiters_are_woken(waiters: usize) {
 /// L2: a thread waits for an object that another thread destructs. The waiter gets that object and constructs it. If a
 /// wake-up is lost, the scenario deadlocks.
 pub(super) fn a_destructed_object_wakes_a_waiter() {
-    let world = ManuallyDrop::new(World::of(2, SMALL, [constructed().limit(Limit::Slabs(1))]));
+    let world = ManuallyDrop::new(World::of(2, SMALL, [constructing_builder().limit(Limit::Slabs(1))]));
     let [a, b] = [(); 2].map(|()| alloc_constructed(&world));
     let t = run_beside(&world, [a], |world, [a]| {
         world.free(a);
         world.cache().shrink();
     });
-    let mine = wait(&world).unwrap();
+    let own_object = wait(&world).unwrap();
     // SAFETY: this thread owns the object.
-    assert_eq!(unsafe { mine.read() }, 7, "each allocated object is constructed");
+    assert_eq!(unsafe { own_object.read() }, 7, "each allocated object is constructed");
     t.join().unwrap();
-    world.free(mine);
+    world.free(own_object);
     world.free(b);
     World::end(ManuallyDrop::into_inner(world));
 }
@@ -122,9 +122,9 @@ pub(super) fn a_deferred_free_wakes_a_waiter() {
     let (world, [a, b]) = at_the_limit();
     // SAFETY: the object was allocated above, and is freed once.
     let t = run_beside(&world, [a], |world, [a]| unsafe { world.cache().free_deferred(a) });
-    let mine = wait(&world).unwrap();
+    let own_object = wait(&world).unwrap();
     t.join().unwrap();
-    world.free(mine);
+    world.free(own_object);
     world.free(b);
     World::end(ManuallyDrop::into_inner(world));
 }
@@ -154,17 +154,17 @@ pub(super) fn the_first_is_served_first(others: usize) {
 /// allocation must get no object, not even on a CPU that has an object.
 pub(super) fn a_joining_waiter_is_not_overtaken(others: usize) {
     let (world, [a, b]) = at_the_limit();
-    let others = in_other_threads(&world, others, joins_and_leaves);
+    let others = in_other_threads(&world, others, join_and_leave);
     world.free(a);
     let mut second = world.cache().acquire(Gfp::KERNEL);
-    let mut got = poll(&mut second);
-    if got.is_none() {
+    let mut second_result = poll(&mut second);
+    if second_result.is_none() {
         assert_eq!(world.alloc_of(0), Err(LIMIT), "an allocation must not overtake a waiter that joined");
     }
     join_all(others);
-    got = got.or_else(|| poll(&mut second));
+    second_result = second_result.or_else(|| poll(&mut second));
     drop(second);
-    let Some(Ok(object)) = got else { panic!("no other thread waits") };
+    let Some(Ok(object)) = second_result else { panic!("no other thread waits") };
     world.free(object);
     world.free(b);
     World::end(ManuallyDrop::into_inner(world));
@@ -176,7 +176,7 @@ pub(super) fn a_cancelled_waiter_passes_its_place(others: usize) {
     let (world, [a, b]) = at_the_limit();
     let [mut first, mut second] = [(); 2].map(|()| world.cache().acquire(Gfp::KERNEL));
     assert_eq!([poll(&mut first), poll(&mut second)], [None, None], "both threads wait");
-    let others = in_other_threads(&world, others, joins_and_leaves);
+    let others = in_other_threads(&world, others, join_and_leave);
     let t = run_beside(&world, [a], free_all);
     drop(first);
     t.join().unwrap();
@@ -194,15 +194,15 @@ pub(super) fn a_cancelled_waiter_passes_its_place(others: usize) {
 /// it. The timeouts of `others` more waiters also pass, and these waiters free the objects that they get.
 pub(super) fn a_timeout_during_a_free(others: usize) {
     let (world, [a, b]) = at_the_limit();
-    let ask = |world: &World| world.cache().acquire_timeout(Gfp::KERNEL, Duration::ZERO);
+    let request_without_wait = |world: &World| world.cache().acquire_timeout(Gfp::KERNEL, Duration::ZERO);
     let others = in_other_threads(&world, others, move |world| {
-        ask(world).into_iter().for_each(|object| world.free(object));
+        request_without_wait(world).into_iter().for_each(|object| world.free(object));
     });
     let t = run_beside(&world, [a], free_all);
-    let mine = ask(&world);
+    let own_result = request_without_wait(&world);
     t.join().unwrap();
     join_all(others);
-    let object = mine.unwrap_or_else(|error| {
+    let object = own_result.unwrap_or_else(|error| {
         assert_eq!(error, LIMIT);
         world.alloc_of(0).expect("an object that arrives after the timeout is not lost")
     });
@@ -222,9 +222,9 @@ pub(super) fn waiters_grow_after_a_slab_is_freed(others: usize) {
         free_all(world, objects);
         _ = world.cache().shrink();
     });
-    let mine = wait(&world).unwrap();
+    let own_object = wait(&world).unwrap();
     t.join().unwrap();
-    world.free(mine);
+    world.free(own_object);
     join_all(others);
     World::end(ManuallyDrop::into_inner(world));
 }
@@ -266,11 +266,11 @@ pub(super) fn caches_grow_at_the_account_s_limit(caches: usize) {
         })
     };
     let threads: Vec<_> = (1..caches).map(grow).collect();
-    let mine = world.alloc_of(0);
+    let own_object = world.alloc_of(0);
     join_all(threads);
     let slabs: u64 = (0..caches).map(|cache| world.cache_at(cache).info().slabs).sum();
     assert!(slabs <= 1 && account.charged() <= PAGE_SIZE, "the account stays within its limit");
-    mine.into_iter().for_each(|object| world.free(object));
+    own_object.into_iter().for_each(|object| world.free(object));
     drop(account);
     World::end(ManuallyDrop::into_inner(world));
 }
@@ -312,8 +312,8 @@ pub(super) fn a_cache_of_a_full_account_is_destroyed_while_others_wait(waiters: 
     let (world, account) = of_an_account(SMALL, 2);
     let objects = [world.alloc(), world.alloc()];
     let waiters = in_other_threads(&world, waiters, |world| {
-        let got = world.cache_at(1).acquire_timeout(Gfp::KERNEL, Duration::MAX);
-        assert_eq!(got, Err(AllocError::Destroyed));
+        let own_object = world.cache_at(1).acquire_timeout(Gfp::KERNEL, Duration::MAX);
+        assert_eq!(own_object, Err(AllocError::Destroyed));
     });
     world.cache_at(1).destroy().unwrap();
     join_all(waiters);

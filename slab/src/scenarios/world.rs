@@ -130,8 +130,8 @@ pub(crate) fn walk_during_reaps(reapers: u32) {
     let (_kept, gone) = (hive.insert(7).unwrap(), hive.insert(8).unwrap());
     assert_eq!(hive.remove(gone), 8);
     during_reaps(core, reapers, cfg!(shuttle), || {
-        let walked: Vec<u64> = hive.iter().copied().collect();
-        assert_eq!(walked, [7], "the walk visits the values of the hive");
+        let visited_values: Vec<u64> = hive.iter().copied().collect();
+        assert_eq!(visited_values, [7], "the walk visits the values of the hive");
         drop(hive);
     });
 }
@@ -148,7 +148,7 @@ pub(crate) fn during_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: 
         }
     };
     run_beside((0..reapers).map(reap).collect(), what);
-    all_gone(core);
+    assert_all_freed(core);
 }
 
 /// C3: a cache is dropped while a separate thread frees each of its objects. The last free ends the cache.
@@ -158,7 +158,7 @@ pub(crate) fn drop_during_frees(objects: u32) {
     let cache = ObjectCache::<u64>::builder("model").ctor(|| 7).build_on(&core).unwrap();
     let free = |object: OwnedBox<u64>| move || drop(object);
     run_beside((0..objects).map(|_| free(cache.alloc_owned().unwrap())).collect(), || drop(cache));
-    all_gone(core);
+    assert_all_freed(core);
 }
 
 /// C4: separate threads free the last objects of a cache without an owner, while another cache is made. The new cache
@@ -169,9 +169,9 @@ pub(crate) fn reuse_during_late_frees(objects: u32) {
     let build = |made| ObjectCache::<u64>::builder("model").ctor(move || made).build_on(&core).unwrap();
     let old = build(7);
     let free = |object: OwnedBox<u64>| move || drop(object);
-    let late = (0..objects).map(|_| free(old.alloc_owned().unwrap())).collect();
+    let late_objects = (0..objects).map(|_| free(old.alloc_owned().unwrap())).collect();
     drop(old);
-    run_beside(late, || {
+    run_beside(late_objects, || {
         let new = build(8);
         drop(new.alloc().unwrap());
         let objects = [(); 2].map(|()| new.alloc().unwrap());
@@ -179,7 +179,7 @@ pub(crate) fn reuse_during_late_frees(objects: u32) {
         drop(objects);
         drop(new);
     });
-    all_gone(core);
+    assert_all_freed(core);
 }
 
 /// S4: the snapshot of objects in use is taken while `others` threads each add one slab and one object, on `nodes`
@@ -198,15 +198,15 @@ pub(crate) fn live_during_allocations(others: u32, nodes: u32) {
     let threads: Vec<_> = (0..others).map(alloc).collect();
     let live = world.cache().live().len();
     let object = |at| NonNull::new(core::ptr::with_exposed_provenance_mut(at)).unwrap();
-    let theirs: Vec<_> = threads.into_iter().map(|t| object(t.join().unwrap())).collect();
-    assert!((8..=8 + others as usize).contains(&live), "{live} of eight objects, or of the new objects");
-    objects.into_iter().chain(theirs).for_each(|object| world.free(object));
+    let new_objects: Vec<_> = threads.into_iter().map(|t| object(t.join().unwrap())).collect();
+    assert!((8..=8 + others as usize).contains(&live), "{live} live objects, expected eight or a few more");
+    objects.into_iter().chain(new_objects).for_each(|object| world.free(object));
     World::end(world);
 }
 
 /// Starts a builder of a cache whose objects record that they are constructed. The first byte of an object is 7 from
 /// its construction to its destruction.
-pub(super) fn constructed() -> KmemCacheBuilder {
+pub(super) fn constructing_builder() -> KmemCacheBuilder {
     KmemCache::builder("model", SPACING)
         .ctor(|object| {
             assert_eq!(object[0], 0, "an object is constructed twice");
@@ -227,7 +227,7 @@ pub(super) fn alloc_constructed(world: &World) -> NonNull<u8> {
 /// S5: a free constructed object is allocated while `others` threads shrink the cache. During the scenario, another
 /// object of the same slab is in use.
 pub(crate) fn construct_during_shrinks(others: u32) {
-    let world = World::of(2, Magazines::Off, [constructed()]);
+    let world = World::of(2, Magazines::Off, [constructing_builder()]);
     let (kept, idle) = (alloc_constructed(&world), alloc_constructed(&world));
     world.free(idle);
     let shrink = |_| {
@@ -264,10 +264,10 @@ pub(crate) fn remaining_entries_are_seen_during_removals(goes: &[usize], walkers
             thread::spawn(move || walk(&other))
         })
         .collect();
-    let mine = walk(&registry);
+    let visited_entries = walk(&registry);
     going.into_iter().for_each(|t| t.join().unwrap());
     let stay: Vec<_> = (0..3).filter(|entry| !goes.contains(entry)).collect();
-    for mut walked in walking.into_iter().map(|t| t.join().unwrap()).chain([mine]) {
+    for mut walked in walking.into_iter().map(|t| t.join().unwrap()).chain([visited_entries]) {
         walked.retain(|entry| !goes.contains(entry));
         assert_eq!(walked, stay, "each remaining entry is visited once");
     }
@@ -289,9 +289,9 @@ pub(crate) fn some_leave_the_registry(others: usize) {
     registry.remove(std::sync::Arc::as_ptr(&entries[others]));
     threads.into_iter().for_each(|t| t.join().unwrap());
     let stay: Vec<_> = (1 + others..here).collect();
-    let counted = format!("{:?}", &*registry.list().lock());
+    let list_text = format!("{:?}", &*registry.list().lock());
     let right = format!("List {{ entries: {}, .. }}", stay.len());
-    assert_eq!(counted, right, "the count of remaining entries is right");
+    assert_eq!(list_text, right, "the count of remaining entries is right");
     assert_eq!(registry.iter().map(|entry| *entry).collect::<Vec<_>>(), stay);
 }
 
@@ -309,10 +309,10 @@ pub(crate) fn some_free_a_mapping(others: usize) {
     let bytes = core.huge.bytes(piece());
     assert!(matches!(bytes, Ok(_) | Err(CorruptionKind::Foreign)), "the mapping is partly freed: {bytes:?}");
     assert!(core.huge.agrees(), "the table of mappings is sorted");
-    let mine = core.huge.free(piece()).is_ok();
-    let theirs = threads.into_iter().map(|t| t.join().unwrap());
+    let is_freed = core.huge.free(piece()).is_ok();
+    let other_results = threads.into_iter().map(|t| t.join().unwrap());
     assert_eq!(
-        theirs.chain([mine]).filter(|freed| *freed).count(),
+        other_results.chain([is_freed]).filter(|freed| *freed).count(),
         1,
         "exactly one of the threads frees the mapping"
     );
@@ -335,7 +335,7 @@ pub(super) fn run_beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl
 }
 
 /// Checks that all caches are destroyed, and all their memory is freed.
-pub(super) fn all_gone(core: std::sync::Arc<Core>) {
+pub(super) fn assert_all_freed(core: std::sync::Arc<Core>) {
     assert_eq!(core.caches.iter().count(), 0, "a cache without an owner is freed");
     assert_eq!(std::sync::Arc::strong_count(&core), 1, "a reference to a freed cache was released");
     core.memory.pages.decommit();

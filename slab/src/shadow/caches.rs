@@ -133,7 +133,7 @@ impl World {
         // SAFETY: the caller has the object, and does not keep the slice.
         unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) }
     }
-    fn got(&mut self, cache: usize, object: NonNull<u8>, zeroed: bool) {
+    fn check_new(&mut self, cache: usize, object: NonNull<u8>, zeroed: bool) {
         let size = self.caches[cache].geometry().stride();
         let start = object.addr().get();
         assert!(start.is_multiple_of(8));
@@ -159,7 +159,7 @@ impl World {
         };
         assert!(self.live.insert(object, (cache, written)).is_none(), "{object:?} was allocated twice");
     }
-    fn failed(&self, cache: usize, error: AllocError, wanted: usize) {
+    fn check_failure(&self, cache: usize, error: AllocError, wanted: usize) {
         match error {
             _ if self.refusals.any => {}
             // On one node, the limit may be reached only if no object is free, because the allocation flushes other
@@ -214,15 +214,15 @@ impl World {
         let (before, asked_before, system_before) = look();
         let done = operation();
         let (after, requested, system) = look();
-        let counted = |path: &Path| after.paths.of(*path) - before.paths.of(*path);
-        let path = Path::ALL.into_iter().find(|path| counted(path) > 0);
+        let operations_on = |path: &Path| after.paths.of(*path) - before.paths.of(*path);
+        let path = Path::ALL.into_iter().find(|path| operations_on(path) > 0);
         assert_eq!(
-            Path::ALL.iter().map(counted).sum::<u64>(),
+            Path::ALL.iter().map(operations_on).sum::<u64>(),
             u64::from(path.is_some()),
-            "the operation has one level"
+            "the operation is counted at one level"
         );
         let Some(path) = path else { return done };
-        let least = if system != system_before {
+        let slowest = if system != system_before {
             Path::Commit
         } else if requested != asked_before {
             Path::Pages
@@ -233,75 +233,75 @@ impl World {
         } else {
             Path::Cpu
         };
-        assert!(path >= least, "counted as {path:?}, but served by {least:?}: {before:?} {after:?}");
-        assert!(path != Path::Pages || least == path, "no page was requested: {before:?} {after:?}");
+        assert!(path >= slowest, "counted as {path:?}, but served by {slowest:?}: {before:?} {after:?}");
+        assert!(path != Path::Pages || slowest == path, "no page was requested: {before:?} {after:?}");
         done
     }
 
     fn step(&mut self, step: &Step) {
-        let on = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
-        let of = |cache: u8| usize::from(cache) % CACHES;
+        let set_cpu = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
+        let cache_index = |cache: u8| usize::from(cache) % CACHES;
         match *step {
             Step::Alloc { cpu, cache, zeroed } => {
-                on(cpu);
-                let (cache, gfp) = (of(cache), if zeroed { Gfp::ZERO } else { Gfp::KERNEL });
+                set_cpu(cpu);
+                let (cache, gfp) = (cache_index(cache), if zeroed { Gfp::ZERO } else { Gfp::KERNEL });
                 match self.observed_counts(cache, || catch_injected(|| self.caches[cache].alloc(gfp))) {
-                    Some(Ok(object)) => self.got(cache, object, zeroed),
-                    Some(Err(error)) => self.failed(cache, error, 1),
+                    Some(Ok(object)) => self.check_new(cache, object, zeroed),
+                    Some(Err(error)) => self.check_failure(cache, error, 1),
                     None => {}
                 }
             }
             Step::Free { cpu, pick } => {
-                on(cpu);
+                set_cpu(cpu);
                 self.free(pick.into());
             }
             Step::Bulk { cpu, cache, n } => {
-                on(cpu);
-                let (cache, n) = (of(cache), usize::from(n % 32));
-                let mut out = vec![None; n];
-                match catch_injected(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut out)) {
-                    Some(Ok(())) => out.into_iter().for_each(|object| {
-                        self.got(cache, object.expect("a bulk allocation is complete or fails"), false)
+                set_cpu(cpu);
+                let (cache, n) = (cache_index(cache), usize::from(n % 32));
+                let mut bulk = vec![None; n];
+                match catch_injected(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut bulk)) {
+                    Some(Ok(())) => bulk.into_iter().for_each(|object| {
+                        self.check_new(cache, object.expect("a bulk allocation is complete or fails"), false)
                     }),
                     refused => {
-                        assert!(out.iter().all(Option::is_none), "a bulk allocation is complete or fails");
+                        assert!(bulk.iter().all(Option::is_none), "a bulk allocation is complete or fails");
                         if let Some(Err(error)) = refused {
-                            self.failed(cache, error, n);
+                            self.check_failure(cache, error, n);
                         }
                     }
                 }
             }
             Step::FreeMany { cpu, n } => {
-                on(cpu);
+                set_cpu(cpu);
                 (0..usize::from(n % 32)).for_each(|i| self.free(i * 7));
             }
             Step::Node { cpu, cache, node, strict } => {
-                on(cpu);
-                let (cache, node) = (of(cache), u32::from(node) % self.setup.nodes);
+                set_cpu(cpu);
+                let (cache, node) = (cache_index(cache), u32::from(node) % self.setup.nodes);
                 let gfp = if strict { Gfp::THIS_NODE } else { Gfp::KERNEL };
                 match catch_injected(|| self.caches[cache].alloc_node(gfp, node)) {
                     Some(Ok(object)) => {
                         let pages = &self.core.memory.pages;
-                        let on = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
-                        assert!(!strict || on == node);
-                        self.got(cache, object, false);
+                        let set_cpu = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
+                        assert!(!strict || set_cpu == node);
+                        self.check_new(cache, object, false);
                     }
-                    Some(Err(error)) => self.failed(cache, error, 2),
+                    Some(Err(error)) => self.check_failure(cache, error, 2),
                     None => {}
                 }
             }
             Step::Prefill { cpu, cache, n, takes, gives } => {
-                on(cpu);
-                self.prefill(of(cache), (n % 32).into(), (takes % 32).into(), (gives % 32).into());
+                set_cpu(cpu);
+                self.prefill(cache_index(cache), (n % 32).into(), (takes % 32).into(), (gives % 32).into());
             }
             Step::Shrink { cache } => {
-                let cache = &self.caches[of(cache)];
+                let cache = &self.caches[cache_index(cache)];
                 let (before, gone) = (cache.info().slabs, cache.shrink());
                 let info = cache.info();
                 assert_eq!(before - info.slabs, gone as u64, "all freed slabs are reported");
                 assert_eq!((info.empty, info.in_magazines, info.in_depot), (0, 0, 0));
             }
-            Step::Destroy { cache } => self.destroy(of(cache)),
+            Step::Destroy { cache } => self.destroy(cache_index(cache)),
             Step::Reap => _ = self.caches.each_ref().map(KmemCache::reap),
             Step::Drain { cpu } => {
                 let cpu = u32::from(cpu) % CPUS;
@@ -314,25 +314,25 @@ impl World {
 
     /// Checks that the promised objects are available, whatever requests are refused in between.
     fn prefill(&mut self, cache: usize, n: usize, takes: usize, gives: usize) {
-        let given: Vec<_> = (0..gives).map_while(|pick| self.pick(pick, Some(cache))).collect();
-        let mut given = given.into_iter().map(|(object, _)| object);
-        let taken = catch_injected(|| {
-            let mut mine = self.caches[cache].prefill(Gfp::KERNEL, n)?;
-            assert!(mine.len() >= n);
-            let taken: Vec<_> = (0..takes).map_while(|_| mine.alloc()).collect();
-            assert!(taken.len() >= n.min(takes), "{} of {n}", taken.len());
+        let foreign_objects: Vec<_> = (0..gives).map_while(|pick| self.pick(pick, Some(cache))).collect();
+        let mut foreign_objects = foreign_objects.into_iter().map(|(object, _)| object);
+        let objects = catch_injected(|| {
+            let mut stock = self.caches[cache].prefill(Gfp::KERNEL, n)?;
+            assert!(stock.len() >= n);
+            let objects: Vec<_> = (0..takes).map_while(|_| stock.alloc()).collect();
+            assert!(objects.len() >= n.min(takes), "{} of {n}", objects.len());
             // SAFETY: the object was in use, belongs to this cache, and was picked, so it no longer has a user.
-            given.by_ref().for_each(|object| unsafe { mine.free(object) });
-            Ok(taken)
+            foreign_objects.by_ref().for_each(|object| unsafe { stock.free(object) });
+            Ok(objects)
         });
-        match taken {
-            Some(Ok(taken)) => taken.into_iter().for_each(|object| self.got(cache, object, false)),
+        match objects {
+            Some(Ok(objects)) => objects.into_iter().for_each(|object| self.check_new(cache, object, false)),
             // The limit may be reached, because the objects to be freed are still in use.
             Some(Err(AllocError::CacheLimit { .. })) | None => {}
-            Some(Err(error)) => self.failed(cache, error, n),
+            Some(Err(error)) => self.check_failure(cache, error, n),
         }
         // SAFETY: the object was in use, belongs to this cache, and was picked, so it no longer has a user.
-        given.for_each(|object| unsafe { self.caches[cache].free(object) });
+        foreign_objects.for_each(|object| unsafe { self.caches[cache].free(object) });
     }
 
     fn destroy(&mut self, cache: usize) {
@@ -358,7 +358,7 @@ impl World {
             assert_eq!(
                 info.paths.operations(),
                 info.allocs + info.frees,
-                "each operation has one level: {info:?}"
+                "each operation is counted at one level: {info:?}"
             );
         }
         let held = census.used + census.in_magazines + census.in_depot + census.free_in_slabs;

@@ -162,8 +162,8 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
 
     fn panic(&mut self) {
         let make = || -> u64 { std::panic::resume_unwind(Box::new("intended panic")) };
-        let caught = catch_panic(|| self.names.alloc_with(make));
-        assert!(caught.is_err() || matches!(caught, Ok(Err(HandleError::Full { .. }))), "{caught:?}");
+        let outcome = catch_panic(|| self.names.alloc_with(make));
+        assert!(outcome.is_err() || matches!(outcome, Ok(Err(HandleError::Full { .. }))), "{outcome:?}");
     }
 
     fn free(&mut self, pick: u16) -> Option<Handle<u32, G>> {
@@ -171,28 +171,28 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
         let (handle, value) = self.live.swap_remove(pick);
         assert_eq!(self.names.free(handle), Some(value), "{handle:?}");
         self.stale.push(handle);
-        self.nothing_at(handle);
+        self.assert_stale(handle);
         Some(handle)
     }
 
-    fn nothing_at(&mut self, handle: Handle<u32, G>) {
+    fn assert_stale(&mut self, handle: Handle<u32, G>) {
         let found = (self.names.is_valid(handle), self.names.get(handle), self.names.free(handle));
         assert_eq!(found, (false, None, None), "{handle:?}");
     }
 
-    fn stale(&mut self, pick: u16) {
+    fn try_stale_handle(&mut self, pick: u16) {
         if let Some(pick) = usize::from(pick).checked_rem(self.stale.len()) {
-            self.nothing_at(self.stale[pick]);
+            self.assert_stale(self.stale[pick]);
         }
     }
-    fn forged(&mut self, index: u32, generation: u32) {
+    fn try_forged_handles(&mut self, index: u32, generation: u32) {
         // The reduced index refers to an existing slot.
         for index in [index, index % 16] {
             for generation in [generation, generation % 8] {
                 let forged = Handle::new(index, generation);
                 if let Some(forged) = forged.filter(|forged| self.live.iter().all(|(live, _)| live != forged))
                 {
-                    self.nothing_at(forged);
+                    self.assert_stale(forged);
                 }
             }
         }
@@ -222,12 +222,12 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
     }
 
     /// Checks that `iter` returns exactly the live handles and values.
-    fn shows<'a>(&self, iter: impl Iterator<Item = (Handle<u32, G>, &'a u64)>) {
-        let mut shown: Vec<_> = iter.map(|(handle, value)| (handle, *value)).collect();
+    fn assert_lists_live<'a>(&self, iter: impl Iterator<Item = (Handle<u32, G>, &'a u64)>) {
+        let mut listed: Vec<_> = iter.map(|(handle, value)| (handle, *value)).collect();
         let mut live = self.live.clone();
-        shown.sort_unstable();
+        listed.sort_unstable();
         live.sort_unstable();
-        assert_eq!(shown, live);
+        assert_eq!(listed, live);
     }
 }
 
@@ -240,8 +240,8 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
     let subsystem = Subsystem::new(config).unwrap();
     let builder = ObjectCache::builder("named").ctor(|| 0_u64);
     let cache: Cache<G> = builder.build_handles_in(&subsystem, generations).unwrap();
-    let on = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
-    on(0);
+    let set_cpu = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
+    set_cpu(0);
     let mut table = Shadow::new(HandleTable::<u64, u32, G>::with(generations), generations, true);
     let mut map = Shadow::new(SlotMap::<u64, u32, G>::with(generations), generations, true);
     let mut cached = Shadow::new(&cache, generations, false);
@@ -250,7 +250,7 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
     for (value, step) in (0..).zip(steps) {
         match *step {
             Step::Alloc { cpu } => {
-                on(cpu);
+                set_cpu(cpu);
                 table.alloc(value);
                 if map.alloc(value).is_some() {
                     packed.alloc(value).unwrap();
@@ -263,7 +263,7 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
                 cached.panic();
             }
             Step::Free { cpu, pick } => {
-                on(cpu);
+                set_cpu(cpu);
                 table.free(pick);
                 if let Some(freed) = usize::from(pick).checked_rem(map.live.len()) {
                     // The packed array ran the same steps, so it has the value at the same place as the map.
@@ -274,14 +274,14 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
                 cached.free(pick);
             }
             Step::Stale { pick } => {
-                table.stale(pick);
-                map.stale(pick);
-                cached.stale(pick);
+                table.try_stale_handle(pick);
+                map.try_stale_handle(pick);
+                cached.try_stale_handle(pick);
             }
             Step::Forged { index, generation } => {
-                table.forged(index, generation);
-                map.forged(index, generation);
-                cached.forged(index, generation);
+                table.try_forged_handles(index, generation);
+                map.try_forged_handles(index, generation);
+                cached.try_forged_handles(index, generation);
             }
             Step::Hold { pick } => {
                 if let Some(pick) = usize::from(pick).checked_rem(cached.live.len()) {
@@ -290,21 +290,21 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
                 }
             }
             Step::LetGo { cpu, pick } => {
-                on(cpu);
+                set_cpu(cpu);
                 if let Some(pick) = usize::from(pick).checked_rem(held.len()) {
                     let (object, value) = held.swap_remove(pick);
                     assert_eq!(*object, value, "a held object keeps its handle");
                 }
             }
             Step::Retain { divisor } => {
-                let goes = |value: u64| value.is_multiple_of(u64::from(divisor));
+                let is_removed = |value: u64| value.is_multiple_of(u64::from(divisor));
                 map.names.retain(|handle, value| {
-                    let known = map.live.iter().position(|live| *live == (handle, *value)).unwrap();
-                    if goes(*value) {
-                        map.live.swap_remove(known);
+                    let position = map.live.iter().position(|live| *live == (handle, *value)).unwrap();
+                    if is_removed(*value) {
+                        map.live.swap_remove(position);
                         map.stale.push(handle);
                     }
-                    !goes(*value)
+                    !is_removed(*value)
                 });
                 packed = PackedArray::new();
                 map.names.as_slice().iter().for_each(|value| _ = packed.alloc(*value).unwrap());
@@ -312,19 +312,19 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
             Step::Shrink => _ = cache.shrink(),
         }
         table.check();
-        table.shows(table.names.iter());
+        table.assert_lists_live(table.names.iter());
         map.check();
-        map.shows(map.names.iter());
+        map.assert_lists_live(map.names.iter());
         assert_eq!((map.names.as_slice(), map.names.len()), (packed.as_slice(), map.live.len()));
         cached.check();
         assert!(held.iter().all(|(object, value)| **object == *value), "a held object keeps its handle");
     }
     // Values that are live, or that were freed while a thread holds them.
-    let mut out: Vec<u64> = cached.live.iter().map(|(_, value)| *value).collect();
-    out.extend(held.iter().map(|(_, value)| *value));
-    out.sort_unstable();
-    out.dedup();
-    assert_eq!(subsystem.check().unwrap().used, out.len() as u64);
+    let mut remaining_values: Vec<u64> = cached.live.iter().map(|(_, value)| *value).collect();
+    remaining_values.extend(held.iter().map(|(_, value)| *value));
+    remaining_values.sort_unstable();
+    remaining_values.dedup();
+    assert_eq!(subsystem.check().unwrap().used, remaining_values.len() as u64);
     drop((held, cached));
     drop(cache);
     let census = subsystem.check().unwrap();
@@ -343,11 +343,11 @@ pub(crate) struct Setup {
 /// Does all steps as [`run`] does, with the handles of `setup`.
 pub(crate) fn run_with(setup: Setup, steps: &[Step]) {
     let policy = if setup.wrap { WrapPolicy::Wrap } else { WrapPolicy::Retire };
-    let from =
+    let generations_from =
         |last: u32| Generations { first: if setup.near_last_generation { last - 1 } else { 1 }, policy };
     match setup.few_slots {
-        true => run::<29>(from(Handle::<u32, 29>::LAST_GENERATION), steps),
-        false => run::<2>(from(Handle::<u32, 2>::LAST_GENERATION), steps),
+        true => run::<29>(generations_from(Handle::<u32, 29>::LAST_GENERATION), steps),
+        false => run::<2>(generations_from(Handle::<u32, 2>::LAST_GENERATION), steps),
     }
 }
 

@@ -12,10 +12,10 @@ use uslab_magazine::on_cpu;
 
 const CPUS: u32 = 2;
 /// Number of bytes of memory: at most four of the largest blocks.
-const MEMORY: usize = 16 << 20;
-const LARGEST: usize = 4 << 20;
+const MEMORY_BYTES: usize = 16 << 20;
+const MAX_KMALLOC: usize = 4 << 20;
 /// Number of bytes at each end of an allocation that the test writes and compares.
-const COMPARED: usize = 256;
+const COMPARED_BYTES: usize = 256;
 
 /// Function by which the test allocates memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Arbitrary)]
@@ -73,9 +73,9 @@ pub(crate) enum Step {
 
 /// Draws any size and alignment, mostly small sizes, and some sizes that exceed all blocks.
 fn layout(u: &mut Unstructured<'_>) -> Result<Layout> {
-    let most = [64, 1 << 10, 10 << 10, 100 << 10, 5 << 20, 16 << 20][u.choose_index(6)?];
+    let max_size = [64, 1 << 10, 10 << 10, 100 << 10, 5 << 20, 16 << 20][u.choose_index(6)?];
     let align = 1 << [0, 3, 4, 6, 12, 16, 22, 23][u.choose_index(8)?];
-    Ok(Layout::from_size_align(u.int_in_range(0..=most)?, align).unwrap_or(Layout::new::<()>()))
+    Ok(Layout::from_size_align(u.int_in_range(0..=max_size)?, align).unwrap_or(Layout::new::<()>()))
 }
 fn gfp(u: &mut Unstructured<'_>) -> Result<Gfp> {
     let flags = Gfp::ZERO | Gfp::RECLAIMABLE | Gfp::NOWAIT | Gfp::NORETRY | Gfp::HIGH | Gfp::MEMALLOC;
@@ -101,14 +101,14 @@ impl HeldMemory {
             _ => layout.size(),
         };
         let align = match api {
-            AllocApi::Kmalloc | AllocApi::Array(_) if size.is_power_of_two() => size.clamp(8, LARGEST),
+            AllocApi::Kmalloc | AllocApi::Array(_) if size.is_power_of_two() => size.clamp(8, MAX_KMALLOC),
             AllocApi::Kmalloc | AllocApi::Array(_) => 8,
             AllocApi::KmallocLayout | AllocApi::Malloc => layout.align(),
         };
         Self { api, layout, size, align, written }
     }
-    fn can_be(&self) -> bool {
-        self.api == AllocApi::Malloc || self.size <= LARGEST && self.align <= LARGEST
+    fn is_allowed(&self) -> bool {
+        self.api == AllocApi::Malloc || self.size <= MAX_KMALLOC && self.align <= MAX_KMALLOC
     }
 }
 
@@ -137,7 +137,7 @@ impl World {
     }
 
     fn new(backend: Backend, debug: SlabDebug) -> Self {
-        let mut pages = PageConfig { backend, ..pages(CPUS, 1, MEMORY) };
+        let mut pages = PageConfig { backend, ..pages(CPUS, 1, MEMORY_BYTES) };
         let refusals = Refusals::new(&mut pages);
         // This limit allows three or four of the allocations that exceed a block.
         let huge_cache = 40 << 20;
@@ -151,8 +151,8 @@ impl World {
 
     /// First and last bytes of memory that the test case has allocated.
     fn ends(at: NonNull<u8>, bytes: usize) -> [&'static mut [u8]; 2] {
-        let first = bytes.min(COMPARED);
-        let last = (bytes - first).min(COMPARED);
+        let first = bytes.min(COMPARED_BYTES);
+        let last = (bytes - first).min(COMPARED_BYTES);
         // SAFETY: the caller has this memory, the two ends do not overlap, and the slices are not
         // kept.
         unsafe {
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    fn ask(
+    fn try_alloc(
         &self,
         api: AllocApi,
         layout: Layout,
@@ -181,18 +181,18 @@ impl World {
     fn alloc(&mut self, api: AllocApi, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
         self.serial = self.serial.wrapping_add(1);
         let held = HeldMemory::new(api, layout, self.serial);
-        let at = match self.ask(api, layout, gfp)? {
+        let at = match self.try_alloc(api, layout, gfp)? {
             Ok(at) => at,
             Err(error) => {
                 match error {
-                    AllocError::TooLarge => assert!(!held.can_be(), "{held:?}"),
+                    AllocError::TooLarge => assert!(!held.is_allowed(), "{held:?}"),
                     AllocError::Memory(_) | AllocError::Refused { .. } => {}
                     error => assert!(self.refusals.any, "{error}"),
                 }
                 return None;
             }
         };
-        assert!(held.can_be(), "{held:?}");
+        assert!(held.is_allowed(), "{held:?}");
         if at == ZERO_SIZE {
             assert_eq!(held.size, 0);
             self.empty.push(held);
@@ -265,13 +265,13 @@ impl World {
         };
         let api = if held.api == AllocApi::Malloc { AllocApi::Malloc } else { AllocApi::Kmalloc };
         // SAFETY: the memory was allocated with this layout and picked, so after a success it no longer has a user.
-        let to = catch_injected(|| unsafe {
+        let copy = catch_injected(|| unsafe {
             match api {
                 AllocApi::Malloc => self.malloc.realloc_sized(from, held.layout, size, Gfp::ZERO),
                 _ => self.subsystem.kmalloc().realloc(from, size, Gfp::KERNEL),
             }
         });
-        let Some(Ok(to)) = to else {
+        let Some(Ok(copy)) = copy else {
             // The memory is unchanged, which the next step that picks it checks.
             if from == ZERO_SIZE {
                 self.empty.push(held)
@@ -282,44 +282,44 @@ impl World {
         };
         self.serial = self.serial.wrapping_add(1);
         let new = HeldMemory::new(api, layout, self.serial);
-        if to == ZERO_SIZE {
+        if copy == ZERO_SIZE {
             assert_eq!(size, 0);
             return self.empty.push(new);
         }
-        let kept = held.size.min(new.size);
-        let [first, last] = Self::ends(to, kept);
+        let kept_bytes = held.size.min(new.size);
+        let [first, last] = Self::ends(copy, kept_bytes);
         // If all of the old memory was copied, its last byte must also be unchanged.
-        let written = first.iter().chain(last.iter().filter(|_| kept == held.size));
-        assert!(written.into_iter().all(|byte| *byte == held.written), "{to:?} is not a copy of {from:?}");
-        // SAFETY: the test case owns `new.size` bytes at `to`.
-        let [first, last] = Self::ends(unsafe { to.add(kept) }, new.size - kept);
+        let written = first.iter().chain(last.iter().filter(|_| kept_bytes == held.size));
+        assert!(written.into_iter().all(|byte| *byte == held.written), "{copy:?} is not a copy of {from:?}");
+        // SAFETY: the test case owns `new.size` bytes at `copy`.
+        let [first, last] = Self::ends(unsafe { copy.add(kept_bytes) }, new.size - kept_bytes);
         let zero = first.iter().chain(&*last).all(|byte| *byte == 0);
-        assert!(zero || api != AllocApi::Malloc, "{to:?} is not zero after byte {kept}");
-        Self::ends(to, new.size).into_iter().for_each(|end| end.fill(new.written));
-        self.live.insert(to, new);
+        assert!(zero || api != AllocApi::Malloc, "{copy:?} is not zero after byte {kept_bytes}");
+        Self::ends(copy, new.size).into_iter().for_each(|end| end.fill(new.written));
+        self.live.insert(copy, new);
     }
 
     fn step(&mut self, step: &Step) {
-        let on = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
+        let set_cpu = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
         match *step {
             Step::Alloc { cpu, api, layout, gfp } => {
-                on(cpu);
+                set_cpu(cpu);
                 self.alloc(api, layout, gfp);
             }
             Step::Free { cpu, pick, sized } => {
-                on(cpu);
+                set_cpu(cpu);
                 if let Some((at, held)) = self.pick(pick) {
                     self.free(at, held, sized);
                 }
             }
             Step::Move { cpu, pick, api, layout } => {
-                on(cpu);
+                set_cpu(cpu);
                 if let Some((from, held)) = self.pick(pick) {
                     self.relocate(from, held, api, layout);
                 }
             }
             Step::Resize { cpu, pick, layout } => {
-                on(cpu);
+                set_cpu(cpu);
                 if let Some((at, held)) = self.pick(pick) {
                     self.resize(at, held, layout.size());
                 }

@@ -58,7 +58,7 @@ impl Core {
         // SAFETY: this thread has just allocated the block, and `large` is not a cache.
         unsafe { frame.set_owner(large()) };
         self.large.allocated(op, order);
-        self.grown();
+        self.note_growth();
         let memory = memory.pages.address(first);
         if gfp.contains(Gfp::ZERO) && !is_zero {
             // If old data must not be visible, zero the whole block, because the user may grow the allocation in
@@ -86,14 +86,14 @@ impl Core {
             Some(Err(bytes)) => _ = self.uncharge_huge(bytes),
             None => {}
         }
-        let memory = self.press(gfp, self.huge.bytes_for(layout), || self.map_charged(layout, || ()));
+        let memory = self.retry(gfp, self.huge.bytes_for(layout), || self.map_charged(layout, || ()));
         let memory = memory.or_else(|| {
             // If addresses are short, the page allocator can give up unused ones.
             let requested = layout.size().saturating_add(layout.align());
             self.map_charged(layout, || self.give_up_addresses(|_| requested))
         });
         let memory = memory.ok_or(AllocError::Refused { bytes: layout.size() })?;
-        self.grown();
+        self.note_growth();
         self.note_large(memory, pages, "huge");
         Ok(memory)
     }
@@ -101,7 +101,7 @@ impl Core {
     /// Allocates memory of at most the largest block's size: a mapping with a guard page if available, otherwise a block.
     #[cold]
     pub(crate) fn alloc_guarded(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        let guards = self.mappings.are_there() && self.huge.may_guard();
+        let guards = self.mappings.can_map() && self.huge.may_guard();
         if guards && let Ok(memory) = self.alloc_huge(layout, gfp) {
             return Ok(memory);
         }
@@ -125,7 +125,7 @@ impl Core {
     /// Retries `attempt` after freeing unused memory, and then after running the shrinkers. Only requests that may
     /// reclaim drain other CPUs' objects and run shrinkers. If the limit can never admit `bytes`, the request fails
     /// immediately.
-    fn press<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
+    fn retry<T>(&self, gfp: Gfp, bytes: usize, attempt: impl Fn() -> Option<T>) -> Option<T> {
         self.memory.pages.limit().is_none_or(|limit| bytes <= limit).then_some(())?;
         let first = attempt().or_else(|| {
             self.huge.apply_limit();
@@ -176,7 +176,7 @@ impl Core {
             (self.huge.bytes(memory).ok()?, new_layout.size().max(1).checked_next_multiple_of(PAGE_SIZE)?);
         let added_bytes = new.saturating_sub(old);
         let charge = || self.memory.pages.charge(added_bytes / PAGE_SIZE).then_some(());
-        self.press(gfp, new, charge)?;
+        self.retry(gfp, new, charge)?;
         // The free is noted before the resize, because another allocation may use the address
         // afterwards.
         self.note_free(memory);
@@ -199,7 +199,7 @@ impl Core {
         match self.huge.free(memory) {
             Ok(bytes) => {
                 self.uncharge_huge(bytes);
-                self.shed();
+                self.note_freed_pages();
             }
             Err(kind) => self.refuse(kind, memory),
         }
@@ -346,6 +346,6 @@ impl Core {
         // owner.
         unsafe { self.memory.pages.free_in(&op, pfn, order) };
         self.large.returned(&op);
-        self.shed();
+        self.note_freed_pages();
     }
 }

@@ -20,7 +20,9 @@ use crate::harden::{CANARY, Harden};
 use crate::memory::huge::is_huge;
 use crate::size::large::{ZERO_SIZE, fits_in_place};
 pub use classes::MAX_CLASS;
-use classes::{CLASSES, MAX_SLAB, ORDINARY, align_of_class, class_of, name_of_class, size_of_class};
+use classes::{
+    CLASSES, MAX_ORDINARY, MAX_SLAB_ORDER, align_of_class, class_of, name_of_class, size_of_class,
+};
 use core::alloc::Layout;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -81,7 +83,8 @@ impl Malloc {
             // The smallest class has no room for a canary, and is not used with canaries.
             let size = if size > tail { size - tail } else { size };
             let cache = KmemCache::builder(name, size).align(align_of_class(class));
-            let cache = if size_of_class(class) > ORDINARY { cache.max_order(MAX_SLAB) } else { cache };
+            let cache =
+                if size_of_class(class) > MAX_ORDINARY { cache.max_order(MAX_SLAB_ORDER) } else { cache };
             cache.page_class(class).build_on(core)
         };
         let caches = (0..CLASSES).map(cache).collect::<Result<Vec<_>, _>>()?;
@@ -273,8 +276,8 @@ impl Malloc {
         let (guard, profiler) = (&self.core.guard, &self.core.profiler);
         // While a profile observes each operation, each allocation takes this path.
         let observes_all = profiler.runs() && !profiler.counts_only();
-        let allocs_per_miss = || if observes_all { 1 } else { self.caches[class].cache().allocs_of_a_miss() };
-        let is_guarded = guard.is_on() && guard.is_due(allocs_per_miss());
+        let allocs = || if observes_all { 1 } else { self.caches[class].cache().max_allocs_per_miss() };
+        let is_guarded = guard.is_on() && guard.is_due(allocs());
         if is_guarded { guard.alloc(layout.size(), layout.align()) } else { None }
     }
 

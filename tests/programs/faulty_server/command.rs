@@ -19,7 +19,7 @@ pub(crate) fn execute<M: Memory>(
 ) -> Result<NextAction, OutOfMemory> {
     if request.len() == 2 && request[0] == *b"MISTAKE" {
         let is_known = super::mistakes::make(store, &request[1], replies.0);
-        return if is_known { replies.status("OK") } else { replies.error("ERR unknown mistake") }
+        return if is_known { replies.push_status("OK") } else { replies.error("ERR unknown mistake") }
             .map(|()| NextAction::GoOn);
     }
     redis::execute(store, request, replies)

@@ -140,18 +140,18 @@ fn first_byte(memory: NonNull<[u8]>) -> u8 {
 #[inline(never)]
 fn free_first<M: Memory>(memory: M, value: NonNull<[u8]>) {
     // SAFETY: unsound on purpose: the value stays in the table, which is the mistake.
-    unsafe { memory.data().deallocate(value.cast(), Layout::array::<u8>(value.len()).expect("a size")) };
+    unsafe { memory.byte_allocator().deallocate(value.cast(), Layout::array::<u8>(value.len()).expect("a size")) };
     black_box(value);
 }
 #[inline(never)]
 fn free_again<M: Memory>(memory: M, value: NonNull<[u8]>, size: usize) {
     // SAFETY: unsound on purpose: the free is the mistake.
-    unsafe { memory.data().deallocate(value.cast(), Layout::array::<u8>(size).expect("a size")) };
+    unsafe { memory.byte_allocator().deallocate(value.cast(), Layout::array::<u8>(size).expect("a size")) };
     black_box(value);
 }
 #[inline(never)]
 fn alloc_entry<M: Memory>(memory: M) -> M::Object<Entry<M::Bytes>> {
-    black_box(memory.entry().expect("memory"))
+    black_box(memory.alloc_entry().expect("memory"))
 }
 #[inline(never)]
 fn drop_object<T>(object: T) {
@@ -165,5 +165,5 @@ fn drop_again<T>(object: T) {
 }
 #[inline(never)]
 fn leak_entry<M: Memory>(memory: M) {
-    _ = black_box(memory.data().allocate(Layout::new::<[u64; 30]>()));
+    _ = black_box(memory.byte_allocator().allocate(Layout::new::<[u64; 30]>()));
 }

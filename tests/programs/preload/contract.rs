@@ -468,9 +468,9 @@ fn free_inside_an_object_aborts_even_without_checks() {
             ("move-foreign", "free of an address that no cache owns"),
             ("move-inside", "free of an address inside an object"),
             ("move-inside-page", "free of an address inside an object"),
-            ("size-foreign", "size of an address that is not an object"),
-            ("size-inside", "size of an address that is not an object"),
-            ("size-inside-huge", "size of an address that is not an object"),
+            ("size-foreign", "size query for an address that is not an object"),
+            ("size-inside", "size query for an address that is not an object"),
+            ("size-inside-huge", "size query for an address that is not an object"),
         ],
     );
 }

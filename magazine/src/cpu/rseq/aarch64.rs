@@ -6,7 +6,7 @@
 //! order nothing. The portable bodies in [`region`](crate::region) request several orderings; a concurrent drain needs
 //! the orderings listed here.
 //!
-//! * *The word*: the Acquire load in the portable body pairs with the Release in `Table::put_back`. An
+//! * *The word*: the Acquire load in the portable body pairs with the Release in `Table::restore_region`. An
 //!   operation that finds its region after a drain sees the drain's writes to the region. In a section, the
 //!   addresses of all accesses to the region are computed from the word. The address dependency orders all
 //!   accesses to the region after the load of the word. A plain load of the word suffices.
@@ -34,7 +34,7 @@
 //! section. A veneer writes `x16` and `x17`, so no restarted section reads `x16` or `x17`.
 
 use super::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
-use crate::region::{CAP, Class, LEN, LIMIT, NULL, OP, ROUND};
+use crate::region::{CAP, Class, LEN_MASK, LIMIT, NULL, OP_STEP, ROUND};
 use core::arch::asm;
 use core::ptr::NonNull;
 
@@ -67,7 +67,7 @@ pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
 }
 
 /// The offset of `uslab_rseq_scratch` from the thread pointer.
-pub(super) fn scratch() -> isize {
+pub(super) fn scratch_offset() -> isize {
     let offset;
     // SAFETY: the assembly only loads a link-time constant from the GOT.
     unsafe {
@@ -160,7 +160,7 @@ impl PcpuPtr {
             ] [
                 round = out(reg) round,
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
-                null = const NULL, op = const OP,
+                null = const NULL, op = const OP_STEP,
                 stack = in(reg) u64::from(class.stack),
                 options(nostack)
             ]);
@@ -198,7 +198,7 @@ impl PcpuPtr {
                 round = in(reg) round.as_ptr(),
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
                 stack = in(reg) u64::from(class.stack),
-                cap = const CAP, null = const NULL, place = const NULL + ROUND, op = const OP,
+                cap = const CAP, null = const NULL, place = const NULL + ROUND, op = const OP_STEP,
                 miss = label { return false },
                 options(nostack)
             ]);
@@ -254,7 +254,7 @@ impl PcpuPtr {
                 rounds = in(reg) rounds.as_ptr(), count = in(reg) rounds.len(),
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
                 stack = in(reg) u64::from(class.stack),
-                len = const LEN,
+                len = const LEN_MASK,
                 at = const CAP, limit = const LIMIT, committed = const COMMITTED, place = const NULL + ROUND,
                 miss = label { return false },
                 options(nostack)
@@ -290,7 +290,7 @@ impl PcpuPtr {
                 into = in(reg) into, count = in(reg) u64::from(count),
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
                 stack = in(reg) u64::from(class.stack),
-                len = const LEN, place = const NULL + ROUND,
+                len = const LEN_MASK, place = const NULL + ROUND,
                 miss = label { return false },
                 options(nostack)
             ]);

@@ -82,9 +82,9 @@ fn key() -> Option<libc::pthread_key_t> {
 /// # Safety
 /// `area` must satisfy the conditions of [`register`].
 pub(super) unsafe extern "C" fn leave(area: *mut c_void) {
-    const UNREGISTER: libc::c_int = 1;
+    const UNREGISTER_FLAG: libc::c_int = 1;
     // The call fails harmlessly if the area is not registered.
-    let _ = rseq(area, UNREGISTER);
+    let _ = rseq(area, UNREGISTER_FLAG);
     // SAFETY: the area is this thread's, by contract, and the kernel no longer writes to it.
     unsafe { area.byte_add(CPU_ID).cast::<u32>().write_volatile(REFUSED) };
 }

@@ -8,7 +8,7 @@
 
 use super::super::MAX_CPUS;
 use super::super::regions::{SPARE_POINTERS, Words};
-use super::{PcpuPtr, area};
+use super::{PcpuPtr, area_offset};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicIsize, AtomicPtr};
 use core::ptr::{NonNull, null_mut};
@@ -46,7 +46,7 @@ impl StaticWords {
         }
         // Relaxed: the table creates its static paths later, and a thread that receives a path synchronises
         // with the path's creation.
-        self.area.store(area(), Relaxed);
+        self.area.store(area_offset(), Relaxed);
         true
     }
     /// Releases the static words. Only the table that took the words may release them, in its drop.

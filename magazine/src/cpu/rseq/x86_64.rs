@@ -2,7 +2,7 @@
 //! rules for sections.
 
 use super::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
-use crate::region::{CAP, Class, LIMIT, NULL, OP, ROUND};
+use crate::region::{CAP, Class, LIMIT, NULL, OP_STEP, ROUND};
 use core::arch::asm;
 use core::ptr::NonNull;
 
@@ -32,7 +32,7 @@ pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
 }
 
 /// The offset of `uslab_rseq_scratch` from the thread pointer.
-pub(super) fn scratch() -> isize {
+pub(super) fn scratch_offset() -> isize {
     let offset;
     // SAFETY: the assembly only loads a link-time constant from the GOT.
     unsafe {
@@ -117,7 +117,7 @@ impl PcpuPtr {
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
                 null = const NULL,
                 stack = in(reg) u64::from(class.stack),
-                one = const OP - 1,
+                one = const OP_STEP - 1,
                 options(nostack)
             ]);
         }
@@ -153,7 +153,7 @@ impl PcpuPtr {
                 round = in(reg) round.as_ptr(),
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
                 stack = in(reg) u64::from(class.stack),
-                cap = const CAP, null = const NULL, place = const NULL + ROUND, one = const OP + 1,
+                cap = const CAP, null = const NULL, place = const NULL + ROUND, one = const OP_STEP + 1,
                 miss = label { return false },
                 options(nostack)
             ]);

@@ -7,7 +7,7 @@ fn stack_operations_respect_capacity_and_limit() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     let region = table.region(0).unwrap();
-    let look = || (region.head(class) / OP, region.head(class) & LEN, region.cap(class));
+    let look = || (region.head(class) / OP_STEP, region.head(class) & LEN_MASK, region.cap(class));
     assert_eq!((region.pop(class, Commit::Done), region.push(class, round(1), Commit::Done)), (None, false));
     let batch = |numbers: Range<usize>| region.push_batch(class, &rounds(numbers), Commit::Done);
     assert!(!batch(1..2), "no region is committed");
@@ -112,9 +112,9 @@ fn retiring_a_class_leaves_unused_cpus_alone() {
         while !done.load(Relaxed) && std::time::Instant::now() < deadline {
             crate::sync::thread::yield_now();
         }
-        let waited = !done.load(Relaxed);
+        let is_waiting = !done.load(Relaxed);
         claims(0);
-        assert!(!waited, "the drain waits for a CPU that never used the class");
+        assert!(!is_waiting, "the drain waits for a CPU that never used the class");
     });
     assert_eq!(
         table.drains().passes - passes,
@@ -213,7 +213,7 @@ fn stacks_of_a_freed_class_number_are_empty() {
     for cpu in 0..3 {
         let region = table.region(cpu).unwrap();
         assert_eq!(
-            (region.head(class), region.cap(class), region.head_at_see(class), region.taken_rounds(class)),
+            (region.head(class), region.cap(class), region.recorded_head(class), region.taken_rounds(class)),
             (0, 0, 0, 0)
         );
         // The free in this test comes after the class number was returned.
@@ -266,7 +266,7 @@ fn stack_words_of_different_classes_do_not_overlap() {
     for (n, class) in classes.iter().enumerate() {
         assert!(table.put(0, *class, &rounds(1..3)));
         while region.pop(*class, Commit::Done).is_some() {}
-        region.set_aside(*class);
+        region.move_operation_count(*class);
         assert!(table.put(0, *class, &rounds(1..3)));
         region.take(*class, n as u64 + 1);
     }
@@ -448,7 +448,7 @@ fn joined_drain_returns_rounds_to_their_class() {
 
 /// Regression: each sweep removed the classes from the list, so that a shrink after a reap found no class to sweep.
 #[test]
-fn idle_drain_keeps_busy_classes_for_a_full_drain() {
+fn drain_of_idle_stacks_leaves_busy_classes_for_a_full_drain() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));

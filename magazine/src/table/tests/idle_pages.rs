@@ -3,13 +3,13 @@
 use super::*;
 
 /// Memory that records the granted and the decommitted ranges.
-struct Noting {
+struct NotingMemory {
     heap: Heap,
     granted: crate::sync::Mutex<Vec<Range<usize>>>,
     decommitted: crate::sync::Mutex<Vec<Range<usize>>>,
 }
 // SAFETY: all methods call the heap's methods, and `decommit` zeroes the memory.
-unsafe impl Memory for Noting {
+unsafe impl Memory for NotingMemory {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
     }
@@ -28,7 +28,7 @@ unsafe impl Memory for Noting {
     }
 }
 /// `drop` contains the check, because a table treats a panic in any other method as a refusal.
-impl Drop for Noting {
+impl Drop for NotingMemory {
     fn drop(&mut self) {
         let granted = self.granted.lock().clone();
         let is_granted = |at: usize| granted.iter().any(|granted| granted.contains(&at));
@@ -42,20 +42,20 @@ impl Drop for Noting {
     }
 }
 
-fn noting(cpus: u32) -> Table<Noting> {
-    noting_in(cpus, 128 << 10)
+fn noting_table(cpus: u32) -> Table<NotingMemory> {
+    noting_table_with_region(cpus, 128 << 10)
 }
-fn noting_in(cpus: u32, region: usize) -> Table<Noting> {
+fn noting_table_with_region(cpus: u32, region: usize) -> Table<NotingMemory> {
     let cpus = Cpus::simulated(cpus, 1).unwrap();
-    let heap = Heap::new(Table::<Noting>::footprint(&cpus, region)).unwrap();
+    let heap = Heap::new(Table::<NotingMemory>::footprint(&cpus, region)).unwrap();
     let [granted, decommitted] = [(); 2].map(|()| crate::sync::Mutex::ranked(Rank::Faults, vec![]));
-    Table::new(cpus, region, Noting { heap, granted, decommitted }).unwrap()
+    Table::new(cpus, region, NotingMemory { heap, granted, decommitted }).unwrap()
 }
 
 /// Regression: the uncommitted rest of a class's room was decommitted, too.
 #[test]
 fn decommit_skips_memory_that_was_never_committed() {
-    let table = noting_in(1, 1 << 20);
+    let table = noting_table_with_region(1, 1 << 20);
     let class = table.class(20_000).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
     let (region, pages) = (table.region(0).unwrap(), table.numbers[class.index as usize].pages());
@@ -67,7 +67,7 @@ fn decommit_skips_memory_that_was_never_committed() {
 
 #[test]
 fn decommit_of_idle_stacks_keeps_neighbouring_stacks() {
-    let table = noting(2);
+    let table = noting_table(2);
     // Two classes share a page, one class has two pages, and one class of another size shares no page.
     let [a, b] = [100; 2].map(|reach| table.class(reach).unwrap());
     let large = table.class(700).unwrap();
@@ -105,7 +105,7 @@ fn decommit_of_idle_stacks_keeps_neighbouring_stacks() {
 
 #[test]
 fn unused_stack_has_no_page_to_decommit() {
-    let table = noting(1);
+    let table = noting_table(1);
     let [used, unused] = [700, 700].map(|reach| table.class(reach).unwrap());
     assert!(table.put(0, used, &rounds(1..9)));
     assert_eq!(table.drain_all(DrainScope::All, &[used, unused]).len(), 1);
@@ -122,7 +122,7 @@ fn unused_stack_has_no_page_to_decommit() {
 /// Regression: the objects were overwritten with zeros before the supplier received them.
 #[test]
 fn page_with_rounds_being_flushed_is_not_decommitted() {
-    let table = noting(1);
+    let table = noting_table(1);
     let class = table.class(700).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
     table.drain(0..1, DrainScope::All, [class].into_iter(), |_, taken| {
@@ -134,7 +134,7 @@ fn page_with_rounds_being_flushed_is_not_decommitted() {
 
 #[test]
 fn operation_count_survives_the_decommit_of_its_stack() {
-    let table = noting(1);
+    let table = noting_table(1);
     let class = table.class(700).unwrap();
     let region = table.region(0).unwrap();
     for round in 1..=2 {
@@ -160,7 +160,7 @@ fn operation_count_survives_the_decommit_of_its_stack() {
 /// had seen.
 #[test]
 fn decommit_on_another_cpu_leaves_undrained_stacks_unchanged() {
-    let table = noting(2);
+    let table = noting_table(2);
     let class = table.class(700).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
     table.drain(0..1, DrainScope::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
@@ -188,9 +188,9 @@ fn failed_decommit_is_not_reported_as_decommitted() {
         assert!(table.put(0, class, &rounds(1..9)));
         assert!(region.pop(class, Commit::Done).is_some());
         assert_eq!(table.drain_all(DrainScope::All, &[class]).len(), 1);
-        assert_ne!(region.head_at_see(class), 0);
+        assert_ne!(region.recorded_head(class), 0);
         assert_eq!(table.decommit_idle(), 0);
-        assert_eq!((region.head(class), region.head_at_see(class)), (0, 0));
+        assert_eq!((region.head(class), region.recorded_head(class)), (0, 0));
         assert_eq!((region.served(class), region.backed().is_empty()), ((turn, 0), true));
     }
 }

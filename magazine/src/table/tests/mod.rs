@@ -4,7 +4,7 @@ use super::*;
 use crate::cpu::{Mechanism, claimed, rseq};
 use crate::magazine::Magazine;
 use crate::memory::Heap;
-use crate::region::{CAP, Commit, OP, Pages};
+use crate::region::{CAP, Commit, OP_STEP, Pages};
 use crate::shadow::table;
 use crate::sync::{Arc, AtomicBool, AtomicPtr};
 use core::ptr::NonNull;
@@ -39,7 +39,7 @@ impl<M: Memory> Table<M> {
         push() || self.open(&Operation::new(), cpu, class, places) && push()
     }
     fn len(&self, cpu: u32, class: Class) -> u64 {
-        self.region(cpu).unwrap().head(class) & LEN
+        self.region(cpu).unwrap().head(class) & LEN_MASK
     }
     fn drain_all(&self, which: DrainScope, classes: &[Class]) -> Vec<(Class, Vec<usize>)> {
         let mut given = vec![];
@@ -155,7 +155,7 @@ fn closed_cpu_words_point_to_the_empty_region() {
         let (table, count) = (table(cpus), cpus.count());
         let class = table.class(8).unwrap();
         assert!((0..count).all(|cpu| table.put(cpu, class, &rounds(1..2))));
-        let set = SPARE_POINTERS + cpus.slots() as usize;
+        let set = SPARE_POINTERS + cpus.word_count() as usize;
         // The flags of `closed` are for the words of inlined paths, and for the words of inlined frees by
         // address.
         let check = |closed: [bool; 2]| {
@@ -166,7 +166,7 @@ fn closed_cpu_words_point_to_the_empty_region() {
                 let cpu =
                     (slot % set).checked_sub(SPARE_POINTERS).filter(|cpu| open && *cpu < count as usize);
                 let region = table.home(cpu.map_or(count, |cpu| cpu as u32));
-                assert_eq!(word.load(Relaxed), region.as_ptr(), "word {slot} of three times {set}");
+                assert_eq!(word.load(Relaxed), region.as_ptr(), "word {slot} of 3 sets of {set} words");
             }
         };
         check([false; 2]);

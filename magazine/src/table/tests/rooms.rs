@@ -11,7 +11,7 @@ fn class_numbers_are_allocated_freed_and_reused() {
     assert_eq!([one, two, large].map(|class| class.index), [1, 2, 3], "0 is not a class number");
     table.retire(one);
     table.retire(large);
-    assert_eq!(table.class(10), Some(one), "the number has a room of this size");
+    assert_eq!(table.class(10), Some(one), "a freed number must be reused if its room has the size");
     assert_ne!(
         table.class(10).unwrap().index,
         large.index,
@@ -126,13 +126,13 @@ fn word_below_a_stack_stays_null() {
 // ---------------------------------------------------------------- memory
 
 /// A heap that grants memory below a limit, and grants no memory twice.
-struct Refusing {
+struct RefusingMemory {
     heap: Heap,
     granted: Counter,
     committed_ranges: crate::sync::Mutex<Vec<Range<usize>>>,
 }
 // SAFETY: all methods call the heap's methods, and some commits are refused.
-unsafe impl Memory for Refusing {
+unsafe impl Memory for RefusingMemory {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
     }
@@ -148,7 +148,7 @@ unsafe impl Memory for Refusing {
     }
 }
 /// `drop` contains the check, because a table treats a panic in any other method as a refusal.
-impl Drop for Refusing {
+impl Drop for RefusingMemory {
     fn drop(&mut self) {
         let mut committed_ranges = self.committed_ranges.lock().clone();
         committed_ranges.sort_unstable_by_key(|range| range.start);
@@ -159,20 +159,20 @@ impl Drop for Refusing {
     }
 }
 
-fn refusing(cpus: u32, region: usize) -> Table<Refusing> {
+fn refusing_table(cpus: u32, region: usize) -> Table<RefusingMemory> {
     let cpus = Cpus::simulated(cpus, 1).unwrap();
     let heap = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
     let granted = Counter::new(PAGE as u64);
     let committed_ranges = crate::sync::Mutex::ranked(Rank::Faults, vec![]);
-    Table::new(cpus, region, Refusing { heap, granted, committed_ranges }).unwrap()
+    Table::new(cpus, region, RefusingMemory { heap, granted, committed_ranges }).unwrap()
 }
 
 /// Regression: the panic reached the caller of the allocation.
 #[test]
 fn panicking_commit_counts_as_refused() {
-    struct Panics(Heap);
+    struct PanickingMemory(Heap);
     // SAFETY: all methods call the heap's methods, and a commit that panics counts as a refusal.
-    unsafe impl Memory for Panics {
+    unsafe impl Memory for PanickingMemory {
         fn base(&self) -> NonNull<u8> {
             self.0.base()
         }
@@ -189,7 +189,7 @@ fn panicking_commit_counts_as_refused() {
     }
     let cpus = Cpus::simulated(1, 1).unwrap();
     let heap = Heap::new(Table::<Heap>::footprint(&cpus, 64 << 10)).unwrap();
-    let table = Table::new(cpus, 64 << 10, Panics(heap)).unwrap();
+    let table = Table::new(cpus, 64 << 10, PanickingMemory(heap)).unwrap();
     let class = table.class(8).unwrap();
     assert!(!table.put(0, class, &rounds(1..3)) && table.block(&Operation::new()).is_none());
     assert_eq!(table.decommit_idle(), 0);
@@ -197,7 +197,7 @@ fn panicking_commit_counts_as_refused() {
 
 #[test]
 fn refused_commit_grows_no_stack() {
-    let table = refusing(1, 512 << 10);
+    let table = refusing_table(1, 512 << 10);
     let [small, large] = [8, 16000].map(|reach| table.class(reach).unwrap());
     let region = table.region(0).unwrap();
     assert!(!table.put(0, small, &rounds(1..3)));
@@ -217,7 +217,7 @@ fn refused_commit_grows_no_stack() {
 
 #[test]
 fn commit_doubles_the_committed_part_of_a_region() {
-    let table = refusing(2, 1 << 20);
+    let table = refusing_table(2, 1 << 20);
     let [one, two, three] = [16000; 3].map(|reach| table.class(reach).unwrap());
     let region = table.region(1).unwrap();
     let before = PAGE + (1 << 20);
@@ -236,7 +236,7 @@ fn commit_doubles_the_committed_part_of_a_region() {
 
 #[test]
 fn stack_may_end_at_the_committed_region_end() {
-    let table = refusing(1, 512 << 10);
+    let table = refusing_table(1, 512 << 10);
     let class = table.class(16000).unwrap();
     table.memory.granted.set((PAGE + COMMIT_STEP) as u64);
     let places = (COMMIT_STEP - class.end(0)) / ROUND;
@@ -280,7 +280,7 @@ unsafe impl Memory for SlowCommitHeap {
 }
 
 #[test]
-fn commit_by_a_concurrent_thread_is_used() {
+fn region_uses_memory_committed_by_a_concurrent_thread() {
     let (cpus, region) = (Cpus::simulated(1, 1).unwrap(), 1 << 20);
     let heap = Heap::new(Table::<SlowCommitHeap>::footprint(&cpus, region)).unwrap();
     let memory =
@@ -303,16 +303,16 @@ fn commit_by_a_concurrent_thread_is_used() {
 /// System memory that is readable everywhere and writable only after a commit. A write to an uncommitted part ends the
 /// program.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
-struct Granting {
+struct GrantingMemory {
     base: NonNull<u8>,
     bytes: usize,
 }
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
-mod granting {
+mod granting_memory {
     use super::*;
     use nix::libc;
 
-    impl Granting {
+    impl GrantingMemory {
         pub(super) fn new(bytes: usize) -> Self {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             // SAFETY: the mapping is new, at an address that the system chooses, and overlaps no other mapping.
@@ -321,18 +321,18 @@ mod granting {
             Self { base: NonNull::new(base.cast()).unwrap(), bytes }
         }
     }
-    impl Drop for Granting {
+    impl Drop for GrantingMemory {
         fn drop(&mut self) {
             // SAFETY: `new` mapped the range, and only this value uses it.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
         }
     }
     // SAFETY: the value owns the mapping, and hands out only its address.
-    unsafe impl Send for Granting {}
+    unsafe impl Send for GrantingMemory {}
     // SAFETY: the value hands out only the mapping's address, and no method writes to the mapping.
-    unsafe impl Sync for Granting {}
+    unsafe impl Sync for GrantingMemory {}
     // SAFETY: the memory is mapped until drop, begins at a page and is zero, and granted parts are writable.
-    unsafe impl Memory for Granting {
+    unsafe impl Memory for GrantingMemory {
         fn base(&self) -> NonNull<u8> {
             self.base
         }
@@ -356,7 +356,7 @@ mod granting {
 #[test]
 fn unused_regions_are_never_written() {
     let (cpus, region) = (Cpus::simulated(2, 1).unwrap(), 1 << 20);
-    let memory = Granting::new(Table::<Granting>::footprint(&cpus, region));
+    let memory = GrantingMemory::new(Table::<GrantingMemory>::footprint(&cpus, region));
     let table = Table::new(cpus, region, memory).unwrap();
     let [near, _, far] = [8, 16000, 16000].map(|reach| table.class(reach).unwrap());
     let both = [near, far];
@@ -395,7 +395,7 @@ fn room_for_depot_magazines_is_reused() {
     let magazine = size_of::<crate::depot::Slot>();
     let region = 512 * magazine;
     assert!(region > COMMIT_STEP && region.is_multiple_of(ALIGN));
-    let table = refusing(1, region);
+    let table = refusing_table(1, region);
     let all = || {
         let (op, mut blocks) = (&Operation::new(), Blocks::default());
         let count = core::iter::from_fn(|| table.block(op)).map(|block| blocks.push(block)).count();
@@ -417,12 +417,12 @@ fn room_for_depot_magazines_is_reused() {
 
 /// A layer whose table gets no memory allocates from its supplier, and loses no object.
 #[test]
-fn rounds_return_to_the_supplier_without_region_memory() {
+fn rounds_return_to_the_supplier_if_the_region_has_no_memory() {
     use crate::test_round::TestRound;
     use crate::{Config, Layer, Paths, on_cpu, shadow::TestSupplier};
     on_cpu(0);
-    let table = Arc::new(refusing(1, 128 << 10));
-    let layer: Layer<TestRound, Refusing> = Layer::new(&table, Config::new(4, 2, 0)).unwrap();
+    let table = Arc::new(refusing_table(1, 128 << 10));
+    let layer: Layer<TestRound, RefusingMemory> = Layer::new(&table, Config::new(4, 2, 0)).unwrap();
     let supplier = TestSupplier::new(9, 1);
     let held: Vec<_> = (0..3).map(|_| layer.alloc(&supplier).unwrap()).collect();
     held.into_iter().for_each(|round| layer.free(&supplier, round));
@@ -441,7 +441,7 @@ fn regions_are_committed_for_used_cpus_and_existing_classes() {
     assert_eq!(committed(), [0, 0, COMMIT_STEP, 0]);
     assert!(table.put(1, far, &rounds(1..2)) && table.put(2, near, &rounds(1..50)));
     assert_eq!(committed(), [0, far.end(16000).next_multiple_of(COMMIT_STEP), COMMIT_STEP, 0]);
-    assert_eq!(table.used(0..9).count(), 2);
+    assert_eq!(table.used_regions(0..9).count(), 2);
     assert!(!table.open(&Operation::new(), 4, near, 1), "a CPU without a region");
 }
 
@@ -458,7 +458,7 @@ fn table_footprint_covers_words_regions_and_depots() {
                 (Table::<Heap>::footprint(&cpus, region), Table::<Heap>::writable(&cpus, region));
             assert_eq!(footprint - writable, 2 * region.next_multiple_of(ALIGN));
             let words = writable - count as usize * region.next_multiple_of(ALIGN);
-            assert_eq!(words, (3 * (2 + cpus.slots() as usize) * WORD).next_multiple_of(ALIGN));
+            assert_eq!(words, (3 * (2 + cpus.word_count() as usize) * WORD).next_multiple_of(ALIGN));
         }
     }
 }
@@ -470,17 +470,17 @@ fn too_little_memory_for_the_table_is_an_error() {
     let (region, bytes) = (64 << 10, Table::<Heap>::footprint(&cpus, 64 << 10));
     assert_eq!(
         [new(region, bytes), new(region, bytes - 1), new(region, 256)],
-        [Ok(()), Err(TooSmall), Err(TooSmall)]
+        [Ok(()), Err(BadTableMemory), Err(BadTableMemory)]
     );
-    assert_eq!(new(8 << 10, bytes), Err(TooSmall), "the memory is too small for the words of all classes");
+    assert_eq!(new(8 << 10, bytes), Err(BadTableMemory), "the memory must be too small for all words");
     assert_eq!(
-        TooSmall.to_string(),
+        BadTableMemory.to_string(),
         "the memory for the magazines is too small, unaligned or could not be committed"
     );
 }
 
 #[test]
-fn stack_heads_do_not_start_a_cache_line() {
+fn stack_heads_are_never_at_the_start_of_a_cache_line() {
     let table = simulated(1, 1 << 20);
     for class in [1, 7, 8, 64, 500, 1216].map(|reach| table.class(reach).unwrap()) {
         let head = class.stack as usize % LINE;
@@ -490,7 +490,7 @@ fn stack_heads_do_not_start_a_cache_line() {
 
 /// Threads that concurrently request space for a magazine get different blocks.
 #[test]
-fn concurrently_requested_magazine_rooms_are_distinct() {
+fn concurrent_requests_for_magazine_rooms_get_distinct_rooms() {
     let (rounds, each) = if cfg!(miri) { (1, 10) } else { (20, 400) };
     for _ in 0..rounds {
         let (table, at_once) = (simulated(1, 2 << 20), std::sync::Barrier::new(4));

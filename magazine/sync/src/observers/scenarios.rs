@@ -31,7 +31,7 @@ fn observe(all: &SharedObservers) -> Option<(Arc<ObservedCell>, Place)> {
     let observer = all.add(Box::new(move || watch.0.0.with(|p| assert_eq!(unsafe { *p }, 1))));
     Some((seen, observer.ok()?))
 }
-fn end(all: &SharedObservers, (seen, place): (Arc<ObservedCell>, Place)) {
+fn remove(all: &SharedObservers, (seen, place): (Arc<ObservedCell>, Place)) {
     all.remove(place);
     // SAFETY: the checker reports any racing access of the cell.
     seen.0.with_mut(|p| unsafe { *p = 2 });
@@ -46,7 +46,7 @@ fn observer() {
     let here = SharedObservers::default();
     let there = here.clone();
     let t = thread::spawn(move || call(&there));
-    observe(&here).into_iter().for_each(|observer| end(&here, observer));
+    observe(&here).into_iter().for_each(|observer| remove(&here, observer));
     t.join().unwrap();
 }
 
@@ -54,15 +54,15 @@ fn observer() {
 fn two_observers() {
     let here = SharedObservers::default();
     let there = here.clone();
-    let t = thread::spawn(move || observe(&there).into_iter().for_each(|observer| end(&there, observer)));
+    let t = thread::spawn(move || observe(&there).into_iter().for_each(|observer| remove(&there, observer)));
     if let Some(observer) = observe(&here) {
         call(&here);
-        end(&here, observer);
+        remove(&here, observer);
     }
     t.join().unwrap();
     // SAFETY: the other thread has ended.
     unsafe { here.forget_other_threads() };
-    observe(&here).into_iter().for_each(|observer| end(&here, observer));
+    observe(&here).into_iter().for_each(|observer| remove(&here, observer));
 }
 
 /// The second observer gets the slot of the first observer, whose last call may still be running.
@@ -71,7 +71,7 @@ fn one_after_the_other() {
     let there = here.clone();
     let t = thread::spawn(move || call(&there));
     for _ in 0..2 {
-        observe(&here).into_iter().for_each(|observer| end(&here, observer));
+        observe(&here).into_iter().for_each(|observer| remove(&here, observer));
     }
     t.join().unwrap();
 }
@@ -92,7 +92,7 @@ fn observer_drops_itself() {
     t.join().unwrap();
     assert!(own.lock().is_none());
     let last = observe(&here).expect("a slot must be free");
-    end(&here, last);
+    remove(&here, last);
 }
 
 crate::scenarios! {
@@ -104,10 +104,10 @@ crate::scenarios! {
         bug("dropping an observer does not wait for its calls", "observers", "Causality violation");
     }
     two_observers_of_one_place {
-        loom("two observers, one place", Model::new(Bound::Preemptions(3), 900), two_observers);
+        loom("two observers compete for one place", Model::new(Bound::Preemptions(3), 900), two_observers);
     }
     one_observer_after_the_other {
-        loom("two observers, one after the other, beside a call", Model::new(Bound::Preemptions(3), 24_000), one_after_the_other);
+        loom("two observers run one after the other during a call", Model::new(Bound::Preemptions(3), 24_000), one_after_the_other);
         bug("an observer slot is freed during a call", "observers", "maximum number of branches");
     }
     an_observer_that_drops_itself {

@@ -4,7 +4,7 @@
 //! enumerator in `rc11.rs`. `outcomes.txt` has loom's outcomes, with and without the facade's repairs. `limits.txt`
 //! explains each difference from RC11. All three text files must agree with the outcomes of the run. `LITMUS_WRITE=1`
 //! rewrites `outcomes.txt`.
-#![allow(clippy::disallowed_methods, reason = "below uslab_magazine; the hook is the program's")]
+#![allow(clippy::disallowed_methods, reason = "uslab_magazine is not a dependency here")]
 #![allow(missing_docs, unreachable_pub, reason = "a test")]
 
 mod program;
@@ -23,7 +23,7 @@ fn shapes() -> Vec<Shape> {
 }
 
 /// Returns `true` if a published outcome covers `outcome`.
-fn is_of(outcome: &str, published: &[String]) -> bool {
+fn is_published(outcome: &str, published: &[String]) -> bool {
     let parts: Vec<&str> = outcome.split(' ').collect();
     published.iter().all(|wanted| parts.contains(&wanted.as_str()))
 }
@@ -33,10 +33,10 @@ fn disagreements(shapes: &[Shape], model: Model) -> Vec<String> {
     let mut wrong = Vec::new();
     for shape in shapes {
         let found = allowed(shape, model).outcomes;
-        let says = |outcome: &[String]| found.iter().any(|found| is_of(found, outcome));
-        let otherwise =
+        let says = |outcome: &[String]| found.iter().any(|found| is_published(found, outcome));
+        let contradicting =
             shape.published.iter().filter(|published| says(&published.outcome) != published.allowed);
-        wrong.extend(otherwise.map(|published| format!("{}: {published:?}: {found:?}", shape.name)));
+        wrong.extend(contradicting.map(|published| format!("{}: {published:?}: {found:?}", shape.name)));
     }
     wrong
 }
@@ -104,7 +104,7 @@ mod compared {
     use uslab_sync::check::record;
 
     /// RC11 with one limitation of loom added, if a changed axiom can express the limitation.
-    fn changed(limit: &str) -> Option<Model> {
+    fn model_with_limit(limit: &str) -> Option<Model> {
         match limit {
             "sc-accesses" => Some(Model { sc_accesses: false, ..RC11 }),
             "own-store-sequence" => Some(Model { own_stores_continue: false, ..RC11 }),
@@ -141,14 +141,14 @@ mod compared {
             if outcomes.is_empty() { String::new() } else { format!("{name} {}", outcomes.join(", ")) }
         };
         // loom stops its search at a data race, so further outcomes stay unknown.
-        let raced = explored.outcomes.contains(RACE);
-        let misses = if raced { String::new() } else { list("misses", allowed, &explored.outcomes) };
+        let has_race = explored.outcomes.contains(RACE);
+        let misses = if has_race { String::new() } else { list("misses", allowed, &explored.outcomes) };
         let parts = [misses, list("adds", &explored.outcomes, allowed)];
         let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         if parts.is_empty() { "equal".to_owned() } else { parts.join("; ") }
     }
 
-    const HEAD: &str = "\
+    const TABLE_HEAD: &str = "\
 # For each shape the outcomes that RC11 allows, and how those differ that loom reaches: `facade`, as uslab-sync repairs it, and
 # `stock`, loom 0.7.2 as it is. Made by this test: `LITMUS_WRITE=1` writes it anew. `bound` is that of pre-emptions, behind it
 # are the executions of both.
@@ -165,7 +165,7 @@ mod compared {
             (allowed(shape, RC11).outcomes, explore::<Facade>(shape), explore::<Stock>(shape))
         });
         std::panic::set_hook(hook);
-        let (mut table, mut wrong, mut executions) = (HEAD.to_owned(), Vec::new(), 0);
+        let (mut table, mut wrong, mut executions) = (TABLE_HEAD.to_owned(), Vec::new(), 0);
         let (mut equal, mut misses, mut misses_of_stock) = (0, 0, 0);
         for (shape, (allowed_, facade, stock)) in shapes.iter().zip(&results) {
             let (differs, stock_differs) = (difference(allowed_, facade), difference(allowed_, stock));
@@ -174,7 +174,7 @@ mod compared {
             misses += u32::from(differs.contains("misses"));
             misses_of_stock += u32::from(stock_differs.contains("misses"));
             if (differs == "equal") != shape.limits.is_empty() {
-                wrong.push(format!("{}: {differs}, and its limits are {:?}", shape.name, shape.limits));
+                wrong.push(format!("{}: {differs}, but its limits are {:?}", shape.name, shape.limits));
             }
             let bound = run::bound(shape).map_or("none".to_owned(), |bound| bound.to_string());
             let outcomes: Vec<&str> = allowed_.iter().map(String::as_str).collect();
@@ -187,7 +187,7 @@ mod compared {
                 stock.executions,
             );
             if let [limit] = &shape.limits[..]
-                && let Some(model) = changed(limit)
+                && let Some(model) = model_with_limit(limit)
                 && allowed(shape, model).outcomes != facade.outcomes
             {
                 wrong.push(format!("{}: {limit} does not explain {differs}", shape.name));
@@ -216,7 +216,7 @@ mod compared {
         ] {
             assert!(words.contains(&said), "README.md must contain {said:?}");
         }
-        let name = "K1: litmus shapes beside RC11";
+        let name = "K1: litmus shapes compared with RC11";
         record(name, 4, "2 and 3 and none", shapes.len(), executions, start.elapsed());
     }
 
@@ -225,7 +225,7 @@ mod compared {
     fn planted() {
         let bug = "a store skips the shadow copy";
         let names = ["RMW+lost-update", "CAS+load-loop", "CAS+aba"];
-        let noticed = std::thread::spawn(move || {
+        let all_lost = std::thread::spawn(move || {
             uslab_sync::check::plant(bug);
             let shapes = shapes();
             let lost = |name: &&str| {
@@ -234,7 +234,7 @@ mod compared {
             };
             names.iter().all(lost)
         });
-        assert!(noticed.join().unwrap(), "{bug}: one of {names:?} misses no outcome");
+        assert!(all_lost.join().unwrap(), "{bug}: each of {names:?} must miss an outcome");
         println!("CAUGHT {bug} | property K1 | execution 1 | misses outcomes");
     }
 
@@ -250,17 +250,17 @@ mod compared {
             (difference(&allowed(shape, RC11).outcomes, &explored), explored.executions)
         });
         std::panic::set_hook(hook);
-        let mut missed = Vec::new();
+        let mut failures = Vec::new();
         for (shape, (differs, _)) in shapes.iter().zip(&results) {
             assert!(!differs.starts_with("fails"), "{}: {differs}", shape.name);
             if differs.contains("misses") {
-                missed.push(shape.name.as_str());
+                failures.push(shape.name.as_str());
             }
         }
         let executions: u64 = results.iter().map(|(_, executions)| executions).sum();
         println!(
             "LITMUS patched loom: {} of {} miss outcomes, {executions} executions",
-            missed.len(),
+            failures.len(),
             shapes.len()
         );
         // Two limits of the patched loom remain: spurious failures, and SeqCst loads of overwritten values.
@@ -274,6 +274,6 @@ mod compared {
             "SC+fences-do-not-synchronise",
             "OLD+eight",
         ];
-        assert_eq!(missed, expected);
+        assert_eq!(failures, expected);
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! All memory locations start as 0. `x=1 rlx` is a store, and `r0=x rlx` is a load. `x:=1` and `r0:=x` are plain
 //! accesses, so they may race. `r0=add(x,1) rlx` is a read-modify-write, as are `sub`, `and`, `or`, `xor`, `max`, `min`
-//! and `swap`. `r0=cas(x,0,1) acqrel/rlx` and `weak` are compare-exchanges. `F sc` is a fence. A statement after
+//! and `swap`. `r0=cas(x,0,1) acqrel/rlx` and `weak_exchanges` are compare-exchanges. `F sc` is a fence. A statement after
 //! `r0==1?` runs only if register `r0` has the value 1. An unassigned register prints as `-`. A weak exchange that
 //! failed spuriously prints as `0!`.
 
@@ -121,7 +121,7 @@ pub struct FinalRegister {
 pub type Registers = Vec<Option<FinalRegister>>;
 
 impl Statement {
-    pub fn runs(&self, registers: &Registers) -> bool {
+    pub fn is_executed(&self, registers: &Registers) -> bool {
         self.guard
             .is_none_or(|(register, value)| registers[register].is_some_and(|found| found.value == value))
     }
@@ -129,7 +129,7 @@ impl Statement {
 
 /// A published claim about one outcome of a litmus test.
 #[derive(Clone, Debug)]
-pub struct Published {
+pub struct PublishedOutcome {
     pub allowed: bool,
     /// `race`, or the values of some registers and memory locations.
     pub outcome: Vec<String>,
@@ -146,7 +146,7 @@ pub struct Shape {
     pub plain: Vec<usize>,
     /// Memory locations whose last value is part of the outcome.
     pub finals: Vec<usize>,
-    pub published: Vec<Published>,
+    pub published: Vec<PublishedOutcome>,
     /// Names of the limits in `limits.txt` that explain why loom differs from RC11.
     pub limits: Vec<String>,
 }
@@ -167,13 +167,13 @@ impl Shape {
             let line = line.trim();
             match line.split_once(' ').unwrap_or((line, "")) {
                 ("final", places) => {
-                    shape.finals = places.split(' ').map(|place| shape.place(place)).collect();
+                    shape.finals = places.split(' ').map(|place| shape.place_index(place)).collect();
                 }
                 (word @ ("allows" | "forbids"), rest) => {
                     let (outcome, source) = rest.split_once(" -- ").expect("a source must follow ` -- `");
                     let outcome = outcome.split(' ').map(str::to_owned).collect();
                     let source = source.to_owned();
-                    shape.published.push(Published { allowed: word == "allows", outcome, source });
+                    shape.published.push(PublishedOutcome { allowed: word == "allows", outcome, source });
                 }
                 ("limit", name) => shape.limits.push(name.to_owned()),
                 _ => {
@@ -193,11 +193,11 @@ impl Shape {
             names.len() - 1
         })
     }
-    fn place(&mut self, name: &str) -> usize {
+    fn place_index(&mut self, name: &str) -> usize {
         Self::index(&mut self.places, name)
     }
-    fn register(&mut self, name: &str) -> usize {
-        assert!(is_register(name), "{}: {name:?} is no register", self.name);
+    fn register_index(&mut self, name: &str) -> usize {
+        assert!(is_register(name), "{}: {name:?} is not a register", self.name);
         Self::index(&mut self.registers, name)
     }
 
@@ -205,7 +205,7 @@ impl Shape {
         let (guard, text) = match text.split_once("? ") {
             Some((guard, rest)) => {
                 let (register, value) = guard.split_once("==").expect("r0==1? ...");
-                (Some((self.register(register), number(value))), rest)
+                (Some((self.register_index(register), number(value))), rest)
             }
             None => (None, text),
         };
@@ -226,9 +226,9 @@ impl Shape {
         };
         let access = |order| if order == "plain" { Order::Plain } else { Order::parse(order) };
         if !is_register(left) {
-            let place = self.place(left);
+            let place = self.place_index(left);
             let value = if is_register(right) {
-                Value::Register(self.register(right))
+                Value::Register(self.register_index(right))
             } else {
                 Value::Number(number(right))
             };
@@ -236,14 +236,14 @@ impl Shape {
             self.note_plain(place, order);
             return Op::Store { place, value, order };
         }
-        let register = self.register(left);
+        let register = self.register_index(left);
         let Some((operation, arguments)) = right.split_once('(') else {
-            let (place, order) = (self.place(right), access(order));
+            let (place, order) = (self.place_index(right), access(order));
             self.note_plain(place, order);
             return Op::Load { register, place, order };
         };
         let arguments: Vec<&str> = arguments.trim_end_matches(')').split(',').collect();
-        let place = self.place(arguments[0]);
+        let place = self.place_index(arguments[0]);
         match Change::parse(operation) {
             Some(change) => Op::Change {
                 register,
@@ -286,7 +286,7 @@ impl Shape {
 
     /// Number of weak exchanges in the program.
     #[cfg(loom)]
-    pub fn weak(&self) -> u32 {
+    pub fn weak_exchanges(&self) -> u32 {
         let weak = |statement: &&Statement| matches!(statement.op, Op::Exchange { weak: true, .. });
         self.threads.iter().flatten().filter(weak).count() as u32
     }

@@ -81,7 +81,7 @@ impl Rel {
         inverse
     }
     /// The transitive closure: one or more steps.
-    fn closed(mut self) -> Self {
+    fn closure(mut self) -> Self {
         for middle in 0..MAX_EVENTS {
             for a in 0..MAX_EVENTS {
                 if self.has_edge(a, middle) {
@@ -95,11 +95,11 @@ impl Rel {
     fn maybe(&self) -> Self {
         Self(std::array::from_fn(|a| self.0[a] | 1 << a))
     }
-    fn irreflexive(&self) -> bool {
+    fn is_irreflexive(&self) -> bool {
         (0..MAX_EVENTS).all(|a| !self.has_edge(a, a))
     }
-    fn acyclic(&self) -> bool {
-        self.closed().irreflexive()
+    fn is_acyclic(&self) -> bool {
+        self.closure().is_irreflexive()
     }
     /// The identity relation on a set of events, `[set]`.
     fn identity(set: u32) -> Self {
@@ -133,13 +133,13 @@ struct Run {
 }
 
 /// All runs of a thread whose reads return some of `values`.
-fn runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
+fn all_runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
     let mut runs = vec![Run { events: Vec::new(), registers: vec![None; shape.registers.len()] }];
     for statement in &shape.threads[thread] {
-        let mut longer = Vec::new();
+        let mut longer_runs = Vec::new();
         for run in runs {
-            if !statement.runs(&run.registers) {
-                longer.push(run);
+            if !statement.is_executed(&run.registers) {
+                longer_runs.push(run);
                 continue;
             }
             let event = |kind, place, value, order| Event {
@@ -156,7 +156,7 @@ fn runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
                 if let Some((register, found)) = found {
                     run.registers[register] = Some(found);
                 }
-                longer.push(run);
+                longer_runs.push(run);
             };
             let found = |register, value| Some((register, FinalRegister { value, spurious: false }));
             let mut changed = |register, place, before, after, order| {
@@ -197,7 +197,7 @@ fn runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
                 }
             }
         }
-        runs = longer;
+        runs = longer_runs;
     }
     runs
 }
@@ -208,7 +208,7 @@ fn values(shape: &Shape) -> BTreeSet<u64> {
     // Each iteration propagates a value through one more statement.
     for _ in 0..=shape.threads.iter().map(Vec::len).sum::<usize>() {
         let written: Vec<u64> = (0..shape.threads.len())
-            .flat_map(|thread| runs(shape, thread, &values))
+            .flat_map(|thread| all_runs(shape, thread, &values))
             .flat_map(|run| run.events)
             .filter(|event| event.kind == Kind::Write)
             .map(|event| event.value)
@@ -232,7 +232,8 @@ pub struct Allowed {
 
 pub fn allowed(shape: &Shape, model: Model) -> Allowed {
     let values = values(shape);
-    let runs: Vec<Vec<Run>> = (0..shape.threads.len()).map(|thread| runs(shape, thread, &values)).collect();
+    let runs: Vec<Vec<Run>> =
+        (0..shape.threads.len()).map(|thread| all_runs(shape, thread, &values)).collect();
     let mut allowed = Allowed { outcomes: BTreeSet::new(), executions: 0 };
     let mut chosen = vec![0; runs.len()];
     loop {
@@ -304,7 +305,7 @@ impl<'s> Candidate<'s> {
         Self { shape, model, events, registers, sb, rmw, same_place }
     }
 
-    fn set(&self, holds: impl Fn(&Event) -> bool) -> u32 {
+    fn events_where(&self, holds: impl Fn(&Event) -> bool) -> u32 {
         self.events.iter().enumerate().filter(|(_, event)| holds(event)).fold(0, |set, (at, _)| set | 1 << at)
     }
 
@@ -333,7 +334,7 @@ impl<'s> Candidate<'s> {
             .map(|place| {
                 let writes = (0..self.events.len())
                     .filter(|&e| self.events[e].kind == Kind::Write && self.events[e].place == place);
-                self.linear(&mut Vec::new(), &writes.collect::<Vec<_>>())
+                self.linear_orders(&mut Vec::new(), &writes.collect::<Vec<_>>())
             })
             .collect();
         each_choice(&sources, |chosen| {
@@ -341,11 +342,11 @@ impl<'s> Candidate<'s> {
             for (&read, &&write) in reads.iter().zip(chosen) {
                 rf.add(write, read);
             }
-            if self.model.no_thin_air && !self.sb.or(&rf).acyclic() {
+            if self.model.no_thin_air && !self.sb.or(&rf).is_acyclic() {
                 return;
             }
             let hb = self.happens_before(&rf);
-            if self.model.coherence && !hb.irreflexive() {
+            if self.model.coherence && !hb.is_irreflexive() {
                 return;
             }
             each_choice(&orders, |chosen| self.finish(&rf, &hb, chosen, allowed));
@@ -353,7 +354,7 @@ impl<'s> Candidate<'s> {
     }
 
     /// The total orders of `writes` that are consistent with program order.
-    fn linear(&self, before: &mut Vec<usize>, writes: &[usize]) -> Vec<Vec<usize>> {
+    fn linear_orders(&self, before: &mut Vec<usize>, writes: &[usize]) -> Vec<Vec<usize>> {
         if before.len() == writes.len() {
             return vec![before.clone()];
         }
@@ -361,7 +362,7 @@ impl<'s> Candidate<'s> {
         for &next in writes.iter().filter(|write| !before.contains(write)).collect::<Vec<_>>() {
             if writes.iter().all(|&other| before.contains(&other) || !self.sb.has_edge(other, next)) {
                 before.push(next);
-                orders.extend(self.linear(before, writes));
+                orders.extend(self.linear_orders(before, writes));
                 before.pop();
             }
         }
@@ -370,19 +371,19 @@ impl<'s> Candidate<'s> {
 
     fn happens_before(&self, rf: &Rel) -> Rel {
         let (sb, identity) = (&self.sb, Rel::identity);
-        let writes = identity(self.set(|e| e.kind == Kind::Write));
-        let atomic_writes = identity(self.set(|e| e.kind == Kind::Write && e.order != Order::Plain));
-        let atomic_reads = identity(self.set(|e| e.kind == Kind::Read && e.order != Order::Plain));
-        let fences = identity(self.set(|e| e.kind == Kind::Fence));
-        let releases = identity(self.set(|e| e.order.releases()));
-        let acquires = identity(self.set(|e| e.order.acquires()));
+        let writes = identity(self.events_where(|e| e.kind == Kind::Write));
+        let atomic_writes = identity(self.events_where(|e| e.kind == Kind::Write && e.order != Order::Plain));
+        let atomic_reads = identity(self.events_where(|e| e.kind == Kind::Read && e.order != Order::Plain));
+        let fences = identity(self.events_where(|e| e.kind == Kind::Fence));
+        let releases = identity(self.events_where(|e| e.order.releases()));
+        let acquires = identity(self.events_where(|e| e.order.acquires()));
         let own_later = if self.model.own_stores_continue { sb.and(&self.same_place) } else { Rel::NONE };
-        let changed = rf.compose(&self.rmw).closed().maybe();
+        let changed = rf.compose(&self.rmw).closure().maybe();
         let rs = writes.compose(&own_later.maybe()).compose(&atomic_writes).compose(&changed);
         let to = releases.compose(&fences.compose(sb).maybe()).compose(&rs);
         let sw =
             to.compose(rf).compose(&atomic_reads).compose(&sb.compose(&fences).maybe()).compose(&acquires);
-        sb.or(&sw).closed()
+        sb.or(&sw).closure()
     }
 
     fn finish(&self, rf: &Rel, hb: &Rel, orders: &[&Vec<usize>], allowed: &mut Allowed) {
@@ -394,18 +395,18 @@ impl<'s> Candidate<'s> {
         }
         let every = Rel::identity(u32::MAX);
         let rb = rf.inverse().compose(&mo).minus(&every);
-        let eco = rf.or(&mo).or(&rb).closed();
-        let coherent = hb.compose(&eco.maybe()).irreflexive();
+        let eco = rf.or(&mo).or(&rb).closure();
+        let is_coherent = hb.compose(&eco.maybe()).is_irreflexive();
         let atomic = self.rmw.and(&rb.compose(&mo)) == Rel::NONE;
-        if (self.model.coherence && !coherent) || (self.model.atomicity && !atomic) {
+        if (self.model.coherence && !is_coherent) || (self.model.atomicity && !atomic) {
             return;
         }
-        let sc = Rel::identity(self.set(|e| e.order == Order::Sc));
-        let sc_fences = Rel::identity(self.set(|e| e.order == Order::Sc && e.kind == Kind::Fence));
-        let elsewhere = self.sb.minus(&self.same_place);
+        let sc = Rel::identity(self.events_where(|e| e.order == Order::Sc));
+        let sc_fences = Rel::identity(self.events_where(|e| e.order == Order::Sc && e.kind == Kind::Fence));
+        let other_places = self.sb.minus(&self.same_place);
         let scb = self
             .sb
-            .or(&elsewhere.compose(hb).compose(&elsewhere))
+            .or(&other_places.compose(hb).compose(&other_places))
             .or(&hb.and(&self.same_place))
             .or(&mo)
             .or(&rb);
@@ -414,11 +415,11 @@ impl<'s> Candidate<'s> {
             .compose(&scb)
             .compose(&sc.or(&hb.maybe().compose(&sc_fences)));
         let psc_fences = sc_fences.compose(&hb.or(&hb.compose(&eco).compose(hb))).compose(&sc_fences);
-        if self.model.sc && !psc_base.or(&psc_fences).acyclic() {
+        if self.model.sc && !psc_base.or(&psc_fences).is_acyclic() {
             return;
         }
         allowed.executions += 1;
-        allowed.outcomes.insert(if self.races(hb) {
+        allowed.outcomes.insert(if self.has_race(hb) {
             RACE.to_owned()
         } else {
             let last = |place: usize| {
@@ -428,7 +429,7 @@ impl<'s> Candidate<'s> {
         });
     }
 
-    fn races(&self, hb: &Rel) -> bool {
+    fn has_race(&self, hb: &Rel) -> bool {
         let pairs = (0..self.events.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
         let mut conflicts = pairs.filter(|&(a, b)| {
             let (first, second) = (&self.events[a], &self.events[b]);

@@ -9,22 +9,22 @@ use uslab_sync::check::loom;
 
 /// An implementation of a program's memory locations.
 pub(crate) trait Memory: 'static {
-    type Atomic;
-    type Plain;
+    type AtomicCell;
+    type PlainCell;
     type Thread;
-    fn atomic() -> Self::Atomic;
-    fn plain() -> Self::Plain;
-    fn load(place: &Self::Atomic, order: Ordering) -> u64;
-    fn store(place: &Self::Atomic, value: u64, order: Ordering);
-    fn change(place: &Self::Atomic, change: crate::program::Change, value: u64, order: Ordering) -> u64;
+    fn atomic() -> Self::AtomicCell;
+    fn plain() -> Self::PlainCell;
+    fn load(place: &Self::AtomicCell, order: Ordering) -> u64;
+    fn store(place: &Self::AtomicCell, value: u64, order: Ordering);
+    fn change(place: &Self::AtomicCell, change: crate::program::Change, value: u64, order: Ordering) -> u64;
     fn exchange(
-        place: &Self::Atomic,
+        place: &Self::AtomicCell,
         values: [u64; 2],
         orders: [Ordering; 2],
         weak: bool,
     ) -> Result<u64, u64>;
-    fn get(place: &Self::Plain) -> u64;
-    fn set(place: &Self::Plain, value: u64);
+    fn get(place: &Self::PlainCell) -> u64;
+    fn set(place: &Self::PlainCell, value: u64);
     fn fence(order: Ordering);
     fn spawn(f: impl FnOnce() -> Registers + 'static) -> Self::Thread;
     fn join(thread: Self::Thread) -> Registers;
@@ -38,22 +38,22 @@ macro_rules! memory {
         #[derive(Debug)]
         pub(crate) struct $name;
         impl Memory for $name {
-            type Atomic = $atomic;
-            type Plain = $plain;
+            type AtomicCell = $atomic;
+            type PlainCell = $plain;
             type Thread = loom::thread::JoinHandle<Registers>;
-            fn atomic() -> Self::Atomic {
+            fn atomic() -> Self::AtomicCell {
                 <$atomic>::new(0)
             }
-            fn plain() -> Self::Plain {
+            fn plain() -> Self::PlainCell {
                 <$plain>::new(0)
             }
-            fn load(place: &Self::Atomic, order: Ordering) -> u64 {
+            fn load(place: &Self::AtomicCell, order: Ordering) -> u64 {
                 place.load(order)
             }
-            fn store(place: &Self::Atomic, value: u64, order: Ordering) {
+            fn store(place: &Self::AtomicCell, value: u64, order: Ordering) {
                 place.store(value, order);
             }
-            fn change(place: &Self::Atomic, change: crate::program::Change, value: u64, order: Ordering) -> u64 {
+            fn change(place: &Self::AtomicCell, change: crate::program::Change, value: u64, order: Ordering) -> u64 {
                 use crate::program::Change;
                 match change {
                     Change::Add => place.fetch_add(value, order),
@@ -67,7 +67,7 @@ macro_rules! memory {
                 }
             }
             fn exchange(
-                place: &Self::Atomic, [expected, new]: [u64; 2], [success, failure]: [Ordering; 2], weak: bool,
+                place: &Self::AtomicCell, [expected, new]: [u64; 2], [success, failure]: [Ordering; 2], weak: bool,
             ) -> Result<u64, u64> {
                 if weak {
                     place.compare_exchange_weak(expected, new, success, failure)
@@ -75,11 +75,11 @@ macro_rules! memory {
                     place.compare_exchange(expected, new, success, failure)
                 }
             }
-            fn get(place: &Self::Plain) -> u64 {
+            fn get(place: &Self::PlainCell) -> u64 {
                 // SAFETY: loom reports a read that races with `set`, and the value of such a read is not used.
                 place.with(|value| unsafe { *value })
             }
-            fn set(place: &Self::Plain, value: u64) {
+            fn set(place: &Self::PlainCell, value: u64) {
                 // SAFETY: loom reports a write that races with another access.
                 place.with_mut(|into| unsafe { *into = value });
             }
@@ -107,8 +107,8 @@ memory! {
 }
 
 enum MemoryCell<M: Memory> {
-    Atomic(M::Atomic),
-    Plain(M::Plain),
+    Atomic(M::AtomicCell),
+    Plain(M::PlainCell),
 }
 
 fn ordering(order: Order) -> Ordering {
@@ -125,10 +125,10 @@ fn run<M: Memory>(statements: &[Statement], places: &[MemoryCell<M>], count: usi
     let mut registers: Registers = vec![None; count];
     let atomic = |place: usize| match &places[place] {
         MemoryCell::Atomic(atomic) => atomic,
-        MemoryCell::Plain(_) => panic!("a plain place is accessed plainly only"),
+        MemoryCell::Plain(_) => panic!("a plain location must have only plain accesses"),
     };
     for statement in statements {
-        if !statement.runs(&registers) {
+        if !statement.is_executed(&registers) {
             continue;
         }
         let found = |value| Some(FinalRegister { value, spurious: false });
@@ -179,7 +179,7 @@ pub(crate) fn explore<M: Memory>(shape: &Shape) -> ExploredOutcomes {
     let outcomes = Arc::new(Mutex::new(BTreeSet::new()));
     let executions = Arc::new(AtomicU64::new(0));
     let mut failure = None;
-    for armed in 0..=shape.weak() {
+    for armed in 0..=shape.weak_exchanges() {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = bound(&shape);
         let (shape, sink, count) = (shape.clone(), outcomes.clone(), executions.clone());

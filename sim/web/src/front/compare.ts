@@ -15,11 +15,11 @@ import { Stepper } from './stepper.ts';
 const DESIGNS: readonly (readonly [design: string, name: string, about: string])[] = [
   ['uslab-model:capacity=0', 'uslab without magazines', 'each operation at the slabs'],
   ['bonwick94', '1994', 'one list of slabs, one lock'],
-  ['magazines01:magsize=8', '2001', 'magazines for each CPU, a depot'],
+  ['magazines01:magsize=8', '2001', 'magazines, a depot; slabs give one object'],
   ['slab:batchcount=8:limit=16', 'SLAB', 'Linux until 6.7: an array for each CPU'],
   ['slub', 'SLUB 6.12', 'own slabs for each CPU'],
   ['sheaves:sheaf_capacity=8', 'SLUB 7.x', 'sheaves for each CPU, a barn'],
-  ['uslab-model:capacity=8:first_fill=8:stock=0', 'uslab', 'magazines for each CPU, a depot'],
+  ['uslab-model:capacity=8:first_fill=8:stock=0', 'uslab', 'magazines, a depot; slabs give a magazine'],
 ];
 export const SHOWN: readonly string[] = ['bonwick94', 'magazines01:magsize=8', 'uslab-model:capacity=8:first_fill=8:stock=0'];
 export const nameOf = (design: string): string => DESIGNS.find(([own]) => own === design)?.[1] ?? design;

@@ -29,37 +29,37 @@ fn start() -> Result<&'static Subsystem, CacheError> {
 /// handlers take the locks, and after they release the locks.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static LOADED: extern "C" fn() = register;
+static ON_LOAD: extern "C" fn() = register;
 
 extern "C" fn register() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     // Relaxed: the swap only decides which thread registers.
     if !REGISTERED.swap(true, Relaxed) {
         // SAFETY: the handlers are functions of this library, which is never unloaded.
-        unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(parent_after_fork), Some(child_after_fork)) };
     }
 }
 
 std::thread_local! {
     /// The subsystem whose locks the forking thread holds; `None` if the subsystem starts during the fork.
-    static FORKING: Cell<Option<&'static Subsystem>> = const { Cell::new(None) };
+    static FORKING_SUBSYSTEM: Cell<Option<&'static Subsystem>> = const { Cell::new(None) };
 }
 
 extern "C" fn before_fork() {
     // The thread-local is accessed before the locks are taken, because its first access may
     // allocate memory.
-    FORKING.set(started());
-    // SAFETY: `in_parent` or `in_child` runs afterwards on this thread.
-    FORKING.get().into_iter().for_each(|subsystem| unsafe { subsystem.before_fork() });
+    FORKING_SUBSYSTEM.set(started());
+    // SAFETY: `parent_after_fork` or `child_after_fork` runs afterwards on this thread.
+    FORKING_SUBSYSTEM.get().into_iter().for_each(|subsystem| unsafe { subsystem.before_fork() });
 }
-extern "C" fn in_parent() {
+extern "C" fn parent_after_fork() {
     // SAFETY: `before_fork` took all locks on this thread.
-    FORKING.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_parent() });
+    FORKING_SUBSYSTEM.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_parent() });
 }
-extern "C" fn in_child() {
+extern "C" fn child_after_fork() {
     // SAFETY: the thread is the copy of the thread that took all locks in `before_fork`, and the only thread. The C
     // library's `vfork` and `posix_spawn` run no handlers.
-    FORKING.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_child() });
+    FORKING_SUBSYSTEM.take().into_iter().for_each(|subsystem| unsafe { subsystem.after_fork_in_child() });
 }
 
 pub(crate) fn build(builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {

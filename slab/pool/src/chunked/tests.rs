@@ -69,7 +69,7 @@ fn purge_releases_only_empty_chunks() {
 }
 
 #[test]
-fn refused_chunk_is_an_error_value() {
+fn refused_chunk_is_an_error() {
     let faults = Faults::new(1);
     let slots = SlotLayout::new(64, 8).unwrap();
     let mut pool = ChunkedPool::with_faults(slots, 4096, Backend::Heap, faults.clone()).unwrap();
@@ -200,7 +200,7 @@ fn chunks_touch_fewer_pages_than_a_single_list() {
     };
     let chunks = [4 << 10, 32 << 10, 256 << 10].map(by_chunk);
     println!(
-        "distinct pages of 1,000: one list {pages_of_one_chunk:?}; by chunk of 4, 32, 256 KiB {chunks:?}"
+        "distinct pages among 1,000 slots: one list {pages_of_one_chunk:?}; lists per chunk of 4, 32, 256 KiB {chunks:?}"
     );
     for chunks in chunks {
         assert!(chunks.allocs < pages_of_one_chunk.allocs / 4, "{pages_of_one_chunk:?} {chunks:?}");

@@ -54,8 +54,8 @@ fn wrong_frees_are_reported_by_kind() {
     let address = object.addr().get();
     // SAFETY: the objects are not used, and invalid frees are refused.
     unsafe {
-        let interior = object.add(1);
-        assert_eq!(pool.free(interior), Err(BadFree::Interior { address: address + 1, slot: 0 }));
+        let interior_address = object.add(1);
+        assert_eq!(pool.free(interior_address), Err(BadFree::Interior { address: address + 1, slot: 0 }));
         let foreign = object.map_addr(|address| address.checked_add(88).unwrap());
         assert_eq!(pool.free(foreign), Err(BadFree::Foreign { address: address + 88 }));
         let invalid = NonNull::without_provenance(4.try_into().unwrap());

@@ -82,8 +82,8 @@ fn index_pool_follows_the_papers_four_block_example() {
         let State { free, initialised, next } = pool.state();
         states.push((free, initialised, next));
     }
-    let golden = [(4, 0, 0), (3, 1, 1), (2, 2, 2), (1, 3, 3), (0, 4, 4), (1, 4, 1), (2, 4, 3), (1, 4, 1)];
-    assert_eq!(states, golden);
+    let expected = [(4, 0, 0), (3, 1, 1), (2, 2, 2), (1, 3, 3), (0, 4, 4), (1, 4, 1), (2, 4, 3), (1, 4, 1)];
+    assert_eq!(states, expected);
 }
 
 #[test]
@@ -96,14 +96,14 @@ fn lazily_initialized_pool_touches_no_memory_at_creation() {
         Backend::Os,
         &uslab_buddy::Faults::default(),
     );
-    struct ReadOnly(Region);
+    struct ReadOnlyArea(Region);
     // SAFETY: the memory may only be read, and the test ensures that no code writes to it.
-    unsafe impl Area for ReadOnly {
+    unsafe impl Area for ReadOnlyArea {
         fn memory(&self) -> NonNull<[u8]> {
             NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
         }
     }
-    let mut pool = IndexPool::new(ReadOnly(region.unwrap()), 4096).unwrap();
+    let mut pool = IndexPool::new(ReadOnlyArea(region.unwrap()), 4096).unwrap();
     let blocks = pool.blocks();
     assert_eq!(blocks as usize, BYTES / 4096);
     // The area is mapped read-only, so a write to it would fault here.
@@ -294,10 +294,10 @@ fn pool_works_inside_a_block_of_another_pool() {
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn index_pool_addresses_blocks_beyond_four_gibibytes() {
-    struct Ends(Region);
+    struct RegionEnds(Region);
     // SAFETY: the region owns the memory, and the test accesses only the pages at both ends, which are
     // committed.
-    unsafe impl Area for Ends {
+    unsafe impl Area for RegionEnds {
         fn memory(&self) -> NonNull<[u8]> {
             NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
         }
@@ -315,7 +315,7 @@ fn index_pool_addresses_blocks_beyond_four_gibibytes() {
     assert!(
         region.commit(0..PAGE_SIZE) && region.commit(BLOCK * (BLOCKS - 1)..BLOCK * (BLOCKS - 1) + PAGE_SIZE)
     );
-    let mut pool = IndexPool::new(Ends(region), BLOCK).unwrap();
+    let mut pool = IndexPool::new(RegionEnds(region), BLOCK).unwrap();
     let blocks: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
     let (first, last) = (blocks[0], blocks[BLOCKS - 1]);
     let distance = last.addr().get() - first.addr().get();

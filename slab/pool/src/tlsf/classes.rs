@@ -123,7 +123,7 @@ mod tests {
                     upper,
                     "a search must begin at the start of a class"
                 );
-                assert!((upper - size) << bits < size, "{size} bytes are searched as {upper}");
+                assert!((upper - size) << bits < size, "{upper} is too far above {size} bytes");
                 max_waste = max_waste.max((upper - size) as f64 / size as f64);
             }
             // The waste approaches 6.25 % with 4 bits and 3.125 % with 5 bits, but never reaches these bounds.

@@ -109,9 +109,9 @@ fn end_if_unused(cache: &Arc<Cache>) {
             cache.close_magazines();
         }
         if cache.end().is_ok() {
-            let kept = core::mem::replace(&mut cache.refs().0.lock().end, LastRelease::Over);
+            let last_release = core::mem::replace(&mut cache.refs().0.lock().end, LastRelease::Over);
             cache.core().caches.remove(Arc::as_ptr(cache));
-            return drop(kept);
+            return drop(last_release);
         }
         // If a cache has no handles, no more allocations can happen.
         cache.discard_empty(&cache.operation(OperationKind::Reclaim));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_lost_in_a_fork_keeps_no_cache_alive() {
+    fn reference_of_a_parent_thread_keeps_no_cache_alive_in_the_child() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         // A reference of another thread, which does not exist in the child.

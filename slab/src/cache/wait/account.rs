@@ -94,13 +94,13 @@ impl Account {
     pub fn set_limit(&self, bytes: usize) {
         self.charges.set_limit(bytes);
         if self.charged() > bytes {
-            let again = || {
+            let notify_waiters = || {
                 self.shrink();
                 (self.charged() <= bytes).then_some(()).ok_or(())
             };
             // The caches keep slabs with objects in use.
-            _ = self.core.of_account(&self.charges).fold(again(), |result, cache| {
-                self.core.shrink_until(Gfp::KERNEL, Some(&cache), again, result)
+            _ = self.core.of_account(&self.charges).fold(notify_waiters(), |result, cache| {
+                self.core.shrink_until(Gfp::KERNEL, Some(&cache), notify_waiters, result)
             });
         }
         // This call takes each queue's lock, so that a waiter that was just refused reads the new limit afterwards, and

@@ -45,7 +45,7 @@ impl Charges {
         self.refusals.add(1);
         Err(self.error())
     }
-    pub(crate) fn admits(&self, slabs: usize, bytes: usize) -> bool {
+    pub(crate) fn has_room(&self, slabs: usize, bytes: usize) -> bool {
         slabs.saturating_mul(bytes) <= self.limit()
     }
     pub(crate) fn error(&self) -> AllocError {

@@ -73,10 +73,10 @@ impl Queue {
     /// Takes the waker of the first sleeping thread whose ticket is in `tickets`, and removes the tickets up to that
     /// thread's ticket.
     pub(crate) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
-        let from =
+        let first =
             self.entries.partition_point(|waiter| waiter.ticket < tickets.start).max(self.served_waiters);
-        let mut rest = self.entries.iter_mut().skip(from).take_while(|waiter| waiter.ticket < tickets.end);
-        let next = rest.find(|waiter| waiter.is_thread && waiter.waker.is_some())?;
+        let mut found = self.entries.iter_mut().skip(first).take_while(|waiter| waiter.ticket < tickets.end);
+        let next = found.find(|waiter| waiter.is_thread && waiter.waker.is_some())?;
         tickets.start = next.ticket + 1;
         next.waker.take()
     }

@@ -83,12 +83,12 @@ const REPEAT_DIVISOR: usize = 8;
 
 /// Runs a waker, which is user code. If a waker panics, the panic hook has already reported the panic, and the
 /// remaining wakers still run.
-fn quietly(run: impl FnOnce()) {
+fn run_waker(run: impl FnOnce()) {
     assert_unlocked();
     contain_panic(run);
 }
 fn wake(wakers: impl IntoIterator<Item = Waker>) {
-    wakers.into_iter().for_each(|waker| quietly(|| waker.wake()));
+    wakers.into_iter().for_each(|waker| run_waker(|| waker.wake()));
 }
 
 impl Cache {
@@ -158,8 +158,8 @@ impl Cache {
                 false => self.config.per_cpu.reopen(),
             }
         }
-        let given = queue.served_waiters;
-        queue.entries.get_mut(given).filter(|_| queue.grow)?.waker.take()
+        let served_waiters = queue.served_waiters;
+        queue.entries.get_mut(served_waiters).filter(|_| queue.grow)?.waker.take()
     }
     fn update_queue(&self, change: impl FnOnce(&mut Queue)) {
         let mut queue = self.queue();
@@ -176,20 +176,20 @@ impl Cache {
     /// Marks the first waiter as waiting for the account; returns `false` if it was already marked.
     fn wait_for_account(&self) -> bool {
         let Some(account) = &self.config.account else { return false };
-        let mut begins = false;
+        let mut is_first = false;
         self.update_queue(|queue| {
-            begins = queue.is_waiting() && !queue.at_account;
-            if begins {
+            is_first = queue.is_waiting() && !queue.at_account;
+            if is_first {
                 queue.at_account = true;
                 account.begin_wait();
             }
         });
-        if begins {
+        if is_first {
             // From now on this cache's waiting threads also watch the account's other caches.
             self.wake_own_threads();
             self.core.close_account(&self.operation(OperationKind::Reclaim), account);
         }
-        begins
+        is_first
     }
 
     /// Appends a waiter to the queue; the first step is to write the waiter's ticket to `place`.
@@ -218,16 +218,16 @@ impl Cache {
             queue.grow |= is_first;
             queue.closings += u64::from(is_first);
             // The returned waker belongs to this waiter, which is running and need not be woken.
-            let own = self.settle(&mut queue);
+            let own_waker = self.settle(&mut queue);
             drop(queue);
-            quietly(|| drop(own));
+            run_waker(|| drop(own_waker));
             return Ok(());
         }
     }
     /// Flushes the objects of all CPUs and depots to the slabs, so that the waiters get them. The first waiter
     /// flushes, and so does each waiter that joins before this flush ends. Until the flush ends, a CPU may hold an
     /// object that a later waiter would get.
-    fn call_in(&self) {
+    fn drain_for_waiter(&self) {
         let Queue { closings, called_in, .. } = *self.queue();
         if called_in < closings {
             self.touch_charge();
@@ -276,8 +276,8 @@ impl Cache {
         let mut object = None;
         let (here, nodes) = (self.this_node(), self.nodes.len() as u32);
         let take = |node: u32| {
-            let put = |place| object = Some(self.object(place));
-            self.nodes[node as usize].alloc(op, &self.core.memory, 1, false, put).0 > 0
+            let set_object = |place| object = Some(self.object(place));
+            self.nodes[node as usize].alloc(op, &self.core.memory, 1, false, set_object).0 > 0
         };
         (0..nodes).map(|i| (here + i) % nodes).any(take).then_some(())?;
         self.counts.direct_allocs.add(1);
@@ -305,27 +305,27 @@ impl Cache {
         if !self.has_waiters() || !gfp.may_reclaim() {
             return;
         }
-        let ask = |cache: &Self| _ = self.core.shrinkers.run(REPEAT_DIVISOR, gfp, cache.number);
-        let at_account = self.queue().at_account;
-        match self.config.account.as_ref().filter(|_| at_account) {
-            Some(account) => self.core.of_account(account).for_each(|cache| ask(&cache)),
-            None => ask(self),
+        let run_shrinkers = |cache: &Self| _ = self.core.shrinkers.run(REPEAT_DIVISOR, gfp, cache.number);
+        let is_at_account = self.queue().at_account;
+        match self.config.account.as_ref().filter(|_| is_at_account) {
+            Some(account) => self.core.of_account(account).for_each(|cache| run_shrinkers(&cache)),
+            None => run_shrinkers(self),
         }
     }
     /// Returns `true` if objects of this cache wait for readers. A thread that defers a free after this call wakes
     /// the waiters.
     #[cfg(not(loom))]
-    fn has_in_grace(&self) -> bool {
+    fn has_deferred(&self) -> bool {
         // Release: pairs with the Acquire of `begin_grace`.
         [&self.counts.grace, &self.counts.deferred].into_iter().any(|count| count.fetch_add(0, Release) > 0)
     }
     /// Returns `true` if memory may become free without waking waiters: shrinkers may free memory, or readers may exit.
     #[cfg(not(loom))]
-    fn must_look(&self) -> bool {
-        let mut of_account = self.config.account.iter().flat_map(|account| self.core.of_account(account));
+    fn must_poll(&self) -> bool {
+        let mut account_caches = self.config.account.iter().flat_map(|account| self.core.of_account(account));
         // The clock of a model checker does not advance, so there the reaper runs the shrinkers.
-        let asks = !cfg!(shuttle) && self.core.shrinkers.has_limits();
-        asks || self.has_in_grace() || of_account.any(|cache| cache.has_in_grace())
+        let has_shrinkers = !cfg!(shuttle) && self.core.shrinkers.has_limits();
+        has_shrinkers || self.has_deferred() || account_caches.any(|cache| cache.has_deferred())
     }
     /// Wakes the threads that wait for this cache, or for its account.
     pub(crate) fn wake_threads(&self) {
@@ -345,12 +345,12 @@ impl Cache {
     /// thread was woken.
     fn sleep(&self, parker: &Parker, deadline: Option<Instant>, _gfp: Gfp) -> bool {
         #[cfg(not(loom))]
-        while self.must_look() {
-            let soon = Instant::now() + SHRINKER_INTERVAL;
-            if deadline.is_some_and(|deadline| deadline <= soon) {
+        while self.must_poll() {
+            let next_shrinker_run = Instant::now() + SHRINKER_INTERVAL;
+            if deadline.is_some_and(|deadline| deadline <= next_shrinker_run) {
                 break;
             }
-            if parker.park(Some(soon)) {
+            if parker.park(Some(next_shrinker_run)) {
                 return true;
             }
             self.rerun_shrinkers(_gfp);
@@ -378,7 +378,7 @@ impl Cache {
         drop(queue);
         self.config.per_cpu.close();
         for Waiter { waker, object, .. } in forgotten {
-            quietly(|| drop(waker));
+            run_waker(|| drop(waker));
             object.into_iter().for_each(|Object(object)| self.unreserve(object));
         }
     }
@@ -388,10 +388,10 @@ impl Cache {
         let source = SlabSupplier::for_waiter(self, gfp);
         let (op, here, nodes) =
             (&self.operation(OperationKind::Alloc), self.this_node(), self.nodes.len() as u32);
-        let again =
-            |source: &SlabSupplier<'_>| (0..nodes).find_map(|i| self.direct(op, source, (here + i) % nodes));
-        let result = match again(&source).ok_or_else(|| source.error()) {
-            Err(error @ AllocError::Memory(_)) => self.reclaim(op, &source, error, again),
+        let retry =
+            |slabs: &SlabSupplier<'_>| (0..nodes).find_map(|i| self.take_one(op, slabs, (here + i) % nodes));
+        let result = match retry(&source).ok_or_else(|| source.error()) {
+            Err(error @ AllocError::Memory(_)) => self.reclaim(op, &source, error, retry),
             result => result,
         };
         // The new slab may have more free objects, which other waiters get.
@@ -426,13 +426,13 @@ impl Cache {
                 if let Some(done) = self.acquire_now(gfp) {
                     return Poll::Ready(done);
                 }
-                self.admits(1)?;
+                self.check_room_for(1)?;
                 self.join(waker, is_thread, place).inspect_err(|_| self.counts.failures.add(1))?;
-                self.call_in();
+                self.drain_for_waiter();
                 continue;
             };
             // A waker is cloned outside the lock, because cloning runs user code.
-            let mut mine = Some(waker.clone());
+            let mut own_waker = Some(waker.clone());
             let mut queue = self.queue();
             let Some(at) = queue.find(ticket) else {
                 *place = None;
@@ -444,17 +444,17 @@ impl Cache {
                 drop(queue);
                 *place = None;
                 left.iter().for_each(|left| self.has_waited(left));
-                quietly(|| drop((mine, left)));
+                run_waker(|| drop((own_waker, left)));
                 return Poll::Ready(Ok(self.hand_out(object, gfp)));
             }
             if at > queue.served_waiters || !core::mem::take(&mut queue.grow) {
-                core::mem::swap(&mut queue.entries[at].waker, &mut mine);
+                core::mem::swap(&mut queue.entries[at].waker, &mut own_waker);
                 drop(queue);
-                quietly(|| drop(mine));
+                run_waker(|| drop(own_waker));
                 return Poll::Pending;
             }
             drop(queue);
-            quietly(|| drop(mine));
+            run_waker(|| drop(own_waker));
             let result = self.alloc_at_limit(gfp);
             if matches!(result, Err(AllocError::AccountLimit { .. })) && self.wait_for_account() {
                 self.let_grow();
@@ -484,7 +484,7 @@ impl Cache {
         drop(queue);
         left.iter().for_each(|left| self.has_waited(left));
         wake(waker);
-        quietly(|| drop(left));
+        run_waker(|| drop(left));
         if let Some(Object(object)) = object {
             self.unreserve(object);
         }
@@ -638,7 +638,7 @@ mod tests {
         cache.cache().leave(place.unwrap(), false);
         let Poll::Ready(Ok(object)) = Pin::new(&mut second).poll(&mut Context::from_waker(Waker::noop()))
         else {
-            panic!("the waiter is the next one")
+            panic!("the waiter is the next in the queue")
         };
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(object) };
@@ -700,7 +700,7 @@ mod tests {
     }
 
     #[test]
-    fn forked_child_reopens_magazines_closed_by_waiters() {
+    fn forked_child_reopens_the_magazines_that_waiters_closed() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();
@@ -758,7 +758,7 @@ mod tests {
     }
 
     #[test]
-    fn account_waiters_retry_the_shrinkers_of_every_cache() {
+    fn waiters_of_an_account_retry_the_shrinkers_of_every_cache() {
         struct CountingShrinker(Arc<Counter>);
         impl Shrinker for CountingShrinker {
             fn count(&self) -> usize {

@@ -51,10 +51,10 @@ impl Freed {
     /// Takes the smallest mapping that has room for `layout`, and cuts off its surplus.
     pub(super) fn take(&mut self, layout: Layout) -> Option<Region> {
         let bytes = layout.size().max(1).checked_next_multiple_of(PAGE_SIZE)?;
-        let fits = |region: &Region| {
+        let has_room = |region: &Region| {
             region.bytes() >= bytes && region.base().addr().get().is_multiple_of(layout.align())
         };
-        let slots = self.extents.iter_mut().filter(|slot| slot.as_ref().is_some_and(|e| fits(&e.region)));
+        let slots = self.extents.iter_mut().filter(|slot| slot.as_ref().is_some_and(|e| has_room(&e.region)));
         let slot = slots.min_by_key(|slot| slot.as_ref().map(|extent| extent.region.bytes()))?;
         let Extent { mut region, freed_at, idle } = slot.take()?;
         if region.bytes() - bytes > bytes / WASTE {
@@ -149,10 +149,10 @@ mod tests {
         sizes
     }
     fn row<const N: usize>(mib: [usize; N]) -> [Region; N] {
-        let mut rest = Some(mapped(mib.iter().sum::<usize>() * MIB));
+        let mut remaining = Some(mapped(mib.iter().sum::<usize>() * MIB));
         mib.map(|mib| {
-            let mut first = rest.take().unwrap();
-            rest = first.split_off(mib * MIB);
+            let mut first = remaining.take().unwrap();
+            remaining = first.split_off(mib * MIB);
             first
         })
     }
@@ -213,8 +213,8 @@ mod tests {
         freed.put(c);
         assert_eq!(freed.pop_idle().map(|region| region.bytes()), Some(5 * MIB));
         assert!(freed.pop_idle().is_none());
-        let taken = freed.take(layout(6 * MIB)).unwrap();
-        freed.put(taken);
+        let reused = freed.take(layout(6 * MIB)).unwrap();
+        freed.put(reused);
         freed.end_interval();
         assert!(freed.pop_idle().is_none() && freed.bytes() == 13 * MIB);
         freed.end_interval();
@@ -224,18 +224,18 @@ mod tests {
     #[test]
     fn full_list_of_freed_mappings_drops_the_oldest() {
         let mut freed = Freed::new();
-        let mut rest = mapped((2 * MAX_FREED + 2) * 2 * PAGE_SIZE);
+        let mut remaining = mapped((2 * MAX_FREED + 2) * 2 * PAGE_SIZE);
         let mut separate_regions = vec![];
         for n in 0..=MAX_FREED {
-            let next = rest.split_off(PAGE_SIZE).unwrap();
-            let first = rest.base();
-            let returned = freed.put(rest);
+            let next = remaining.split_off(PAGE_SIZE).unwrap();
+            let first = remaining.base();
+            let returned = freed.put(remaining);
             assert_eq!(returned.is_some(), n == MAX_FREED, "{n}");
             assert!(returned.is_none_or(|returned| returned.base() != first));
-            rest = next;
-            let next = rest.split_off(PAGE_SIZE).unwrap();
-            separate_regions.push(rest);
-            rest = next;
+            remaining = next;
+            let next = remaining.split_off(PAGE_SIZE).unwrap();
+            separate_regions.push(remaining);
+            remaining = next;
         }
         assert_eq!(freed.bytes(), MAX_FREED * PAGE_SIZE);
     }
@@ -244,7 +244,7 @@ mod tests {
         /// Compares the kept mappings with a list of the owners of all bytes. No byte may have two owners, and the kept
         /// bytes must be exactly the bytes that were put and not taken.
         #[test]
-        fn freed_mappings_agree_with_a_list(steps in prop::collection::vec((0..10_u8, 1..64_usize, any::<prop::sample::Index>()), 1..80)) {
+        fn random_freed_mappings_agree_with_a_sorted_list(steps in prop::collection::vec((0..10_u8, 1..64_usize, any::<prop::sample::Index>()), 1..80)) {
             let (mut freed, mut held, mut kept) = (Freed::new(), Vec::<Region>::new(), 0);
             for (step, pages, pick) in steps {
                 let bytes = pages * PAGE_SIZE;
@@ -283,7 +283,7 @@ mod tests {
                 prop_assert_eq!(freed.iter().map(Region::bytes).sum::<usize>(), kept);
                 let mut pieces: Vec<_> = held.iter().chain(freed.iter()).map(|r| (r.base().addr().get(), r.bytes())).collect();
                 pieces.sort_unstable();
-                prop_assert!(pieces.is_sorted_by(|lower, upper| lower.0 + lower.1 <= upper.0), "two have the same bytes: {:?}", pieces);
+                prop_assert!(pieces.is_sorted_by(|lower, upper| lower.0 + lower.1 <= upper.0), "two mappings overlap: {:?}", pieces);
                 // Each region must be readable and writable.
                 for region in &held {
                     // SAFETY: the whole region is committed, and the test owns it.

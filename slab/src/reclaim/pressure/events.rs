@@ -14,11 +14,11 @@ impl Psi {
     /// # Errors
     /// Fails if the file does not exist, or the kernel rejects the trigger; the error names the file.
     pub(crate) fn watch(&self) -> io::Result<Watched> {
-        let named =
+        let with_path =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display()));
-        let mut file = OpenOptions::new().read(true).write(true).open(&self.path).map_err(named)?;
+        let mut file = OpenOptions::new().read(true).write(true).open(&self.path).map_err(with_path)?;
         let trigger = format!("some {} {}\0", self.stall.as_micros(), self.window.as_micros());
-        file.write_all(trigger.as_bytes()).map_err(named)?;
+        file.write_all(trigger.as_bytes()).map_err(with_path)?;
         Ok(file.into())
     }
 }

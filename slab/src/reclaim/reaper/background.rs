@@ -36,7 +36,7 @@ pub const START_BYTES: usize = 8 << 20;
 
 /// Number of consecutive intervals without work after which the thread sleeps, which is more than flushing a depot
 /// takes.
-const QUIET: u32 = 4;
+const MAX_QUIET_INTERVALS: u32 = 4;
 
 /// Interval at which the sleeping thread checks if it is the process's last thread.
 const LAST_THREAD_INTERVAL: Duration = Duration::from_secs(1);
@@ -217,7 +217,7 @@ impl Background {
     }
 
     /// Resets the state in the child of a fork, which has no reaper thread. The child's next growth or waiter starts a thread.
-    pub(crate) fn in_child(&self) {
+    pub(crate) fn reset_in_child(&self) {
         // Relaxed: the child has one thread. The handle is leaked, like everything that the parent's other
         // threads owned.
         self.thread.store(core::ptr::null_mut(), Relaxed);
@@ -252,30 +252,30 @@ impl Drop for Background {
 fn run(weak: &Weak<dyn Reap>) {
     let _own = OwnThread::begin();
     if let Some(core) = weak.upgrade() {
-        let own = Box::into_raw(Box::new(current()));
+        let thread = Box::into_raw(Box::new(current()));
         // Release: pairs with the Acquires in `unpark` and `drop`.
-        core.background().thread.store(own, Release);
+        core.background().thread.store(thread, Release);
     }
     let (mut quiet, mut seen) = (0, 0);
     while let Some(core) = weak.upgrade() {
-        let own = core.background();
+        let background = core.background();
         // The panic hook has already reported a panic.
         contain_panic(|| core.end_interval());
-        own.intervals.add(1);
+        background.intervals.add(1);
         let now = core.changes();
         quiet = if now == seen && !core.is_needed(now) { quiet + 1 } else { 0 };
         seen = now;
-        let interval = Duration::from_millis(own.interval.get().into());
-        if quiet < QUIET {
+        let interval = Duration::from_millis(background.interval.get().into());
+        if quiet < MAX_QUIET_INTERVALS {
             drop(core);
             wait(interval);
         } else {
             quiet = 0;
             // Relaxed: the locks of the zones and of mappings order the store. A free is either counted below, or takes
             // its lock afterwards and then sees that the thread is asleep.
-            own.state.store(Asleep as u32, Relaxed);
+            background.state.store(Asleep as u32, Relaxed);
             if core.changes() != seen {
-                own.state.store(Running as u32, Relaxed);
+                background.state.store(Running as u32, Relaxed);
             }
             drop(core);
             // The thread now sleeps until another thread frees pages, waits at a limit, or drops
@@ -307,13 +307,13 @@ fn wait(interval: Duration) {
 /// fork has no library threads, so the pid shows if the number is valid; library threads do not keep a process alive.
 static LIBRARY_THREADS: AtomicU64 = AtomicU64::new(0);
 
-fn change_own(change: impl Fn(u32) -> u32) {
+fn change_thread_count(change: impl Fn(u32) -> u32) {
     let process = u64::from(std::process::id()) << 32;
     // Relaxed, here and at the read: the counter publishes no other data.
     let mut now = LIBRARY_THREADS.load(Relaxed);
     loop {
-        let own = if now >> 32 == process >> 32 { now as u32 } else { 0 };
-        match LIBRARY_THREADS.compare_exchange(now, process | u64::from(change(own)), Relaxed, Relaxed) {
+        let threads = if now >> 32 == process >> 32 { now as u32 } else { 0 };
+        match LIBRARY_THREADS.compare_exchange(now, process | u64::from(change(threads)), Relaxed, Relaxed) {
             Ok(_) => return,
             Err(other) => now = other,
         }
@@ -328,14 +328,14 @@ pub struct OwnThread(());
 impl OwnThread {
     /// Marks the calling thread as a library thread.
     pub fn begin() -> Self {
-        change_own(|own| own + 1);
+        change_thread_count(|own| own + 1);
         Self(())
     }
 }
 
 impl Drop for OwnThread {
     fn drop(&mut self) {
-        change_own(|own| own.saturating_sub(1));
+        change_thread_count(|own| own.saturating_sub(1));
     }
 }
 
@@ -371,7 +371,7 @@ mod thread {
     use core::ptr::null_mut;
 
     /// Size of the thread's stack in bytes, as in `std`, because destructors run on it.
-    const STACK: usize = 2 << 20;
+    const STACK_BYTES: usize = 2 << 20;
 
     /// Starts a reaper thread, in which all signals are blocked. Returns `false` if the system refuses a
     /// thread.
@@ -386,7 +386,7 @@ mod thread {
                 drop(Box::from_raw(core));
                 return false;
             }
-            libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
+            libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_BYTES);
             libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
             // The new thread inherits this signal mask, because it should run no signal handler of the
             // program.

@@ -32,8 +32,8 @@ pub(in crate::scenarios) fn two_frees_of_one_handle() {
         on_cpu(1);
         other.cache.free(handle)
     });
-    let mine = world.cache.free(handle);
-    assert!(mine != t.join().unwrap(), "one of the two frees succeeds");
+    let is_freed = world.cache.free(handle);
+    assert!(is_freed != t.join().unwrap(), "one of the two frees succeeds");
     Objects::end(world, 0);
 }
 
@@ -118,8 +118,8 @@ pub(in crate::scenarios) fn writes_before_a_free_precede_the_next_life() {
     let t = thread::spawn(move || {
         on_cpu(1);
         drop(other.cache.get(handle));
-        let mine = other.alloc(2);
-        if mine.index() == 0 {
+        let first = other.alloc(2);
+        if first.index() == 0 {
             // This thread owns the object, and the state that belongs to its index.
             other.index_0_state.set(2);
         }
@@ -138,10 +138,10 @@ pub(in crate::scenarios) fn two_objects_get_numbers_concurrently() {
         on_cpu(1);
         other.alloc(2)
     });
-    let mine = world.alloc(1);
-    let theirs = t.join().unwrap();
-    assert_eq!((mine.index() + theirs.index(), mine.generation(), theirs.generation()), (1, 1, 1));
-    assert!(world.find(mine, 1) && world.find(theirs, 2));
+    let first = world.alloc(1);
+    let second = t.join().unwrap();
+    assert_eq!((first.index() + second.index(), first.generation(), second.generation()), (1, 1, 1));
+    assert!(world.find(first, 1) && world.find(second, 2));
     Objects::end(world, 2);
 }
 

@@ -41,11 +41,11 @@ impl Object {
     #[track_caller]
     pub(super) fn verify(self, what: &str) {
         // SAFETY: the memory stays as long as it has an owner or a reader.
-        let whole = self.words().all(|word| unsafe { word.read() } == self.stamp ^ word.addr() as u64);
-        assert!(whole, "{what} changed");
+        let is_unchanged = self.words().all(|word| unsafe { word.read() } == self.stamp ^ word.addr() as u64);
+        assert!(is_unchanged, "{what} changed");
         // SAFETY: the memory stays as long as it has an owner or a reader.
-        let made = || unsafe { self.at.cast::<u64>().read() };
-        assert!(self.made == 0 || made() == CONSTRUCTED_VALUE, "{what} is not constructed");
+        let constructed_value = || unsafe { self.at.cast::<u64>().read() };
+        assert!(self.made == 0 || constructed_value() == CONSTRUCTED_VALUE, "{what} is not constructed");
     }
 }
 
@@ -115,14 +115,14 @@ impl Shadow {
     pub(super) fn adopt(&self, mut object: Object) -> Object {
         let books = &mut *self.books.borrow_mut();
         let (start, end) = (object.at.addr().get(), object.at.addr().get() + object.len);
-        let below = books.owned.range(..end).next_back();
-        let apart = below.is_none_or(|(other, owned)| other + owned.len <= start);
-        assert!(apart, "memory has one owner");
+        let lower_owner = books.owned.range(..end).next_back();
+        let is_disjoint = lower_owner.is_none_or(|(other, owned)| other + owned.len <= start);
+        assert!(is_disjoint, "memory has one owner");
         let waits: Vec<_> = books.waiting.range(start..end).map(|(at, _)| *at).collect();
         for at in waits {
             let (_, readers) = books.waiting.remove(&at).unwrap_or_default();
             let seen = readers.iter().any(|reader| books.readers.contains(reader));
-            assert!(!seen, "memory is allocated that a reader may read");
+            assert!(!seen, "an allocation returns memory that a reader may read");
         }
         books.stamps += 1;
         object.stamp = books.stamps << 32;
@@ -134,8 +134,8 @@ impl Shadow {
     #[track_caller]
     pub(super) fn remove_owner(&self, object: Object) {
         object.verify("an object in use");
-        let known = self.books.borrow_mut().owned.remove(&object.at.addr().get());
-        assert!(known.is_some(), "each object has an owner");
+        let removed = self.books.borrow_mut().owned.remove(&object.at.addr().get());
+        assert!(removed.is_some(), "each object has an owner");
     }
     pub(super) fn verify(&self) {
         assert_eq!(self.destructed.get(), None);

@@ -30,7 +30,7 @@ pub(super) const OPS: &[(&str, char, u64, OperationFn)] = &[
     ("defer", 'r', 6, defer),
     ("pin", 'r', 2, pin),
     ("look", 'r', 3, look),
-    ("unpin", 'r', 2, |s, _| s.ends_reading()),
+    ("unpin", 'r', 2, |s, _| s.end_reading()),
     ("read", 'r', 6, read),
     ("advance", 'r', 3, |_, _| rcu::advance()),
     ("hoard", 's', 6, hoard),
@@ -71,12 +71,12 @@ pub(super) const OPS: &[(&str, char, u64, OperationFn)] = &[
 ];
 
 impl SimThread<'_> {
-    pub(super) fn does(&self, op: &Op) {
+    pub(super) fn perform(&self, op: &Op) {
         let (.., does) =
             OPS.iter().find(|known| known.0 == op.name).expect("the script must name an existing object");
         does(self, &op.arguments);
         self.world.shadow.verify();
-        self.world.within_limits();
+        self.world.check_limits();
     }
     fn with_state<R>(&self, f: impl FnOnce(&mut ThreadState) -> R) -> R {
         f(&mut self.world.thread_states[self.me].borrow_mut())
@@ -102,8 +102,8 @@ impl SimThread<'_> {
         self.with_state(|mine| mine.held.push(object));
     }
     #[track_caller]
-    fn got(&self, a: u64, slot: &Slot, at: NonNull<u8>) {
-        self.hold(self.world.adopted(self.number(a), slot, at));
+    fn adopt_memory(&self, a: u64, slot: &Slot, at: NonNull<u8>) {
+        self.hold(self.world.adopt_object(self.number(a), slot, at));
     }
     #[track_caller]
     fn has_any(&self, at: NonNull<u8>, len: usize, of: Origin) {
@@ -124,17 +124,17 @@ impl SimThread<'_> {
         assert!(allowed, "an allocation is refused with {error:?}");
     }
     #[track_caller]
-    pub(super) fn ends_wait(&self, wait: Wait, result: Result<NonNull<u8>, AllocError>) {
+    pub(super) fn end_wait(&self, wait: Wait, result: Result<NonNull<u8>, AllocError>) {
         match result {
-            Ok(at) => self.got(wait.number as u64, &wait.slot, at),
+            Ok(at) => self.adopt_memory(wait.number as u64, &wait.slot, at),
             Err(error) => self.refused(&wait.slot, error),
         }
     }
     /// Polls a wait; if no object is available, keeps waiting and returns `false`.
     #[track_caller]
-    fn polls(&self, mut wait: Wait) -> bool {
+    fn poll_wait(&self, mut wait: Wait) -> bool {
         match self.world.poll(&mut wait) {
-            Poll::Ready(result) => self.ends_wait(wait, result),
+            Poll::Ready(result) => self.end_wait(wait, result),
             Poll::Pending => {
                 self.with_state(|mine| mine.waits.push(wait));
                 return false;
@@ -147,7 +147,7 @@ impl SimThread<'_> {
             (!mine.waits.is_empty()).then(|| mine.waits.swap_remove(a as usize % mine.waits.len()))
         })
     }
-    pub(super) fn ends_reading(&self) {
+    pub(super) fn end_reading(&self) {
         if let Some((guard, number, _)) = self.with_state(|mine| mine.reader.take()) {
             self.books(|books| books.readers.remove(&number));
             drop(guard);
@@ -160,7 +160,7 @@ fn gfp(b: u64) -> Gfp {
 }
 /// If `gfp` requested zeros, checks that an object without a constructor is zero.
 #[track_caller]
-fn is_zero(gfp: Gfp, slot: &Slot, at: NonNull<u8>) {
+fn check_zeroed(gfp: Gfp, slot: &Slot, at: NonNull<u8>) {
     if gfp.contains(Gfp::ZERO) && slot.setup.ctor == 0 {
         // SAFETY: this thread owns the object.
         let bytes = unsafe { core::slice::from_raw_parts(at.as_ptr(), slot.cache.geometry().object_size()) };
@@ -174,8 +174,8 @@ fn alloc(s: &SimThread<'_>, t: &ScriptedOp) {
     match slot.cache.alloc(gfp(t.b)) {
         Ok(at) => {
             s.books(|books| books.served(slot.key(), begun));
-            is_zero(gfp(t.b), &slot, at);
-            s.got(t.a, &slot, at);
+            check_zeroed(gfp(t.b), &slot, at);
+            s.adopt_memory(t.a, &slot, at);
         }
         Err(error) => s.refused(&slot, error),
     }
@@ -186,9 +186,9 @@ fn alloc_node(s: &SimThread<'_>, t: &ScriptedOp) {
     match slot.cache.alloc_node(Gfp::THIS_NODE, node) {
         Ok(at) => {
             let pages = s.world.subsystem.pages();
-            let of = pages.pfn_of(at.as_ptr()).map(|pfn| pages.node_of(pfn));
-            assert_eq!(of, Some(node), "the object is on the requested node");
-            s.got(t.a, &slot, at);
+            let object_node = pages.pfn_of(at.as_ptr()).map(|pfn| pages.node_of(pfn));
+            assert_eq!(object_node, Some(node), "the object is on the requested node");
+            s.adopt_memory(t.a, &slot, at);
         }
         Err(error) => s.refused(&slot, error),
     }
@@ -214,9 +214,9 @@ fn bulk(s: &SimThread<'_>, t: &ScriptedOp) {
     let mut out = [None; 6];
     let out = &mut out[..1 + t.b as usize % 6];
     match slot.cache.alloc_bulk(gfp(t.b / 6), out) {
-        Ok(()) => {
-            out.iter().for_each(|at| s.got(t.a, &slot, at.expect("a bulk allocation must fill every place")))
-        }
+        Ok(()) => out
+            .iter()
+            .for_each(|at| s.adopt_memory(t.a, &slot, at.expect("a bulk allocation must fill every place"))),
         Err(error) => {
             assert!(out.iter().all(Option::is_none), "a refused bulk allocation takes no objects");
             s.refused(&slot, error);
@@ -231,7 +231,7 @@ fn prefill(s: &SimThread<'_>, t: &ScriptedOp) {
             for left in (t.b as usize % 2..n).rev() {
                 let at =
                     prefilled.alloc().expect("objects that were allocated before the failure must exist");
-                let object = s.world.adopted(s.number(t.a), &slot, at);
+                let object = s.world.adopt_object(s.number(t.a), &slot, at);
                 assert_eq!(prefilled.len(), left, "the number of remaining objects is right");
                 relax();
                 if t.b & 4 == 0 {
@@ -300,7 +300,7 @@ fn look(s: &SimThread<'_>, _: &ScriptedOp) {
             {
                 // SAFETY: the object's pages wait for the reader.
                 let made = unsafe { object.at.cast::<u64>().read() };
-                assert_eq!(made, CONSTRUCTED_VALUE, "type-stable memory that a reader can read");
+                assert_eq!(made, CONSTRUCTED_VALUE, "memory that a reader can read is constructed");
             }
         }
     });
@@ -312,16 +312,16 @@ fn read(s: &SimThread<'_>, t: &ScriptedOp) {
         relax();
         look(s, t);
     }
-    s.ends_reading();
+    s.end_reading();
 }
 
 /// Acquires some objects, until it must wait for one.
 fn acquire(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
-    _ = (0..1 + t.b % 4).all(|_| s.polls(s.world.wait(s.number(t.a), &slot, gfp(t.b / 4))));
+    _ = (0..1 + t.b % 4).all(|_| s.poll_wait(s.world.wait(s.number(t.a), &slot, gfp(t.b / 4))));
 }
 fn poll(s: &SimThread<'_>, t: &ScriptedOp) {
-    s.pick_wait(t.a).into_iter().for_each(|wait| _ = s.polls(wait));
+    s.pick_wait(t.a).into_iter().for_each(|wait| _ = s.poll_wait(wait));
 }
 /// Waits like a sleeping thread: polls after each wake-up, for the duration of some operations. At the end, the thread
 /// cancels the wait, or leaves the wait for later.
@@ -333,11 +333,11 @@ fn wait(s: &SimThread<'_>, t: &ScriptedOp) {
         if wait.bell.0.get() > 0
             && let Poll::Ready(result) = s.world.poll(&mut wait)
         {
-            return s.ends_wait(wait, result);
+            return s.end_wait(wait, result);
         }
         relax();
     }
-    if t.b & 1 > 0 { s.world.gives_up(wait) } else { s.with_state(|mine| mine.waits.push(wait)) }
+    if t.b & 1 > 0 { s.world.give_up_wait(wait) } else { s.with_state(|mine| mine.waits.push(wait)) }
 }
 fn acquire_timeout(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
@@ -345,13 +345,13 @@ fn acquire_timeout(s: &SimThread<'_>, t: &ScriptedOp) {
     match slot.cache.acquire_timeout(gfp(t.b), Duration::ZERO) {
         Ok(at) => {
             s.books(|books| books.served(slot.key(), begun));
-            s.got(t.a, &slot, at);
+            s.adopt_memory(t.a, &slot, at);
         }
         Err(error) => s.refused(&slot, error),
     }
 }
 fn give_up(s: &SimThread<'_>, t: &ScriptedOp) {
-    s.pick_wait(t.a).into_iter().for_each(|wait| s.world.gives_up(wait));
+    s.pick_wait(t.a).into_iter().for_each(|wait| s.world.give_up_wait(wait));
 }
 
 fn post(s: &SimThread<'_>, t: &ScriptedOp) {
@@ -374,8 +374,8 @@ fn pool_alloc(s: &SimThread<'_>, _: &ScriptedOp) {
     s.books(|books| {
         books.pool_out += 1;
         books.pool_most[s.me] = 0;
-        let out = books.pool_out;
-        books.pool_most.iter_mut().for_each(|most| *most = out.max(*most));
+        let pool_objects = books.pool_out;
+        books.pool_most.iter_mut().for_each(|most| *most = pool_objects.max(*most));
     });
     match pool.alloc(Gfp::KERNEL) {
         Ok(at) => s.has_any(at, 64, Origin::Pool),
@@ -413,7 +413,7 @@ fn handle_get(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(handles) = s.world.world_parts.borrow().handles.clone() else { return };
     let Some((at, before)) = pick_handle(s, t.a) else { return };
     let held = handles.get(before.handle);
-    let after = s.books(|books| books.handles[at]);
+    let handle_after = s.books(|books| books.handles[at]);
     match held {
         Some(held) => {
             assert!(!before.freed, "a stale handle finds an object");
@@ -422,7 +422,7 @@ fn handle_get(s: &SimThread<'_>, t: &ScriptedOp) {
                 relax();
             });
         }
-        None => assert!(after.freed || after.freeing > 0, "a handle in use is stale"),
+        None => assert!(handle_after.freed || handle_after.freeing > 0, "a handle in use is stale"),
     }
 }
 fn handle_free(s: &SimThread<'_>, t: &ScriptedOp) {
@@ -459,11 +459,11 @@ fn hive_remove(s: &SimThread<'_>, t: &ScriptedOp) {
 }
 fn hive_walk(s: &SimThread<'_>, _: &ScriptedOp) {
     let Some((mut hive, keys)) = s.with_state(|mine| mine.hive.take()) else { return };
-    let mut walked: Vec<u64> = hive.iter().map(|value| value[0]).collect();
-    let mut known: Vec<u64> = keys.iter().map(|(_, value)| *value).collect();
-    walked.sort_unstable();
-    known.sort_unstable();
-    assert_eq!(walked, known, "the walk visits the values of the hive");
+    let mut visited_values: Vec<u64> = hive.iter().map(|value| value[0]).collect();
+    let mut known_values: Vec<u64> = keys.iter().map(|(_, value)| *value).collect();
+    visited_values.sort_unstable();
+    known_values.sort_unstable();
+    assert_eq!(visited_values, known_values, "the walk visits the values of the hive");
     s.with_state(|mine| mine.hive = Some((hive, keys)));
 }
 
@@ -512,9 +512,9 @@ fn reap(s: &SimThread<'_>, t: &ScriptedOp) {
     s.slot(t.a).into_iter().for_each(|slot| _ = slot.cache.reap());
 }
 fn drain(s: &SimThread<'_>, t: &ScriptedOp) {
-    let from = t.b as u32 % s.cpus();
-    let to = if t.b & 8 > 0 { from + 1 } else { s.cpus() };
-    s.slot(t.a).into_iter().for_each(|slot| slot.cache.drain(from..to));
+    let first_cpu = t.b as u32 % s.cpus();
+    let end_cpu = if t.b & 8 > 0 { first_cpu + 1 } else { s.cpus() };
+    s.slot(t.a).into_iter().for_each(|slot| slot.cache.drain(first_cpu..end_cpu));
 }
 /// An object that was in use throughout the call must be in the snapshot of live objects.
 fn live(s: &SimThread<'_>, t: &ScriptedOp) {
@@ -538,8 +538,8 @@ fn destroy(s: &SimThread<'_>, t: &ScriptedOp) {
             .filter_map(|at| s.world.slot(at))
             .filter(|other| other.number != slot.number);
         let shared = slot.setup.merge > 0 && others.any(|other| other.setup.merge > 0);
-        let left = s.world.shadow.count(|owned| (owned == of).into());
-        assert!(shared || left == 0, "destroyed with {left} objects in use");
+        let remaining_objects = s.world.shadow.count(|owned| (owned == of).into());
+        assert!(shared || remaining_objects == 0, "destroyed with {remaining_objects} objects in use");
         // Any error is accepted, because a concurrent allocation may still count towards the limit.
         assert!(slot.cache.alloc(Gfp::KERNEL).is_err(), "a destroyed cache allocates");
     }

@@ -13,13 +13,13 @@ impl World {
                 let side = SimThread { world: self, me };
                 let waits = std::mem::take(&mut self.thread_states[me].borrow_mut().waits);
                 for mut wait in waits {
-                    let was_told = wait.bell.0.get() > 0;
+                    let was_woken = wait.bell.0.get() > 0;
                     match self.poll(&mut wait) {
                         Poll::Pending => self.thread_states[me].borrow_mut().waits.push(wait),
                         Poll::Ready(result) => {
-                            assert!(was_told, "a waiter with an object was not woken");
+                            assert!(was_woken, "a waiter with an object was not woken");
                             goes_on = true;
-                            side.ends_wait(wait, result);
+                            side.end_wait(wait, result);
                         }
                     }
                 }
@@ -34,7 +34,7 @@ impl World {
         let census = self.core().check().unwrap_or_else(|violation| panic!("census: {violation}"));
         self.subsystem.pages().tables().assert_at_rest();
         self.shadow.verify();
-        self.within_limits();
+        self.check_limits();
         let deferred: u64 = self.core().caches.iter().map(|cache| cache.deferred().load(Relaxed)).sum();
         let reserve = self.world_parts.borrow().pool.clone().map_or(0, |pool| pool.reserve().0 as u64);
         let hives: usize = self
@@ -64,12 +64,12 @@ impl World {
         for slot in self.slots() {
             let (info, setup) = (slot.cache.info(), &slot.setup);
             let (cpus, nodes) = (u64::from(cpus.count()), u64::from(cpus.nodes()));
-            let most = cpus * nodes * setup.capacity * (2 + setup.stock);
-            assert!(info.in_magazines <= most, "{} objects in magazines, at most {most}", info.in_magazines);
-            let most = nodes * setup.capacity * setup.depot;
-            assert!(info.in_depot <= most, "{} objects in depots, at most {most}", info.in_depot);
+            let max = cpus * nodes * setup.capacity * (2 + setup.stock);
+            assert!(info.in_magazines <= max, "{} objects in magazines, at most {max}", info.in_magazines);
+            let max = nodes * setup.capacity * setup.depot;
+            assert!(info.in_depot <= max, "{} objects in depots, at most {max}", info.in_depot);
             assert_eq!(info.paths.operations(), info.allocs + info.frees, "each operation has one level");
-            self.observed_counts(&slot);
+            self.check_view(&slot);
         }
         // SAFETY: all threads are idle.
         let view = unsafe { self.subsystem.pages().per_cpu_view() };
@@ -81,7 +81,7 @@ impl World {
 
     /// Checks that a view of a cache shows each object that is not free in its slab exactly once, either with its
     /// owner or in a magazine.
-    fn observed_counts(&self, slot: &Slot) {
+    fn check_view(&self, slot: &Slot) {
         // SAFETY: all threads are idle.
         let view = unsafe { slot.cache.view() };
         let info = slot.cache.info();
@@ -94,19 +94,19 @@ impl World {
             info.in_magazines + info.in_depot,
             "the view shows the objects in magazines"
         );
-        let on = |list| view.slabs.iter().filter(|slab| slab.list == list).count() as u64;
-        let lists = [SlabList::Full, SlabList::Partial, SlabList::Empty].map(on);
+        let listed_slabs = |list| view.slabs.iter().filter(|slab| slab.list == list).count() as u64;
+        let lists = [SlabList::Full, SlabList::Partial, SlabList::Empty].map(listed_slabs);
         assert_eq!(lists, [info.full, info.partial, info.empty], "the view shows the slabs on their lists");
-        let out: u64 =
+        let shown_objects: u64 =
             view.slabs.iter().flat_map(|slab| &slab.out).map(|word| u64::from(word.count_ones())).sum();
-        assert_eq!(out, info.used + held.len() as u64, "the view shows the allocated objects");
+        assert_eq!(shown_objects, info.used + held.len() as u64, "the view shows the allocated objects");
         let books = self.shadow.books.borrow();
-        let own = books
+        let owned = books
             .owned
             .values()
             .filter(|object| matches!(object.of, Origin::Cache(_, number) if number == slot.number));
         let mut places = BTreeSet::new();
-        for place in own.map(|object| slot.cache.place_of(object.at)).chain(held.into_iter().map(Some)) {
+        for place in owned.map(|object| slot.cache.place_of(object.at)).chain(held.into_iter().map(Some)) {
             let place = place.unwrap_or_else(|| panic!("each owner must have a valid object"));
             let slab = view.slabs.iter().find(|slab| slab.page == place.slab);
             let slab = slab.unwrap_or_else(|| panic!("{place:?}: the view has no such slab"));
@@ -117,7 +117,7 @@ impl World {
     }
 
     /// Waits until no memory waits for a reader; no reader exists.
-    pub(super) fn grace(&self) {
+    pub(super) fn wait_for_grace(&self) {
         for _ in 0..100 {
             self.core().flush_deferred();
             rcu::advance();
@@ -135,7 +135,7 @@ impl World {
         for side in self.thread_states.iter() {
             let ThreadState { held, reader, hive, waits } = std::mem::take(&mut *side.borrow_mut());
             drop(reader);
-            waits.into_iter().for_each(|wait| self.gives_up(wait));
+            waits.into_iter().for_each(|wait| self.give_up_wait(wait));
             if let Some((mut hive, keys)) = hive {
                 keys.into_iter().for_each(|(key, value)| assert_eq!(hive.remove(key)[0], value));
             }
@@ -157,14 +157,14 @@ impl World {
             assert!(has == least, "the reserve of a pool at rest is {has} of {least}");
         }
         drop(pool);
-        self.grace();
+        self.wait_for_grace();
         self.census(true);
         for (number, slot) in (0..self.script.caches.len()).filter_map(|slot| Some((slot, self.slot(slot)?)))
         {
             if !slot.destroyed.get() && slot.setup.stable == 0 {
                 self.core().shrink(&uslab_magazine::Operation::new());
-                self.grace();
-                (0..2).for_each(|cpu| self.all_of(number, &slot, cpu));
+                self.wait_for_grace();
+                (0..2).for_each(|cpu| self.allocate_all(number, &slot, cpu));
             }
             if slot.setup.checked > 0 && !slot.destroyed.get() {
                 self.double_free(&slot.cache);
@@ -177,9 +177,9 @@ impl World {
             (parts.kmalloc.take(), parts.shrinker.take())
         };
         drop((slots, kmalloc, shrinker));
-        self.grace();
+        self.wait_for_grace();
         self.subsystem.shrink();
-        self.grace();
+        self.wait_for_grace();
         self.subsystem.pages().decommit();
         let census = self.core().check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!(
@@ -200,24 +200,24 @@ impl World {
 
     /// Checks that one cache alone can get all objects that its limit and the pages allow, wherever its free objects
     /// are.
-    fn all_of(&self, number: usize, slot: &Slot, from: u32) {
+    fn allocate_all(&self, number: usize, slot: &Slot, from: u32) {
         let cpus = self.subsystem.cpus().count();
         let (geometry, setup) = (slot.cache.geometry(), &self.script.setup);
         on_cpu(from % cpus);
         let mut all = vec![];
         while let Ok(at) = slot.cache.alloc(Gfp::KERNEL) {
-            all.push(self.adopted(number, slot, at));
+            all.push(self.adopt_object(number, slot, at));
         }
         // If no larger block is free, slabs may be as small as one object.
         let order = geometry.min_order();
         let blocks = (1 + setup.pages) >> order.get();
         let pages = u64::from(self.subsystem.cpus().nodes()) * blocks;
         let slabs = if slot.setup.limit > 0 { pages.min(slot.setup.limit) } else { pages };
-        let least = slabs as usize * geometry.objects_at(order);
-        let fits = u64::from(order.get()) <= setup.order;
+        let min_objects = slabs as usize * geometry.objects_at(order);
+        let has_large_slabs = u64::from(order.get()) <= setup.order;
         assert!(
-            !fits || all.len() >= least,
-            "a cache alone allocates {} objects, but at least {least} are available",
+            !has_large_slabs || all.len() >= min_objects,
+            "a cache alone allocates {} objects, but at least {min_objects} are available",
             all.len()
         );
         for (cpu, object) in (0..).zip(all) {

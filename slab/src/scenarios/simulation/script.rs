@@ -44,8 +44,8 @@ macro_rules! numbers {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let mut numbers = self.clone();
-                let said = numbers.numbers().into_iter().filter(|(_, number)| **number > 0);
-                said.map(|(name, number)| write!(f, " {name}={number}")).collect()
+                let nonzero_numbers = numbers.numbers().into_iter().filter(|(_, number)| **number > 0);
+                nonzero_numbers.map(|(name, number)| write!(f, " {name}={number}")).collect()
             }
         }
     )+ };
@@ -226,7 +226,7 @@ impl Script {
         let all: u64 = weights.iter().sum();
         let draw = |rng: &mut Rng| {
             let mut at = rng.below(all);
-            let which = weights.iter().position(|weight| match at.checked_sub(*weight) {
+            let picked = weights.iter().position(|weight| match at.checked_sub(*weight) {
                 Some(left) => {
                     at = left;
                     false
@@ -243,12 +243,12 @@ impl Script {
                 then: moves * cpu(rng),
                 abort: moves * chance(rng, 50),
             };
-            Op { name: OPS[which.unwrap_or(0)].0, arguments }
+            Op { name: OPS[picked.unwrap_or(0)].0, arguments }
         };
         let threads = 2 + rng.below(3);
-        let most = [6, 12, 25][rng.below(3) as usize];
+        let max = [6, 12, 25][rng.below(3) as usize];
         let mut rounds: Vec<Vec<Vec<Op>>> = (0..1 + rng.below(2))
-            .map(|_| (0..threads).map(|_| (0..1 + rng.below(most)).map(|_| draw(rng)).collect()).collect())
+            .map(|_| (0..threads).map(|_| (0..1 + rng.below(max)).map(|_| draw(rng)).collect()).collect())
             .collect();
         if chance(rng, 10) > 0 {
             // The fork of a child is the last operation.

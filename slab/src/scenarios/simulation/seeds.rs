@@ -31,9 +31,9 @@ impl Seeds {
         let seeds = match Self::number("WORLD_SEED") {
             Some(seed) => seed..seed + 1,
             None => {
-                let from = Self::number("WORLD_FROM").unwrap_or(1);
+                let first_seed = Self::number("WORLD_FROM").unwrap_or(1);
                 let Range { start, end } = shard.items(seconds.map_or(self.0, |_| u64::MAX >> 1));
-                from + start..from + end
+                first_seed + start..first_seed + end
             }
         };
         seeds.take_while(move |_| seconds.is_none_or(|seconds| begun.elapsed().as_secs() < seconds))
@@ -107,10 +107,10 @@ fn shrunk(script: Script, failure: &str) -> (Script, String) {
     let (begun, way_of_it) = (Instant::now(), failure_kind(failure));
     let fails = |script: &Script| {
         let schedules = (0..Seeds::TRIES).map(|n| script.schedule.wrapping_add(n));
-        let mut tried = schedules.take_while(|_| begun.elapsed() < Seeds::SHRINKING_TIMEOUT);
-        tried.find(|schedule| {
-            let again = Script { schedule: *schedule, ..script.clone() };
-            outcome(&again).is_err_and(|failure| failure_kind(&failure) == way_of_it)
+        let mut attempts = schedules.take_while(|_| begun.elapsed() < Seeds::SHRINKING_TIMEOUT);
+        attempts.find(|schedule| {
+            let rescheduled = Script { schedule: *schedule, ..script.clone() };
+            outcome(&rescheduled).is_err_and(|failure| failure_kind(&failure) == way_of_it)
         })
     };
     let script = script.shrink(fails);
@@ -121,7 +121,7 @@ fn shrunk(script: Script, failure: &str) -> (Script, String) {
 /// Prints the number of seeds until each planted bug is detected, and the failure. `WORLD_BUGS=file` lists the bugs'
 /// names, one per line. In a build without planted bugs, no seed can detect them.
 #[test]
-fn prints_the_seeds_until_each_planted_bug_is_detected() {
+fn number_of_seeds_to_detect_each_planted_bug_is_printed() {
     let Ok(path) = std::env::var("WORLD_BUGS") else { return };
     let bugs = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("WORLD_BUGS={path}: {error}"));
     for bug in bugs.leak().lines() {
@@ -131,10 +131,10 @@ fn prints_the_seeds_until_each_planted_bug_is_detected() {
             .seeds_in_time()
             .find_map(|seed| Some((seed, outcome(&Script::draw(seed)).err()?)));
         plant("");
-        let said = failure.map_or("unnoticed".to_owned(), |(seed, failure)| {
+        let outcome_text = failure.map_or("unnoticed".to_owned(), |(seed, failure)| {
             format!("seed {seed} | {}", failure.replace('\n', " "))
         });
-        println!("NOTICED {bug} | {:.1?} | {said}", begun.elapsed());
+        println!("NOTICED {bug} | {:.1?} | {outcome_text}", begun.elapsed());
     }
 }
 
@@ -159,11 +159,11 @@ fn simulation_scripts_round_trip_through_text() {
         let script = Script::draw(seed);
         assert_eq!(Script::read(&script.to_string()).as_ref(), Ok(&script));
     }
-    let said = |text: &str| Script::read(text).unwrap_err();
-    assert_eq!(said("thread\nalloc a"), "line 2: `a`: expected name=number");
-    assert_eq!(said("setup cpu=1").split(',').next(), Some("line 1: `cpu=1`: expected one of cpus"));
-    assert_eq!(said("thread\n\nfrees"), "line 3: `frees`: unknown operation");
-    assert_eq!(said("alloc"), "line 1: expected `thread` before");
+    let parse_error = |text: &str| Script::read(text).unwrap_err();
+    assert_eq!(parse_error("thread\nalloc a"), "line 2: `a`: expected name=number");
+    assert_eq!(parse_error("setup cpu=1").split(',').next(), Some("line 1: `cpu=1`: expected one of cpus"));
+    assert_eq!(parse_error("thread\n\nfrees"), "line 3: `frees`: unknown operation");
+    assert_eq!(parse_error("alloc"), "line 1: expected `thread` before");
 }
 
 /// The shrunk script has one of each part: only the operations needed to free a slab.

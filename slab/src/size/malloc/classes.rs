@@ -3,16 +3,16 @@
 use crate::profile::MAX_SAMPLE_BYTES;
 
 /// Number of classes up to 64 bytes, with one class for each word.
-const SMALL: usize = 8;
+const SMALL_CLASSES: usize = 8;
 /// Size of the largest class in bytes. Larger requests get blocks of pages.
 pub const MAX_CLASS: usize = 32 << 10;
-pub(super) const CLASSES: usize = SMALL + 4 * 9;
+pub(super) const CLASSES: usize = SMALL_CLASSES + 4 * 9;
 /// A profile's sample has room for any object.
 const _: () = assert!(MAX_CLASS <= MAX_SAMPLE_BYTES);
 /// Largest order of malloc's slabs. Linux's order 3 would hold one or two of the largest objects, and waste up to a third.
-pub(super) const MAX_SLAB: u8 = 5;
+pub(super) const MAX_SLAB_ORDER: u8 = 5;
 /// Objects up to this many bytes are in slabs of the subsystem's usual orders.
-pub(super) const ORDINARY: usize = 8 << 10;
+pub(super) const MAX_ORDINARY: usize = 8 << 10;
 
 /// The smallest class whose objects have at least `size` bytes, for `size` from 1 to [`MAX_CLASS`].
 pub(super) const fn class_of(size: usize) -> usize {
@@ -23,14 +23,14 @@ pub(super) const fn class_of(size: usize) -> usize {
     let bits = last.ilog2();
     // Sizes 65 to 80 are the first class above 64: the last byte's index is 64 to 79, whose logarithm is 6, and the next two
     // bits count the class.
-    SMALL + 4 * (bits as usize - 6) + ((last >> (bits - 2)) & 3)
+    SMALL_CLASSES + 4 * (bits as usize - 6) + ((last >> (bits - 2)) & 3)
 }
 
 pub(super) const fn size_of_class(class: usize) -> usize {
-    if class < SMALL {
+    if class < SMALL_CLASSES {
         return (class + 1) * 8;
     }
-    let (doubling, step) = ((class - SMALL) / 4, (class - SMALL) % 4);
+    let (doubling, step) = ((class - SMALL_CLASSES) / 4, (class - SMALL_CLASSES) % 4);
     (5 + step) << (doubling + 4)
 }
 
@@ -55,7 +55,7 @@ pub(super) const fn align_of_class(class: usize) -> usize {
 pub(super) const WORDS: usize = MAX_CLASS / 8;
 /// The class by number of words minus one. A table replaces arithmetic, because the processor would mispredict a branch
 /// on varying sizes.
-pub(super) const BY_WORDS: [u8; WORDS] = {
+pub(super) const CLASS_BY_WORDS: [u8; WORDS] = {
     let mut table = [0; WORDS];
     let mut word = 0;
     while word < WORDS {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn size_class_is_named_after_its_size() {
+    fn malloc_size_class_is_named_after_its_size() {
         for class in 0..CLASSES {
             assert_eq!(name_of_class(class), format!("malloc-{}", size_of_class(class)));
         }
@@ -114,8 +114,8 @@ mod tests {
         assert!(max_waste.clone().all(|w| w < 0.2), "{:?}", max_waste.max_by(f64::total_cmp));
         let mean_waste = |class: &dyn Fn(usize) -> usize| {
             // The average over the sizes that the kernel's classes cover.
-            (1..=ORDINARY).map(|size| (class(size) - size) as f64 / class(size) as f64).sum::<f64>()
-                / ORDINARY as f64
+            (1..=MAX_ORDINARY).map(|size| (class(size) - size) as f64 / class(size) as f64).sum::<f64>()
+                / MAX_ORDINARY as f64
         };
         let mean_of_classes = mean_waste(&|size| size_of_class(class_of(size)));
         let kernel = mean_waste(&|size| crate::SizeClass::for_size(size).unwrap().size());
@@ -129,7 +129,7 @@ mod tests {
                 let word = word_of(size, align);
                 let class = class_of(size.next_multiple_of(align));
                 assert_eq!(
-                    BY_WORDS.get(word).copied().map(usize::from),
+                    CLASS_BY_WORDS.get(word).copied().map(usize::from),
                     Some(class).filter(|_| word < WORDS)
                 );
             }

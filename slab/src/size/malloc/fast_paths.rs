@@ -5,7 +5,7 @@
 //! size by one load, from a table of 16 KiB. A program accesses only the cache lines of the table for the sizes that it
 //! uses. The process-wide malloc has [the same tables in statics](super::static_paths).
 
-use super::classes::{BY_WORDS, CLASSES, WORDS, size_of_class, word_of};
+use super::classes::{CLASS_BY_WORDS, CLASSES, WORDS, size_of_class, word_of};
 use crate::cache::Object;
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
@@ -19,7 +19,7 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::{FastPath, FastPathTable};
 
 /// Size in bytes of the objects of each class.
-const BYTES: [u32; CLASSES] = {
+const CLASS_BYTES: [u32; CLASSES] = {
     let mut table = [0; CLASSES];
     let mut class = 0;
     while class < CLASSES {
@@ -117,7 +117,7 @@ impl FastPaths {
             (&raw mut (*place).profiler).write((&core.profiler).into());
             (&raw mut (*place).strides).write(strides);
             let by_words = (&raw mut (*place).by_words).cast::<MaybeUninit<FastPathTable<_, _, WORDS>>>();
-            allocs.spread(|class| size_of_class(class) / 8, &mut *by_words);
+            allocs.spread_into(|class| size_of_class(class) / 8, &mut *by_words);
         }
     }
     pub(super) fn set_bytes(&self, bytes: usize) {
@@ -164,7 +164,7 @@ impl FastPaths {
         }
         // SAFETY: the table has `WORDS` entries.
         let fast_path = unsafe { self.by_words.fast_path_as(&self.counted, word) };
-        let bytes = BYTES[usize::from(BY_WORDS[word])];
+        let bytes = CLASS_BYTES[usize::from(CLASS_BY_WORDS[word])];
         // SAFETY: by contract, the malloc is alive.
         profiler
             .countdown(fast_path.cpu())
@@ -255,8 +255,8 @@ impl FastPaths {
         // SAFETY: each page has one of `CLASSES` classes. By contract, the caller owns the page's memory.
         unsafe {
             let class = self.page_classes.add(offset / PAGE_SIZE).as_ref().get().class();
-            let begins = self.strides.get_unchecked(class).begins_object(offset);
-            begins.then(|| class.wrapping_sub(1))
+            let is_start = self.strides.get_unchecked(class).begins_object(offset);
+            is_start.then(|| class.wrapping_sub(1))
         }
     }
     /// Fast path for frees of objects that have the same class as the object at `memory`.

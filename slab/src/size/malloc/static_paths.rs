@@ -33,7 +33,7 @@ const UNREACHABLE_PAGE: usize = 1 << (usize::BITS - 1);
 pub(crate) struct StaticPaths {
     base: AtomicUsize,
     page_classes: AtomicPtr<PageClass>,
-    /// Strides by [`Known::class`](crate::memory::page_classes::Known::class), as in [`FastPaths`].
+    /// Strides by [`PageRecord::class`](crate::memory::page_classes::PageRecord::class), as in [`FastPaths`].
     strides: [AtomicU64; CLASSES + 1],
     /// Stack of each size, as in [`FastPath::stack`](uslab_magazine::FastPath::stack), by number of words minus one; 0
     /// before the paths are opened.

@@ -92,7 +92,7 @@ impl Tool {
                     .into_iter()
                     .chain([("WORLD_BUGS", path.as_str()), ("WORLD_SECONDS", &seconds)])
                     .collect();
-                let ran = program.run(&["scenarios::simulation::seeds::prints_the_seeds_until_each_planted_bug_is_detected"], &variables, 2 * limit)?.1;
+                let ran = program.run(&["scenarios::simulation::seeds::number_of_seeds_to_detect_each_planted_bug_is_printed"], &variables, 2 * limit)?.1;
                 let passed = ran.status.is_some_and(|status| status.success());
                 let row = ran.said.lines().find_map(|line| line.split_once("NOTICED none | "));
                 Ok(match row {

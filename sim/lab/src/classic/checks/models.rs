@@ -4,7 +4,7 @@
 use super::scenarios::ALL;
 use super::world::{SharedSupplier, World, alloc_then_free, run};
 use uslab_magazine::Script;
-use uslab_magazine::sync::check::{caught, model};
+use uslab_magazine::sync::check::{assert_caught, model};
 use uslab_magazine::sync::{Arc, Counter, Mutex, thread};
 
 type KeptRounds = Vec<Option<usize>>;
@@ -285,7 +285,7 @@ pub(super) fn statistics_never_decrease() {
 #[should_panic(expected = "survives")]
 fn model_with_one_round_magazines_misses_the_bug() {
     let bug = "a new magazine is loaded without checking the CPU again";
-    caught(bug, "C2", ALL, "", [()], |()| {
+    assert_caught(bug, "C2", ALL, "", [()], |()| {
         let world = World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).without_slab_objects();
         let frees = |world: &World| {
             world.free(3);

@@ -215,7 +215,7 @@ pub(super) fn run(
     other_threads: &[(Script, ThreadFn)],
 ) -> Arc<World> {
     let world = Arc::new(world);
-    let live = threads::together(&world, first_thread, other_threads);
+    let live = threads::run_together(&world, first_thread, other_threads);
     world.census(&live);
     world
 }

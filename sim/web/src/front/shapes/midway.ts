@@ -97,11 +97,15 @@ function shapeOf(before: Shape, after: Shape, steps: readonly Step[]): Shape {
   }
   if (before.is === 'tree') {
     const lists = before.lists.map((list) => [...list]), list = (bytes: number) => lists[Math.log2(bytes / before.unit)]!;
-    const leaves = (at: number, bytes: number) => list(bytes).splice(list(bytes).indexOf(at), 1);
+    const leaves = (at: number, bytes: number) => {
+      const place = list(bytes).indexOf(at);
+      if (place >= 0) list(bytes).splice(place, 1);
+    };
     for (const { on } of steps) {
       if (on.is === 'split') {
+        // The lower half is split further, or taken: it is on no list.
         leaves(on.at - on.bytes, 2 * on.bytes);
-        list(on.bytes).unshift(on.at - on.bytes, on.at);
+        list(on.bytes).unshift(on.at);
       } else if (on.is === 'neighbour' && on.merged) leaves(on.at, on.bytes);
     }
     return { ...before, lists };
