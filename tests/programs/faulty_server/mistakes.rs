@@ -140,7 +140,9 @@ fn first_byte(memory: NonNull<[u8]>) -> u8 {
 #[inline(never)]
 fn free_first<M: Memory>(memory: M, value: NonNull<[u8]>) {
     // SAFETY: unsound on purpose: the value stays in the table, which is the mistake.
-    unsafe { memory.byte_allocator().deallocate(value.cast(), Layout::array::<u8>(value.len()).expect("a size")) };
+    unsafe {
+        memory.byte_allocator().deallocate(value.cast(), Layout::array::<u8>(value.len()).expect("a size"))
+    };
     black_box(value);
 }
 #[inline(never)]
