@@ -426,7 +426,7 @@ mod tests {
         wrong(&[&a, &b, &c, &a], "share 0/3 is given twice");
         wrong(&[], "expected a file");
         let other = write("other", &share(1, "build 2"));
-        wrong(&[&a, &other, &c], "other: share 1/3 of build 2, and ");
+        wrong(&[&a, &other, &c], "other: share 1/3 of build 2 does not match ");
         std::fs::write(file("cut"), "SHARE work 1/3 of build 1\nrow of 1\n").unwrap();
         wrong(&[&a, &file("cut"), &c], "cut: share 1/3 was cut");
         std::fs::write(file("rest"), "SHARE rest 1/3 of build 1\nEND 0\n").unwrap();

@@ -198,8 +198,8 @@ mod tests {
             locks.retain(|_, n| *n > 0);
             locks
         };
-        let cache_ranks = [Rank::Waiters, Rank::Node, Rank::CacheRefs];
-        assert_eq!(lock_count(Magazines::Off), cache_ranks.into_iter().zip([1, 2, 1]).collect());
+        let slab_ranks = [Rank::Waiters, Rank::Node, Rank::CacheRefs];
+        assert_eq!(lock_count(Magazines::Off), slab_ranks.into_iter().zip([1, 2, 1]).collect());
         assert_eq!(lock_count(Magazines::BySize), cache_ranks.into_iter().zip([1, 2, 2, 1]).collect());
     }
 }
