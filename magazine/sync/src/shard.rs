@@ -430,7 +430,7 @@ mod tests {
         std::fs::write(file("cut"), "SHARE work 1/3 of build 1\nrow of 1\n").unwrap();
         wrong(&[&a, &file("cut"), &c], "cut: share 1/3 was cut");
         std::fs::write(file("rest"), "SHARE rest 1/3 of build 1\nEND 0\n").unwrap();
-        wrong(&[&file("rest")], "rest: no share of work");
+        wrong(&[&file("rest")], "rest: not a share of work");
         wrong(&[&file("none")], "none: ");
         std::fs::remove_dir_all(folder).unwrap();
     }
