@@ -78,7 +78,7 @@ fn slabs_command_bounds_the_slabs_that_shrink_frees() {
     // If a folder has two moments, the command reads the last one, and the report names the earlier one.
     let (_, text, _) = exit_and_output(&uslab(&["slabs", shown(folder.path())]));
     assert!(text.contains("--against"), "{text}");
-    assert!(text.contains("dentry holds ") && text.contains("slab_debug=FZPU"), "{text}");
+    assert!(text.contains("dentry holds ") && text.contains("`--settings` shows what"), "{text}");
 }
 
 /// The test uses recordings that shrank all caches between their moments `after` and `end`.
