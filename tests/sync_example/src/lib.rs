@@ -4,8 +4,7 @@
 //! the head, another thread may take the loaded slot and return it on top of a different slot (the ABA
 //! problem). The head therefore contains a tag, which each take increments.
 //!
-//! The file `checks.rs` has the models, the random schedules and the bug that they must find. Run these
-//! commands in this folder:
+//! `checks.rs` has the models, the random schedules and the bug that they must find. Run in this folder:
 //!
 //! ```text
 //! cargo test                                                                          # std, threads
