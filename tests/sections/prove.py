@@ -81,7 +81,7 @@ class Spec:
         self.layout, self.mem, self.stack, self.rounds = layout, mem, stack, rounds
         self.count = len(rounds)
         self.head = load(mem, stack)
-        self.len = self.head & layout["LEN"]
+        self.len = self.head & layout["LEN_MASK"]
         # The halves of one word.
         self.cap_at, self.limit_at = stack - layout["CAP"], stack - layout["LIMIT"]
         self.halves = [-layout[name] >> 2 & 1 for name in ("CAP", "LIMIT")]
@@ -103,7 +103,7 @@ class Spec:
 
     def Pop(self):
         self.popped = [load(self.mem, self.place(self.len))]
-        after = store(self.mem, self.stack, self.head + self.layout["OP"] - 1)
+        after = store(self.mem, self.stack, self.head + self.layout["OP_STEP"] - 1)
         done = self.popped[0] != 0
         return done, If(done, after, self.mem)
 
@@ -111,7 +111,7 @@ class Spec:
         top = load(self.mem, self.place(self.len))
         done = And(ULT(Extract(31, 0, self.len), self.cap), top != self.rounds[0])
         after = store(self.mem, self.place(self.len + 1), self.rounds[0])
-        after = store(after, self.stack, self.head + self.layout["OP"] + 1)
+        after = store(after, self.stack, self.head + self.layout["OP_STEP"] + 1)
         return done, If(done, after, self.mem)
 
     def PushBatch(self):
