@@ -3,7 +3,7 @@
 
 use crate::jobs::{CommandResult, run_within};
 use crate::mutate::ABSENT;
-use crate::planted::Copy;
+use crate::planted::WorkspaceCopy;
 use crate::{cargo, cargo_in, workspace};
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -167,8 +167,8 @@ pub fn loom_flags() -> String {
 
 /// Returns a command that builds a package's library for a checker and runs its tests, in a copy of the
 /// workspace or in the workspace itself. The caller adds the test's arguments.
-pub fn checked_test(copy: Option<&Copy>, checker: &str, package: &str) -> Command {
-    let mut command = copy.map_or_else(cargo, Copy::cargo);
+pub fn checked_test(copy: Option<&WorkspaceCopy>, checker: &str, package: &str) -> Command {
+    let mut command = copy.map_or_else(cargo, WorkspaceCopy::cargo);
     let target = Path::new("target").join(checker);
     let target = if copy.is_some() { workspace().join(target) } else { target };
     command
@@ -197,7 +197,7 @@ pub struct Programs {
 
 impl Programs {
     /// Returns the command that builds the programs and prints a JSON message for each.
-    pub fn build_command(copy: &Copy, checker: &str) -> Command {
+    pub fn build_command(copy: &WorkspaceCopy, checker: &str) -> Command {
         let mut command = copy.cargo();
         command
             .args(["test", "--no-run", "--message-format=json-render-diagnostics"])
@@ -215,7 +215,7 @@ impl Programs {
     ///
     /// # Errors
     /// Fails if the build fails, or cargo's messages lack a program.
-    pub fn build(copy: &Copy, checker: &str) -> anyhow::Result<Self> {
+    pub fn build(copy: &WorkspaceCopy, checker: &str) -> anyhow::Result<Self> {
         let mut command = Self::build_command(copy, checker);
         let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo test")?;
         if !output.status.success() {

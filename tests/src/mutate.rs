@@ -640,7 +640,13 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         visit::visit_expr_for_loop(self, of);
     }
     fn visit_expr_match(&mut self, of: &'ast syn::ExprMatch) {
-        let takes_all = |arm: &syn::Arm| matches!(arm.pat, Pat::Wild(_) | Pat::Ident(_));
+        // A name like `None` is a variant or a constant.
+        let is_variable = |name: String| !name.starts_with(char::is_uppercase);
+        let takes_all = |arm: &syn::Arm| match &arm.pat {
+            Pat::Wild(_) => true,
+            Pat::Ident(of) => is_variable(of.ident.to_string()),
+            _ => false,
+        };
         let last = of.arms.iter().rposition(takes_all).unwrap_or(0);
         self.visit_expr(&of.expr);
         for (i, arm) in of.arms.iter().enumerate().filter(|(_, arm)| arm.attrs.iter().all(ships)) {
@@ -742,6 +748,7 @@ mod tests {
                 "f negation: !d -> d",
             ]
         );
+        assert_eq!(mutants("fn f() -> S { match a { Some(b) => b, None => c } }"), [""; 0]);
         assert_eq!(
             mutants("fn f() -> S { if let Some(a) = b && c { d } else { e(); } }"),
             [

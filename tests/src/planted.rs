@@ -15,8 +15,9 @@
 //! The copy's dependencies are the workspace's, so they are built once.
 
 use crate::models::MODELLED;
+use crate::share::tracked;
 use crate::source::Sources;
-use crate::tree::{files, mirror};
+use crate::tree::mirror;
 use crate::{cargo_in, workspace};
 use anyhow::{Context, anyhow, ensure};
 use serde::Deserialize;
@@ -267,12 +268,12 @@ pub fn names() -> anyhow::Result<BTreeSet<String>> {
 
 /// A copy of the workspace with changes.
 #[derive(Debug)]
-pub struct Copy {
+pub struct WorkspaceCopy {
     folder: PathBuf,
     wrapper: PathBuf,
 }
 
-impl Copy {
+impl WorkspaceCopy {
     /// Writes the copy with all planted bugs; its crates have `cfg(uslab_planted)`.
     ///
     /// # Errors
@@ -292,9 +293,10 @@ impl Copy {
     fn write(name: &str, options: &str, changes: &[Change]) -> anyhow::Result<Self> {
         let folder = workspace().join("target/planted").join(name);
         let mut all = BTreeMap::new();
-        for path in files(workspace())? {
-            let text = std::fs::read(workspace().join(&path)).with_context(|| path.display().to_string())?;
-            all.insert(path, text);
+        for path in tracked(workspace())? {
+            // Deleted files are still listed.
+            let Ok(text) = std::fs::read(workspace().join(&path)) else { continue };
+            all.insert(path.into(), text);
         }
         all.extend(apply(workspace(), changes)?.into_iter().map(|(path, text)| (path, text.into_bytes())));
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;

@@ -5,29 +5,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns all files of a workspace, relative to its root, except hidden files and build results.
-///
-/// # Errors
-/// Fails if a folder cannot be read.
-pub fn files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let (mut found, mut folders) = (vec![], vec![PathBuf::new()]);
-    while let Some(inner) = folders.pop() {
-        for entry in fs::read_dir(root.join(&inner)).with_context(|| inner.display().to_string())? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let apart =
-                name.as_encoded_bytes().starts_with(b".") || name == "target" || name == "node_modules";
-            let (path, kind) = (inner.join(&name), entry.file_type()?);
-            if kind.is_dir() && !apart {
-                folders.push(path);
-            } else if kind.is_file() && !apart {
-                found.push(path);
-            }
-        }
-    }
-    Ok(found)
-}
-
 /// Makes `folder` contain exactly the given files. Files that are already equal are not written, so cargo
 /// does not rebuild them.
 ///
@@ -73,10 +50,5 @@ mod tests {
         assert!(!folder.path().join("bin/a.rs").exists());
         assert_eq!(fs::read_to_string(folder.path().join("bin/a/main.rs")).unwrap(), "bin/a/main.rs");
         assert_eq!(fs::read_to_string(folder.path().join("b.rs")).unwrap(), "b.rs");
-        fs::create_dir(folder.path().join("target")).unwrap();
-        fs::write(folder.path().join("target/c.rs"), "").unwrap();
-        let mut found = super::files(folder.path()).unwrap();
-        found.sort();
-        assert_eq!(found, [Path::new("b.rs"), Path::new("bin/a/main.rs")]);
     }
 }

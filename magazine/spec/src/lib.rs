@@ -395,18 +395,13 @@ impl<R> Layer<R> {
     pub fn free(&mut self, cpu: usize, round: R, world: &mut impl World<R>) {
         let (node, limit, capacity) = (world.node_of(&round), self.limit, self.sizes.capacity);
         let stack = &mut self.nodes[node].stacks[cpu];
-        let single = stack.rounds.len() < stack.places;
         match stack.widen(1, limit) {
             Some(grew) => {
                 if grew {
                     world.observe(Event::Widened);
                 }
+                // Not recorded as a use: after a push, only a pop restores the length that a sweep has seen.
                 stack.rounds.push(round);
-                // A push that grows the stack does not count as a use, because the shipping code executes it
-                // as a batch.
-                if single {
-                    stack.usage.record_use();
-                }
             }
             None => {
                 let magazine = stack.rounds.split_off(stack.rounds.len() - capacity);

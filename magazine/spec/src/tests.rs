@@ -44,6 +44,10 @@ fn fills_double_up_to_a_magazine() {
         world.free.len()
     });
     assert_eq!(left, [19, 17, 17, 13, 13, 13, 13, 9, 9, 9, 9, 5]);
+    // After a shortage, the next fill is a first fill again.
+    layer.shrink();
+    assert_eq!((layer.drain(0..1, &mut world), world.free.len()), (3, 8));
+    assert_eq!((layer.alloc(0, &mut world).is_some(), world.free.len()), (true, 7));
 }
 
 #[test]
@@ -58,6 +62,21 @@ fn stack_passes_its_newest_magazine_to_the_depot() {
     // The other CPU gets the magazine from the depot.
     assert_eq!([(); 2].map(|()| layer.alloc(1, &mut world)), [Some(3), Some(4)]);
     assert!(layer.depot(0).magazines().is_empty());
+    assert_eq!((layer.flush_all(&mut world), world.free), (4, vec![8, 7, 5, 6, 1, 2]), "newest first");
+}
+
+#[test]
+fn flushed_magazines_pass_to_the_supplier_newest_object_first() {
+    for (depot_limit, events) in [(0, vec![Event::Widened; 2]), (1, vec![Event::Exchange; 2])] {
+        let (mut layer, mut world) = (layer(2, 2, 0, depot_limit), Rounds::new(5, 0));
+        let rounds: Vec<u32> = (0..5).map(|_| layer.alloc(0, &mut world).unwrap()).collect();
+        rounds.iter().for_each(|round| layer.free(0, *round, &mut world));
+        if depot_limit > 0 {
+            world.events.drain(..2);
+            layer.flush_depot(0, 1, &mut world);
+        }
+        assert_eq!((world.free, world.events), (rounds[2..4].iter().rev().copied().collect(), events));
+    }
 }
 
 #[test]
@@ -81,7 +100,79 @@ fn reap_flushes_objects_unused_in_the_interval() {
     let rounds: Vec<u32> = (0..8).map(|_| layer.alloc(0, &mut world).unwrap()).collect();
     rounds.iter().for_each(|round| layer.free(0, *round, &mut world));
     assert_eq!(layer.reap(&mut world), 0, "the stack was used, and the depot began empty");
-    assert_eq!(layer.reap(&mut world), 8, "nothing was used");
+    let round = layer.alloc(0, &mut world).unwrap();
+    layer.free(0, round, &mut world);
+    assert_eq!(layer.reap(&mut world), 4, "only the stack was used");
+    assert_eq!(layer.reap(&mut world), 4, "nothing was used");
+}
+
+#[test]
+fn reap_flushes_only_idle_stacks_of_a_cpu() {
+    let sizes = Sizes { capacity: 4, first_fill: 4, reach: 8, depot_limit: 0, magazine_bytes: 4 };
+    // The supplier's objects belong to node 0. CPU 1 frees to node 0, and allocates on node 1.
+    let (mut layer, mut world) = (Layer::new(sizes, vec![0, 1]), Rounds::new(4, 0));
+    assert_eq!(layer.cpus(), 2);
+    let round = layer.alloc(1, &mut world).unwrap();
+    layer.free(1, round, &mut world);
+    assert_eq!([layer.stack(0, 1).len(), layer.stack(1, 1).len(), layer.reap(&mut world)], [1, 3, 0]);
+    assert!(layer.alloc(1, &mut world).is_some());
+    assert_eq!([layer.reap(&mut world), layer.stack(0, 1).len(), layer.stack(1, 1).len()], [1, 0, 2]);
+}
+
+#[test]
+fn stack_filled_after_a_drain_is_not_idle() {
+    let (mut layer, mut world) = (layer(4, 4, 0, 0), Rounds::new(8, 0));
+    for _ in 0..2 {
+        assert!(layer.alloc(0, &mut world).is_some());
+        assert_eq!((layer.reap(&mut world), layer.drain(0..1, &mut world)), (0, 3));
+    }
+}
+
+#[test]
+fn used_stack_of_the_same_length_is_not_idle() {
+    let (mut popped, mut world) = (layer(4, 4, 0, 0), Rounds::new(8, 0));
+    assert_eq!((popped.alloc(0, &mut world), popped.reap(&mut world)), (Some(4), 0));
+    (0..4).for_each(|_| assert!(popped.alloc(0, &mut world).is_some()));
+    assert_eq!([popped.reap(&mut world), popped.reap(&mut world)], [0, 3]);
+    let (mut full, mut world) = (layer(1, 1, 0, 0), Rounds::new(3, 0));
+    let [first, second, third] = [(); 3].map(|()| full.alloc(0, &mut world).unwrap());
+    full.free(0, first, &mut world);
+    full.free(0, second, &mut world);
+    assert_eq!(full.reap(&mut world), 0);
+    full.free(0, third, &mut world);
+    assert_eq!([full.reap(&mut world), full.reap(&mut world)], [0, 2]);
+}
+
+#[test]
+fn reap_leaves_the_capacity_of_an_empty_stack() {
+    let (mut layer, mut world) = (layer(2, 2, 0, 0), Rounds::new(4, 0));
+    for _ in 0..2 {
+        let rounds: Vec<u32> = (0..4).map(|_| layer.alloc(0, &mut world).unwrap()).collect();
+        rounds.iter().for_each(|round| layer.free(0, *round, &mut world));
+        for _ in 0..4 {
+            let round = layer.alloc(0, &mut world).unwrap();
+            world.free.push(round);
+        }
+        assert_eq!([layer.reap(&mut world), layer.reap(&mut world)], [0, 0]);
+    }
+    assert_eq!(world.events, [Event::Widened; 2]);
+}
+
+#[test]
+fn surplus_is_the_smallest_number_of_magazines_in_an_interval() {
+    let mut depot = Depot::<Vec<u8>>::default();
+    (0..3).for_each(|magazine| depot.put(magazine));
+    assert_eq!(depot.surplus(), 0, "the depot began empty");
+    depot.forget_interval();
+    assert_eq!([(); 3].map(|()| depot.surplus()), [0, 3, 0]);
+    let taken = depot.take().unwrap();
+    depot.put(taken);
+    assert_eq!(depot.surplus(), 2);
+}
+
+#[test]
+fn budget_of_a_machine_has_a_lower_limit() {
+    assert_eq!([4, 16].map(|cpus| Budget::of_machine(cpus).limit()), [8 << 20, 16 << 20]);
 }
 
 #[test]
@@ -100,8 +191,8 @@ fn shortage_halves_the_limit_of_stacks() {
     (0..3).for_each(|_| layer.shrink());
     assert_eq!(most(&mut layer), 4);
     let mut empty_world = Rounds::new(0, 0);
-    (0..2).for_each(|_| _ = layer.reap(&mut empty_world));
-    assert_eq!(most(&mut layer), 8);
+    assert_eq!((layer.reap(&mut empty_world), most(&mut layer)), (0, 4), "memory was short");
+    assert_eq!((layer.reap(&mut empty_world), most(&mut layer)), (0, 8));
 }
 
 #[test]
@@ -111,5 +202,5 @@ fn few_elements_keep_their_order() {
     assert_eq!(few.remove(1), 2);
     assert_eq!(few.items(), [1, 3]);
     few.push(4);
-    assert_eq!((few.remove(0), few.items()), (1, &[3, 4][..]));
+    assert_eq!((few.remove(0), few.items(), few.len()), (1, &[3, 4][..], 2));
 }

@@ -26,7 +26,7 @@ use uslab_tests::models::{
     BUGS_LOOM_CANNOT_CHECK, EXAMPLES, Example, LITMUS, MODELLED, Modelled, OUTSIDE, Programs, checked_test,
     field, rows,
 };
-use uslab_tests::planted::{self, Copy};
+use uslab_tests::planted::{self, WorkspaceCopy};
 use uslab_tests::share::ShareArgs;
 use uslab_tests::{cargo, workspace};
 
@@ -186,8 +186,8 @@ impl Totals {
     }
 
     /// Writes the copy with the planted bugs; if this fails, records a failure and returns `None`.
-    fn copy(&mut self) -> Option<Copy> {
-        Copy::planted().map_err(|error| self.broken.push(format!("{error:#}"))).ok()
+    fn copy(&mut self) -> Option<WorkspaceCopy> {
+        WorkspaceCopy::planted().map_err(|error| self.broken.push(format!("{error:#}"))).ok()
     }
 
     /// Counts and keeps a row that the program `whose` has printed.
@@ -268,18 +268,9 @@ fn run_quick(totals: &mut Totals) {
     format.args(["fmt", "--all", "--check"]);
     watch("format", "", format, totals);
     let mut tests = cargo();
-    tests.args([
-        "test",
-        "--profile",
-        "quick",
-        "--lib",
-        "-p",
-        "uslab-magazine",
-        "-p",
-        "uslab-buddy",
-        "-p",
-        "uslab",
-    ]);
+    tests.args(["test", "--profile", "quick", "--lib"]);
+    let packages = ["uslab-magazine-spec", "uslab-magazine", "uslab-buddy", "uslab"];
+    tests.args(packages.iter().flat_map(|package| ["-p", package]));
     if std::env::var_os("PROPTEST_CASES").is_none() {
         tests.env("PROPTEST_CASES", QUICK_CASES);
     }
@@ -296,7 +287,7 @@ fn run_quick(totals: &mut Totals) {
 }
 
 /// Runs the tests, and builds the models of `copy` while the tests run.
-fn run_tests(totals: &mut Totals, copy: Option<&Copy>) {
+fn run_tests(totals: &mut Totals, copy: Option<&WorkspaceCopy>) {
     let tests = || {
         let mut command = cargo();
         command.args(["test", "--workspace", "--no-fail-fast"]);
@@ -322,7 +313,7 @@ fn run_tests(totals: &mut Totals, copy: Option<&Copy>) {
 }
 
 /// Returns the builds for a checker: this workspace's programs, and the example crate outside the workspace.
-fn builds(copy: &Copy, checker: &str) -> [Command; 2] {
+fn builds(copy: &WorkspaceCopy, checker: &str) -> [Command; 2] {
     let mut outside = OUTSIDE.checked_test(checker);
     outside.arg("--no-run");
     [Programs::build_command(copy, checker), outside]
@@ -330,7 +321,7 @@ fn builds(copy: &Copy, checker: &str) -> [Command; 2] {
 
 /// Builds the models at the lowest priority. If the build fails, the error is reported when the models should
 /// run.
-fn build_models(copy: &Copy) {
+fn build_models(copy: &WorkspaceCopy) {
     for build in ["loom", "shuttle"].iter().flat_map(|checker| builds(copy, checker)) {
         let mut nice = Command::new("nice");
         nice.args(["-n", "19"]).arg(build.get_program()).args(build.get_args());
@@ -341,7 +332,7 @@ fn build_models(copy: &Copy) {
 }
 
 /// Builds the programs for a checker; if the build fails, records a failure and returns `None`.
-fn programs(copy: &Copy, checker: &str, totals: &mut Totals) -> Option<Programs> {
+fn programs(copy: &WorkspaceCopy, checker: &str, totals: &mut Totals) -> Option<Programs> {
     println!("== the build for {checker}");
     let begun = Instant::now();
     let built = Programs::build(copy, checker);
@@ -349,7 +340,7 @@ fn programs(copy: &Copy, checker: &str, totals: &mut Totals) -> Option<Programs>
     built.map_err(|error| totals.broken.push(format!("{error:#}"))).ok()
 }
 
-fn run_models(copy: &Copy, totals: &mut Totals) {
+fn run_models(copy: &WorkspaceCopy, totals: &mut Totals) {
     let Some(programs) = programs(copy, "loom", totals) else { return };
     for Modelled { package, .. } in MODELLED {
         count_models(package, programs.run(package), totals);
@@ -424,7 +415,7 @@ fn every_planted_bug_is_caught(totals: &mut Totals) {
 }
 
 /// Runs random and PCT schedules of larger scenarios, under shuttle.
-fn run_schedules(copy: &Copy, totals: &mut Totals) {
+fn run_schedules(copy: &WorkspaceCopy, totals: &mut Totals) {
     let Some(programs) = programs(copy, "shuttle", totals) else { return };
     let inside = MODELLED.map(|Modelled { package, .. }| {
         let mut command = programs.run(package);

@@ -4,7 +4,7 @@ use anyhow::Context;
 use clap::Parser;
 use std::process::{Command, ExitCode};
 use uslab_tests::models::checked_test;
-use uslab_tests::planted::Copy;
+use uslab_tests::planted::WorkspaceCopy;
 
 /// Run a command in a copy of the workspace that contains wrong code, which its tests must detect.
 ///
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> anyhow::Result<ExitCode> {
     let test = |checker, TestArgs { package, arguments }| {
-        let mut command = checked_test(Some(&Copy::planted()?), checker, package.as_str());
+        let mut command = checked_test(Some(&WorkspaceCopy::planted()?), checker, package.as_str());
         let shows = arguments.iter().any(|argument| argument == "--nocapture");
         command.arg("--").args(arguments).args((!shows).then_some("--nocapture"));
         anyhow::Ok(command)
@@ -61,7 +61,7 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
         Args::Control { names, command } => {
             let mut program = Command::new(&command[0]);
             program.args(&command[1..]);
-            Copy::broken(&names)?.command(program)
+            WorkspaceCopy::broken(&names)?.command(program)
         }
     };
     let status = command.status().with_context(|| command.get_program().display().to_string())?;
