@@ -25,6 +25,7 @@ pub mod flame;
 #[cfg(any(test, uslab_fuzz))]
 pub mod fuzz;
 pub mod geometry;
+mod interrupt;
 pub mod machine;
 mod pages;
 mod race;

@@ -40,6 +40,7 @@ pub(crate) fn refused(args: &[&str], parts: &[&str]) {
     assert_eq!(code, Some(2), "{args:?}: {err}");
     assert!(out.is_empty(), "{args:?} wrote {out}");
     assert!(!err.contains("panicked"), "{args:?}: {err}");
+    assert_eq!(err.lines().count(), 1, "{args:?}: {err}");
     for part in parts {
         assert!(err.contains(part), "{args:?}: expected {part:?} in {err}");
     }

@@ -1,9 +1,11 @@
 //! Tests that `uslab record` makes traces and tables that `uslab replay` accepts.
 
 use super::cli::{exit_and_output, refused, uslab};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// A tracefs that is mounted in a separate folder until the value is dropped. Mounting returns `None` if it
 /// is not permitted.
@@ -80,6 +82,30 @@ fn failed_kernel_recording_reports_the_reason() {
         &["events/kmem", "expected tracefs"],
     );
     assert!(!other.exists() && instances() == 0);
+    // Regression test: SIGTERM, which `timeout` sends, left an enabled tracing instance in the kernel.
+    let ended = place.path().join("ended");
+    let mut recorder = Command::new(uslab_tests::uslab());
+    recorder.args([
+        "record",
+        "--seconds",
+        "3600",
+        "--out",
+        text(&ended),
+        "--tracefs",
+        text(tracefs.0.path()),
+    ]);
+    let mut recorder = recorder.stderr(Stdio::piped()).spawn().expect("the program must start");
+    let instance = tracefs.0.path().join(format!("instances/uslab-{}", recorder.id()));
+    while !instance.exists() && recorder.try_wait().expect("a status").is_none() {
+        std::thread::yield_now();
+    }
+    let pid = Pid::from_raw(recorder.id() as i32);
+    kill(pid, Signal::SIGTERM).expect("a signal");
+    let (code, _, err) = exit_and_output(&recorder.wait_with_output().expect("output"));
+    assert_eq!((code, err.trim_end()), (Some(2), "uslab: interrupted; no file was written"));
+    assert!(!instance.exists() && instances() == 0);
+    let left: Vec<_> = fs::read_dir(place.path()).expect("a folder").collect();
+    assert_eq!(left.len(), 1, "{left:?}");
 }
 
 #[test]

@@ -185,6 +185,16 @@ fn trace_reveals_that_a_second_shrink_returns_little() {
         text.contains("predicts that a shrink at this moment returns ") && text.contains("by the trace"),
         "{text}"
     );
+    // Regression test: the report did not say why the numbers of a recorded shrink differ from the prediction.
+    fs::copy(data.join("files-6.1.end.slabinfo"), folder.path().join("after.slabinfo")).unwrap();
+    let after = folder.path().join("after");
+    let (_, text, err) = exit_and_output(&uslab(&["slabs", shown(&after), "--trace", shown(&trace)]));
+    for part in [
+        "The recording has a later shrink: until `end`, slabs changed by -",
+        "include the slabs that were created and freed around that shrink, so they differ from the prediction.",
+    ] {
+        assert!(text.contains(part), "expected {part:?} in {text}{err}");
+    }
     // A place outside the recording, and a name that is no moment.
     refused(
         &["slabs", shown(&data.join("files-6.1.end.slabinfo")), "--trace", shown(&trace)],
@@ -396,6 +406,31 @@ fn sosreport_with_sysfs_narrows_the_shrink_bounds() {
     );
 }
 
+/// Regression test: the command used slabinfo's estimate of a cache with many partial slabs, although sysfs counts the
+/// objects; a real estimate was 15 % off.
+#[test]
+fn objects_of_many_partial_slabs_are_counted_by_sysfs() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("slabinfo");
+    let row = "buffer_head 500000 780000 104 39 1 : tunables 0 0 0 : slabdata 20000 20000 0\n";
+    fs::write(&table, format!("{HEAD}{row}")).unwrap();
+    let place = shown(folder.path());
+    let read = |release: &str| {
+        let report = json(&["slabs", place, "--cpus", "2", "--kernel", release]);
+        let head = cache(&report, "buffer_head");
+        let is_estimate = head["sentence"].as_str().unwrap().contains("slabinfo estimates the holes");
+        assert_eq!(is_estimate, head["is_estimated"] == true, "{head}");
+        (number(&head["in_use"]), is_estimate)
+    };
+    assert_eq!((read("6.9.1"), read("6.10.0")), ((500_000, false), (500_000, true)));
+    let attributes = "name\tslab_size\tobjects\tpartial\tobjects_partial\nbuffer_head\t104\t450000 N0=450000\t11000 N0=11000\t99000\n";
+    fs::write(folder.path().join("slab-attributes.tsv"), attributes).unwrap();
+    assert_eq!(read("6.10.0"), (450_000, false));
+    let few = attributes.replace("11000", "10000");
+    fs::write(folder.path().join("slab-attributes.tsv"), few).unwrap();
+    assert_eq!(read("6.10.0"), (500_000, false));
+}
+
 #[test]
 fn error_for_a_folder_without_tables_lists_expected_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -408,8 +443,6 @@ fn error_for_a_folder_without_tables_lists_expected_files() {
             "slab-attributes.tsv",
         ],
     );
-    let (_, _, err) = exit_and_output(&uslab(&["slabs", shown(folder.path())]));
-    assert_eq!(err.lines().count(), 1, "{err}");
     fs::write(folder.path().join("letter"), "Dear reader\n").unwrap();
     refused(&["slabs", shown(folder.path())], &["expected a table of a kernel's caches"]);
     refused(&["slabs", shown(&folder.path().join("letter"))], &["letter: line 1", "slabinfo - version: 2.1"]);
@@ -429,6 +462,12 @@ fn error_for_a_folder_without_tables_lists_expected_files() {
     let packed = folder.path().join("packed");
     fs::write(&packed, Packing::Zstd.pack(b"slabinfo - version: 2.1\n")).unwrap();
     refused(&["slabs", shown(&packed)], &["packed: not text: expected an unpacked slabinfo", "uslab what "]);
+    // Regression test: the caches of a log of tables were added up.
+    fs::write(folder.path().join("log"), format!("{HEAD}{SPACES}").repeat(2)).unwrap();
+    refused(
+        &["slabs", shown(&folder.path().join("log"))],
+        &["log: line 5: ", "a second slabinfo; split the file"],
+    );
     refused(&["slabs", "--watch", "--json"], &["--watch", "--json"]);
     refused(&["slabs", "--cpus", "0"], &["--cpus 0"]);
     let table = folder.path().join("table");

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// instance, removes the instance afterwards, and does not disturb other tracing. Events are written to the
 /// folder as they happen, so only disk space limits the length of a recording; events that the kernel lost
 /// are counted. The tables are copied at the moments `before` and `after`, and with --shrink also at `end`.
-/// Ctrl-C ends the recording and discards it.
+/// Ctrl-C or SIGTERM ends the recording and discards it.
 ///
 /// With --qemu, a distribution's kernel is booted for the recording. Booting needs qemu-system-x86_64 and a
 /// static busybox (Debian: qemu-system-x86, busybox-static), but no root rights. A booted kernel's events are

@@ -66,15 +66,15 @@ pub(super) struct Args {
     #[arg(long)]
     partial: bool,
     /// Show all caches, not only the busiest.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "callers")]
     all: bool,
     /// Order of the caches.
-    #[arg(long, value_name = "ORDER", default_value = "busy")]
+    #[arg(long, value_name = "ORDER", default_value = "busy", conflicts_with = "callers")]
     sort: CacheSort,
-    /// Show which code allocates, how long objects live, and what leaks. Four tables are printed: N call
-    /// sites with the numbers of `perf kmem stat --caller`, object lifetimes in N caches, N call sites with
-    /// the most bytes still live at the end, and the objects that keep partial slabs of N caches. The JSON
-    /// report has all rows. Default: 20.
+    /// Show what leaks, which code allocates, and how long objects live. Instead of the caches, four tables are
+    /// printed: N call sites with the most bytes still live at the end, the objects that keep partial slabs of N
+    /// caches, N call sites with the numbers of `perf kmem stat --caller`, and object lifetimes in N caches. The
+    /// JSON report has all rows. Default: 20.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20", value_parser = rows)]
     callers: Option<usize>,
     /// With `--callers`: the live objects to show.
@@ -126,12 +126,15 @@ pub(super) struct Args {
 
 fn help() -> String {
     let mut designs = String::new();
-    let linux = (designs::LINUX, "the traced kernel's own design, with its boot parameters");
-    for (name, about) in designs::all::<NoPolicy>().chain([linux]) {
+    for (name, about) in designs::all::<NoPolicy>() {
         designs += &format!("  {name:12} {about}\n");
         let knobs = designs::knobs::<NoPolicy>(name).iter();
         designs.extend(knobs.map(|knob| format!("    {}: {knob}\n", knob.name)));
     }
+    designs += &format!(
+        "  {:12} the traced kernel's design (slub, sheaves-6.18 or sheaves), with its boot parameters and attributes\n",
+        designs::LINUX
+    );
     format!(
         "\
 Designs, and what is set on each with `:KEY=NUMBER`:
@@ -286,13 +289,12 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
     let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
     write_all(json.into_iter().chain(html.zip(page)))?;
     if !to_stdout {
-        let is_plain = !args.all && args.callers.is_none() && args.sort == CacheSort::Busy;
-        let introduce = args.trace.is_none() && is_plain;
-        let mut text = if introduce { report.introduction() } else { report.page(args.all) };
-        if let Some((callers, rows)) = report.callers.as_ref().zip(args.callers) {
-            text += &callers.page(rows);
-        }
-        say(&text)?;
+        let is_plain = !args.all && args.sort == CacheSort::Busy;
+        say(&match report.callers.as_ref().zip(args.callers) {
+            Some((callers, rows)) => report.head() + &callers.page(rows),
+            None if args.trace.is_none() && is_plain => report.introduction(),
+            None => report.page(args.all),
+        })?;
     }
     Ok(if report.conservation.violated == 0 { Outcome::Done } else { Outcome::Violated })
 }

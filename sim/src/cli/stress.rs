@@ -1,9 +1,10 @@
 //! The options of `uslab stress`.
 
+use crate::interrupt::on_interrupt;
 use crate::output::command::Outcome;
 use crate::output::{Form, Place, Progress, json_text, say, tell, write_all};
 use crate::stress::{self, FaultSpec, Workload};
-use anyhow::{Context, bail};
+use anyhow::bail;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -115,7 +116,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
         bail!("--leak {name}: no such cache; expected one of {}", caches.join(", "));
     }
     let leaked = Arc::new(AtomicBool::new(false));
-    ctrlc::set_handler(interrupt).context("cannot set the handler of Ctrl-C")?;
+    on_interrupt(interrupt)?;
     let options = stress::Options {
         seconds: args.seconds,
         operations: args.ops,

@@ -9,6 +9,7 @@ mod format;
 pub mod qemu;
 mod ring;
 
+use crate::interrupt::on_interrupt;
 use crate::output::{Progress, grouped};
 use anyhow::{Context, bail};
 use drain::{Drain, DrainProgress};
@@ -180,11 +181,11 @@ fn lost_events(stats: &str) -> Vec<(String, u64)> {
     lost.filter(|(_, lost)| *lost > 0).collect()
 }
 
-/// Returns a flag that becomes `true` when the user presses Ctrl-C.
+/// Returns a flag that becomes `true` when a signal interrupts the recording.
 fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
-    ctrlc::set_handler(move || flag.store(true, Relaxed)).context("cannot set the handler of Ctrl-C")?;
+    on_interrupt(move || flag.store(true, Relaxed))?;
     Ok(interrupted)
 }
 
@@ -206,7 +207,7 @@ fn wait(child: &mut Child, mut go_on: impl FnMut() -> anyhow::Result<()>) -> any
 
 /// The signal that Ctrl-C sends.
 const SIGINT: i32 = 2;
-/// The error message if Ctrl-C interrupts a recording.
+/// The error message if a signal interrupts a recording.
 const INTERRUPTED: &str = "interrupted; no file was written";
 
 /// A separate tracing instance, which does not disturb other tracing. Dropping the value removes the instance from the

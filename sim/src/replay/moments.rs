@@ -181,8 +181,6 @@ pub enum SlabCause {
     PagesDiffer(u64),
     /// The design puts this number of objects into a slab; the kernel uses another number.
     OtherSize(u64),
-    /// The design differs from the traced kernel's design, or has other options.
-    OtherDesign,
     /// At the moment `before`, objects were free in slabs that the trace does not show, so their distribution
     /// over the slabs is a guess.
     FreeBefore(u64),
@@ -225,7 +223,6 @@ impl fmt::Display for SlabCause {
                 write!(f, "page events and the kernel's table differ by {} slabs", grouped(n))
             }
             Self::OtherSize(n) => write!(f, "a slab of this design holds {} objects", grouped(n)),
-            Self::OtherDesign => f.write_str("this design is not the traced kernel's"),
             Self::FreeBefore(n) => write!(
                 f,
                 "{} objects were free at `before` in slabs that the trace does not show",
@@ -755,10 +752,7 @@ impl Moment {
             };
             let then = slabs("before", &cache.name).unwrap_or_default();
             let per_slab = cache.design.objects_per_slab;
-            let intended = match per_slab == cache.objects_per_slab {
-                false => Some(SlabCause::OtherSize(per_slab)),
-                true => is_other.then_some(SlabCause::OtherDesign),
-            };
+            let intended = (per_slab != cache.objects_per_slab).then_some(SlabCause::OtherSize(per_slab));
             let guessed = number.and_then(|number| guessed.get(number)).copied().unwrap_or(0);
             let (before, now, slabs) = (tally("before"), tally(&self.name), [then, cache.kernel.slabs]);
             let hidden = |tally: CacheTally| tally.hidden_frees + tally.hidden_allocs;
@@ -767,7 +761,11 @@ impl Moment {
                 band(design.slabs, (guessed + hidden(now).saturating_sub(hidden(before))) / per_slab.max(1));
             self.slabs.in_band += u64::from((design.band[0]..=design.band[1]).contains(&(slabs[1] as i64)));
             if design.slabs != slabs[1] as i64 {
-                cache.causes = SlabCause::of(before, now, slabs, intended, guessed);
+                cache.causes = match is_other {
+                    // The other causes explain an error, and this is an effect.
+                    true => intended.into_iter().collect(),
+                    false => SlabCause::of(before, now, slabs, intended, guessed),
+                };
             }
         }
     }
@@ -891,16 +889,17 @@ impl fmt::Display for DesignReport {
                     run.design, moment.name
                 )?;
                 for (error, cache) in worst.into_iter().take(WORST) {
-                    writeln!(
+                    write!(
                         f,
-                        "  {:24} {:>6} slabs ({} to {}), the kernel has {:>6} ({error:+}): {}",
+                        "  {:24} {:>6} slabs ({} to {}), the kernel has {:>6} ({error:+})",
                         cache.name,
                         cache.design.slabs,
                         cache.design.band[0],
                         cache.design.band[1],
-                        cache.kernel.slabs,
-                        cache.causes.iter().map(SlabCause::to_string).collect::<Vec<_>>().join("; ")
+                        cache.kernel.slabs
                     )?;
+                    let causes: Vec<_> = cache.causes.iter().map(SlabCause::to_string).collect();
+                    writeln!(f, "{}{}", if causes.is_empty() { "" } else { ": " }, causes.join("; "))?;
                 }
             }
         }

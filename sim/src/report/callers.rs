@@ -348,7 +348,7 @@ impl Callers {
         writeln!(
             out,
             "  From allocation to free, in microseconds of the trace's clock and in allocations and frees of all caches.\n  \
-             Objects that are still live, or were freed without an event, have none."
+             Objects that are still live, or hidden (freed without an event), have none."
         )?;
         let mut lives = table(&[
             "cache", "freed", "live", "hidden", "us p50", "p90", "p99", "max", "ops p50", "p90", "p99", "max",

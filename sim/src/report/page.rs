@@ -36,7 +36,14 @@ impl Report {
         out
     }
 
-    fn write_page(&self, out: &mut String, all: bool) -> std::fmt::Result {
+    /// Returns the first lines of the report: the trace, the simulated machine and the defects of the trace.
+    pub fn head(&self) -> String {
+        let mut out = String::new();
+        let _ = self.write_head(&mut out);
+        out
+    }
+
+    fn write_head(&self, out: &mut String) -> std::fmt::Result {
         writeln!(
             out,
             "{}: {} events on {}",
@@ -53,6 +60,11 @@ impl Report {
             let mark = if warning.starts_with(' ') { "" } else { "WARNING: " };
             writeln!(out, "{mark}{warning}")?;
         }
+        Ok(())
+    }
+
+    fn write_page(&self, out: &mut String, all: bool) -> std::fmt::Result {
+        self.write_head(out)?;
         writeln!(out, "\nEvents")?;
         let mut events = table(&["event", "count"]);
         let mut by_count: Vec<_> = self.events.iter().collect();

@@ -14,6 +14,7 @@
 //!   sheaf.
 
 use super::source::{Cache, Snapshot};
+use crate::trace::MOST_SCANNED;
 use serde::Serialize;
 use uslab::{Geometry, OrderRule};
 
@@ -125,6 +126,14 @@ impl Cache {
         self.row.objects.saturating_sub(self.row.active_objects)
     }
 
+    /// Returns `true` if the kernel may have estimated the number of objects in use ([`MOST_SCANNED`]).
+    pub fn is_estimated(&self, machine: &Machine) -> bool {
+        let estimates = !machine.is_slab && machine.version.is_none_or(|version| version >= (6, 10));
+        let is_counted = self.attributes.as_ref().is_some_and(|a| a.objects.and(a.partial).is_some());
+        // Each partial slab has a free object.
+        estimates && !is_counted && self.row.slabs.min(self.holes()) > MOST_SCANNED
+    }
+
     /// Returns the object size in bytes that the cache's user requested.
     pub fn object_size(&self) -> u64 {
         let size = self.attributes.as_ref().and_then(|attributes| attributes.object_size);
@@ -194,7 +203,11 @@ impl Cache {
         let row = &self.row;
         let layers = self.layers(machine);
         let per_slab = self.least_per_slab(machine);
-        let holes = self.holes();
+        // The objects that are certainly in use, and those that may be free.
+        let (in_use, holes) = match self.is_estimated(machine) {
+            true => (row.slabs, row.objects),
+            false => (row.active_objects, self.holes()),
+        };
         let attributes = self.attributes.as_ref();
         let counts = attributes.and_then(|a| a.partial.zip(a.objects_partial));
         let partial = counts.map_or(row.slabs, |(partial, _)| partial);
@@ -210,7 +223,7 @@ impl Cache {
         let most = (empty + freed + parked).min(row.slabs);
         let certain = counts.map_or(0, |(partial, objects)| partial.saturating_sub(objects));
         let certain = certain.max(row.slabs.saturating_sub(row.active_slabs));
-        let least = certain.max(row.slabs.saturating_sub(row.active_objects)).min(most);
+        let least = certain.max(row.slabs.saturating_sub(in_use)).min(most);
         Bounds { least, most }
     }
 
@@ -312,6 +325,23 @@ mod tests {
         // Each slab has one object in use, and sheaves may hold all of the objects in use.
         assert_eq!(cache.layers(&new).parked, 50);
         assert_eq!(cache.shrink(&new), Bounds { least: 0, most: 50 });
+    }
+
+    /// Regression test: the estimate of slabinfo was used like a count.
+    #[test]
+    fn estimated_holes_do_not_narrow_the_shrink_bounds() {
+        let mut cache = cache(20_000, 15_000, None);
+        let machine = |version| Machine { version, ..machine(4) };
+        // 6.9 counts the objects of all slabs: 5,000 slabs are certainly empty.
+        assert!(!cache.is_estimated(&machine(Some((6, 9)))));
+        assert_eq!(cache.shrink(&machine(Some((6, 9)))).least, 5000);
+        for version in [Some((6, 10)), None] {
+            assert!(cache.is_estimated(&machine(version)));
+            assert_eq!(cache.shrink(&machine(version)).least, 0);
+        }
+        // No slab is partial, or few slabs are.
+        cache.row.active_objects = cache.row.objects - 10_000;
+        assert!(!cache.is_estimated(&machine(None)));
     }
 
     #[test]

@@ -156,6 +156,9 @@ pub struct Row {
     pub holes: u64,
     /// The bytes of free objects in partial slabs.
     pub hole_bytes: u64,
+    /// `true` if the kernel may have estimated `in_use` and `holes`: since 6.10 slabinfo counts the free objects of
+    /// 10,000 partial slabs of a node.
+    pub is_estimated: bool,
     /// The number of partial slabs of nodes, if the tables include sysfs.
     pub partial: Option<u64>,
     /// The number of objects in use in partial slabs.
@@ -594,6 +597,7 @@ impl Row {
             in_use: row.active_objects.min(row.objects),
             holes,
             hole_bytes: holes * row.object_size,
+            is_estimated: cache.is_estimated(machine),
             partial: attributes.and_then(|attributes| attributes.partial),
             in_partial: attributes.and_then(|attributes| attributes.objects_partial),
             shrink_slabs: cache.shrink(machine),
@@ -629,6 +633,9 @@ impl Row {
                 None => ", because the holes are spread over partial slabs".to_owned(),
             }
             .as_str();
+        }
+        if self.is_estimated {
+            text += "; slabinfo estimates the holes if more than 10,000 slabs of a node are partial (/sys/kernel/slab counts them)";
         }
         if self.has_small_slabs {
             text += "; some slabs are of a lower order than usual, because there was no larger block";

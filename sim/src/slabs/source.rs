@@ -2,7 +2,7 @@
 
 use super::attributes::{Attributes, Catalog};
 use super::dump;
-use crate::trace::{FreeBlocks, KernelSlabInfo, MOMENTS, PageSize, Tunables};
+use crate::trace::{FreeBlocks, KernelSlabInfo, MOMENTS, MOST_SCANNED, PageSize, Tunables};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use std::fs::{self, File};
@@ -155,6 +155,12 @@ impl Snapshot {
     fn slabinfo(&mut self, path: &Path, text: &str) -> anyhow::Result<()> {
         let shown = path.display();
         let read = KernelSlabInfo::read(text).map_err(|fault| anyhow::anyhow!("{shown}: {fault}"))?;
+        if let Some(second) = read.faults.iter().find(|fault| fault.found.starts_with("slabinfo - version")) {
+            bail!(
+                "{shown}: line {}: expected the end, found a second slabinfo; split the file, and compare with --against",
+                second.line
+            );
+        }
         self.is_slab = read.is_slab();
         self.faults.extend(read.faults.iter().map(|fault| format!("{shown}: {fault}")));
         if read.table.rows.is_empty() {
@@ -214,6 +220,9 @@ impl Snapshot {
             let Some((folder, attributes)) = catalog.get(&cache.row.name) else { continue };
             let names = catalog.names_of(folder).filter(|name| *name != cache.row.name);
             cache.aliases = names.map(str::to_owned).collect();
+            if let Some(objects) = attributes.objects.filter(|_| attributes.partial > Some(MOST_SCANNED)) {
+                cache.row.active_objects = objects.min(cache.row.objects);
+            }
             cache.attributes = Some(attributes.clone());
             self.nodes = self.nodes.max(attributes.nodes);
         }

@@ -3,6 +3,7 @@
 use super::plan::{Item, Plan, Trace, Work};
 use super::record::{Outcomes, Record};
 use super::store::{Store, StoredResult, cost_line};
+use crate::interrupt::on_interrupt;
 use crate::output::{Progress, grouped};
 use crate::replay;
 use crate::scale::{self, Point};
@@ -101,8 +102,8 @@ pub(super) struct RunProgress {
 }
 
 impl RunProgress {
-    /// Makes Ctrl-C print how many results are stored, and end the process. If a result is being written when
-    /// the user presses Ctrl-C, this result is lost.
+    /// Makes an interrupt print how many results are stored, and end the process. A result that is being written
+    /// then is lost.
     ///
     /// # Errors
     /// Fails if the handler cannot be set.
@@ -119,7 +120,7 @@ impl RunProgress {
             );
             std::process::exit(130)
         };
-        ctrlc::set_handler(handler).context("cannot set the handler of Ctrl-C")?;
+        on_interrupt(handler)?;
         Ok(progress_state)
     }
 }

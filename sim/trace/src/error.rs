@@ -163,7 +163,11 @@ impl fmt::Display for TraceError {
         match self {
             Self::Open { path, .. } => write!(f, "{}: cannot open", path.display()),
             Self::Directory { path } => {
-                write!(f, "{}: a directory; expected a trace file", path.display())
+                write!(
+                    f,
+                    "{}: a directory; expected a trace file, such as trace.txt.zst in a recording's folder",
+                    path.display()
+                )
             }
             Self::Read { path, .. } => write!(f, "{}: cannot read", path.display()),
             Self::Truncated { path } => {

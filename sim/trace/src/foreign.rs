@@ -89,7 +89,7 @@ fn operations(lines: &[&str]) -> Option<Foreign> {
 /// Recognises output of other tools that contains no events, or lacks what a replay needs.
 fn other_tool(lines: &[&str]) -> Option<Foreign> {
     const RECORD: &str =
-        "record events: `uslab record FOLDER`, or `perf record -a -e 'kmem:*'` and `perf script`";
+        "record events: `uslab record --out FOLDER`, or `perf record -a -e 'kmem:*'` and `perf script`";
     let any = |is: &dyn Fn(&str) -> bool| lines.iter().any(|line| is(line.trim()));
     if any(&|line| KMEM.iter().any(|event| line.contains(&format!("kmem:{event}(")))) {
         return foreign("the output of `perf trace`, which has no CPUs", "perf trace -e 'kmem:*'", RECORD);
@@ -134,7 +134,7 @@ fn other_tool(lines: &[&str]) -> Option<Foreign> {
 fn log(first: &str) -> Option<Foreign> {
     let inside = first.strip_prefix('[')?.split_once(']')?.0;
     inside.trim().parse::<f64>().ok().filter(|_| inside.contains('.'))?;
-    foreign("a kernel's log", "dmesg", "record events: `uslab record FOLDER`")
+    foreign("a kernel's log", "dmesg", "record events: `uslab record --out FOLDER`")
 }
 
 /// The event names to search for in a text.
@@ -256,6 +256,10 @@ mod tests {
             let lines: Vec<&str> = text.lines().collect();
             assert_eq!(Foreign::of(&lines).map(|foreign| foreign.is), Some(is), "{text}");
         }
+        // Regression test: `uslab record` accepts a folder only with this option.
+        assert!(
+            Foreign::of(&["Attaching 1 probe..."]).unwrap().instead.contains("`uslab record --out FOLDER`")
+        );
         assert_eq!(Foreign::of(&["Dear reader,"]), None);
         assert_eq!(Foreign::of(&[]), None);
         assert_eq!(

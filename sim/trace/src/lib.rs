@@ -94,7 +94,7 @@ pub use page_size::{PageSize, PageSizeSource};
 pub use recorded::Recorded;
 pub use recording::{Counts, Recording};
 pub use resolve::{CacheTally, Resolver};
-pub use slabinfo::{KernelSlabInfo, RowFault, Tunables};
+pub use slabinfo::{KernelSlabInfo, MOST_SCANNED, RowFault, Tunables};
 pub use source::NO_TRACE;
 pub use source::{Chunk, Progress, Source};
 pub use symbols::{Symbol, Symbols};

@@ -15,6 +15,10 @@ const MAX_PAGES: u64 = 1 << 40;
 const MAX_SLAB_OBJECTS: u64 = 1 << 16;
 const MAX_OBJECT_BYTES: u64 = 1 << 26;
 
+/// Since 6.10, slabinfo estimates the free objects of a node with more partial slabs than this number from a sample of
+/// its slabs (the kernel's `MAX_PARTIAL_TO_SCAN`). The attribute `objects` in sysfs is exact.
+pub const MOST_SCANNED: u64 = 10_000;
+
 /// The required text of the first line.
 const VERSIONS: &str = "`slabinfo - version: 2.1` (or 2.0)";
 
