@@ -274,7 +274,7 @@ from: number,
 /** The head's position after the step. */
 to: number, } | { "is": "handle",
 /** The handle's name. */
-name: string, } | { "is": "lanes", } | { "is": "line",
+name: string, } | { "is": "lanes" } | { "is": "line",
 /** The index of the memory layout. */
 array: number,
 /** The line's number. */

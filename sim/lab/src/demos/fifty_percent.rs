@@ -50,6 +50,8 @@ pub(crate) struct Equilibrium {
     sizes: Sizes,
     /// The blocks in use, each with the turnover that allocated it.
     blocks: Vec<(Range<usize>, usize)>,
+    /// The end of the highest block that was ever in use.
+    top: usize,
     /// The counts before the first turnover, and after each.
     counts: Vec<Counts>,
 }
@@ -81,7 +83,7 @@ impl Equilibrium {
         sizes: Sizes,
     ) -> Option<Self> {
         let heap = Headerless::new(blocks * 4096, granule, fit, order);
-        let mut own = Self { heap, rng, sizes, blocks: vec![], counts: vec![] };
+        let mut own = Self { heap, rng, sizes, blocks: vec![], top: 0, counts: vec![] };
         for _ in 0..blocks {
             own.alloc()?;
         }
@@ -91,6 +93,7 @@ impl Equilibrium {
 
     fn alloc(&mut self) -> Option<()> {
         let block = self.heap.alloc(self.sizes.pick(&mut self.rng))?;
+        self.top = self.top.max(block.end);
         self.blocks.push((block, self.counts.len()));
         Some(())
     }
@@ -210,12 +213,11 @@ impl Program for FiftyPercent {
                 .blocks
                 .iter()
                 .map(|(range, turnover)| (range.clone(), Self::KINDS[usize::from(Some(*turnover) < last)]));
-            let top = heap.blocks.iter().map(|(range, _)| range.end).max().unwrap_or(0);
-            let end = (BLOCKS * heap.sizes.mean() * 3 / 2).max(top);
+            let end = (BLOCKS * heap.sizes.mean() * 3 / 2).max(heap.top);
             Lane {
                 name: name.to_owned(),
                 says: format!("{} holes, {BLOCKS} blocks", heap.holes()),
-                parts: parts_of(ranges.collect(), 1, top, 0..end),
+                parts: parts_of(ranges.collect(), 1, heap.top, 0..end),
                 curve: heap.counts.iter().map(|counts| counts.holes).collect(),
             }
         };
