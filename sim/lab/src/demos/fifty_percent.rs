@@ -187,10 +187,9 @@ impl FiftyPercent {
         ));
         self.replace(BLOCKS - BLOCKS / 2)?;
         self.heaps.iter_mut().for_each(Equilibrium::end_turnover);
-        let holes =
-            |((name, ..), heap): ((&str, Fit, usize), &Equilibrium)| format!("{} with {name}", heap.holes());
-        let holes: Vec<_> = HEAPS.into_iter().zip(&self.heaps).map(holes).collect();
-        let said = format!("{BLOCKS} blocks are in use. Holes: {}.", holes.join(", "));
+        let holes: Vec<_> = self.heaps.iter().map(|heap| heap.holes().to_string()).collect();
+        let holes = holes.join(", ");
+        let said = format!("{BLOCKS} blocks are in use. From top to bottom, the heaps have {holes} holes.");
         steps.push((format!("The other half: turnover {} is complete.", self.turnovers()), vec![]));
         Ok(said)
     }
