@@ -194,15 +194,15 @@ impl<V: Victim> Round for Attack<V> {
     }
 }
 
-/// Returns an attack on each allocator, with the allocator's name. The last allocator is [`MOVING`]; all others have
+/// Attacks, each with the name of its allocator.
+pub(crate) type Attacks = Vec<(&'static str, Box<dyn Round>)>;
+
+/// Returns an attack on each allocator. The last allocator is [`MOVING`]; all others have
 /// enough memory for `doublings` doublings of the size, so that no request is refused.
 ///
 /// # Errors
 /// Fails if memory is short.
-pub(crate) fn attacks(
-    live: usize,
-    doublings: u32,
-) -> Result<Vec<(&'static str, Box<dyn Round>)>, ConfigError> {
+pub(crate) fn attacks(live: usize, doublings: u32) -> Result<Attacks, ConfigError> {
     fn attack<V: Victim + 'static>(victim: V, live: usize) -> Box<dyn Round> {
         Box::new(Attack { victim, live, blocks: vec![], size: UNIT, grid: 0, top: 0 })
     }
@@ -235,7 +235,7 @@ pub(crate) fn bound(live: usize, doublings: usize) -> f64 {
 pub(super) struct Robson {
     live: usize,
     doublings: usize,
-    attacks: Vec<(&'static str, Box<dyn Round>)>,
+    attacks: Attacks,
     /// The end of the highest block that was ever in use, for each allocator.
     tops: Vec<usize>,
 }
