@@ -19,6 +19,7 @@
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use uslab_lab::demos::Name;
 use uslab_tests::workspace;
 
 /// The page of findings; the path is relative to the workspace.
@@ -232,6 +233,11 @@ fn each_system_of_the_study_has_a_demo_and_a_claim() {
                 let (at, text) = step.split_once(": `").expect(line);
                 let at: usize = at.parse().unwrap();
                 assert_eq!(scenes[at - 1]["command"], text, "{line}");
+                // The page of the demo names the claim.
+                let demo = Name::ALL.into_iter().find(|demo| demo.name() == name).expect(line);
+                let claim = demo.about().claim;
+                assert_eq!((claim.number, claim.answer), (number, answer), "{line}");
+                assert_eq!(claim.says, claims[number].claim, "{number}");
             }
             ["cargo", "lab", name] => assert!(experiments.contains(&name), "{line}"),
             ["cargo", "uslab", name] => assert!(["scale", "page", "replay"].contains(&name), "{line}"),
@@ -242,6 +248,56 @@ fn each_system_of_the_study_has_a_demo_and_a_claim() {
         }
     }
     assert!(places.is_empty(), "no row has {places:?}");
+}
+
+/// The demos of programs run on fewer bytes than the experiments do by default.
+#[test]
+fn demos_show_the_figures_of_the_experiments() {
+    let last = |name: &str, at: usize| -> Value {
+        let output = uslab_tests::lab().args(["demo", name, "--json"]).output().unwrap();
+        let scenes: Value = serde_json::from_slice(&output.stdout).unwrap();
+        scenes[at].clone()
+    };
+    let figure = |key: &str, decimals: &str| find(key, decimals).unwrap();
+
+    let lanes = last("robson", 6)["structure"]["shape"]["lanes"].clone();
+    let lanes = lanes.as_array().unwrap();
+    assert_eq!(lanes.len(), 6);
+    for lane in lanes {
+        let row =
+            format!("robson --live 4096 --doublings 6 > Memory used > {}", lane["name"].as_str().unwrap());
+        let times = figure(&format!("{row} > all doublings"), "0.00");
+        let part = figure(&format!("{row} > of Robson's bound, %"), "0");
+        assert_eq!(lane["says"], format!("{times} × the bytes in use, {part} % of the bound"));
+    }
+
+    let facts = last("fifty-percent", 12)["facts"].clone();
+    let rows = [("first", 1), ("first", 16), ("best", 1), ("best", 16)]
+        .map(|(fit, granule)| format!("{fit} fit, by address; 16 to 2048; {granule}"));
+    assert_eq!(facts.as_array().unwrap().len(), rows.len());
+    for (fact, row) in facts.as_array().unwrap().iter().zip(rows) {
+        let row = format!("fifty-percent --blocks 100 --turnovers 12 > 100 blocks > {row}");
+        let holes = figure(&format!("{row} > holes a block"), "0.000");
+        let rest = figure(&format!("{row} > half of those that left a rest"), "0.000");
+        let steps = figure(&format!("{row} > steps of a search"), "0.0");
+        let expected = format!(
+            "{holes} holes a block in turnovers 7 to 12; half of the allocations that left a rest: {rest}; steps of a search: {steps}"
+        );
+        assert_eq!(fact[1], expected, "{row}");
+    }
+
+    let facts = last("pinning", 1)["facts"].clone();
+    assert_eq!(facts.as_array().unwrap().len(), 4);
+    for fact in facts.as_array().unwrap() {
+        let row = format!("pinning --memory 65536 --one-in 32 > Memory of > {}", fact[0].as_str().unwrap());
+        let together = figure(&format!("{row} > largest, bytes"), "0");
+        let apart = figure(&format!("{row} > largest, bytes apart"), "0");
+        let times = figure(&format!("{row} > times as large"), "0.0");
+        assert_eq!(
+            fact[1],
+            format!("largest free piece {together} bytes together, {apart} apart: {times} times as large")
+        );
+    }
 }
 
 /// A number in a text of the study.

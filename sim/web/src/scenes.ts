@@ -15,10 +15,21 @@ script: Array<string>,
 /** The number of script commands that a page has run when it opens. The last of these commands shows the most. */
 telling: number,
 /** `true` if the allocator serves any size, so that it can serve the requests of a race. */
-races: boolean, };
+races: boolean,
+/** The claim that the demo shows. */
+claim: Claim, };
+
+/** A claim of a text, with its answer in the study (`STUDY.md`). */
+export type Claim = {
+/** The claim's number. */
+number: string,
+/** The claim. */
+says: string,
+/** The answer: `holds`, `depends` or `does not hold`. */
+answer: string, };
 
 /** A demo of one allocator. */
-export type Name = "linear" | "stack" | "pool" | "lazy-pool" | "first-fit" | "best-fit" | "buddy" | "tlsf" | "handles" | "handles-wrap" | "packed" | "layout";
+export type Name = "linear" | "stack" | "pool" | "lazy-pool" | "first-fit" | "best-fit" | "buddy" | "tlsf" | "handles" | "handles-wrap" | "packed" | "layout" | "fifty-percent" | "robson" | "pinning";
 
 /** The state of a demo after a command. */
 export type Scene = {
@@ -110,7 +121,17 @@ holes: Array<string | null>,
 /** The number of places that a walk over `values` reads. */
 reads: number,
 /** The number of places that a walk over `holes` reads. */
-checks: number, } | { "is": "lines",
+checks: number, } | { "is": "lanes",
+/** The bytes of the widest memory. */
+bytes: number,
+/** The kinds of blocks; a part in use has one of them as its block. */
+kinds: Array<string>,
+/** Places that all memories have in common. */
+marks: Array<Line>,
+/** The memories after the command. */
+lanes: Array<Lane>,
+/** The memories after each step of the command, except the last step. */
+frames: Array<Array<Lane>>, } | { "is": "lines",
 /** The names of the fields. */
 names: Array<string>,
 /** The arrays of each memory layout. */
@@ -171,6 +192,24 @@ generation: number | null,
 object: string | null,
 /** `true` if the slot has used up its generations. */
 retired: boolean, };
+
+/** The memory of one allocator. */
+export type Lane = {
+/** The allocator's name. */
+name: string,
+/** The state of the memory in a few words. */
+says: string,
+/** The parts of the memory from its start to its end, without gaps. */
+parts: Array<Part>,
+/** Holes before the first turnover and after each; empty if the demo does not count holes. */
+curve: Array<number>, };
+
+/** A place that all memories have in common. */
+export type Line = {
+/** The position. */
+at: number,
+/** The name. */
+name: string, };
 
 /** An array of structs, or the arrays of their fields, in cache lines. */
 export type Lines = {
@@ -235,7 +274,7 @@ from: number,
 /** The head's position after the step. */
 to: number, } | { "is": "handle",
 /** The handle's name. */
-name: string, } | { "is": "line",
+name: string, } | { "is": "lanes" } | { "is": "line",
 /** The index of the memory layout. */
 array: number,
 /** The line's number. */

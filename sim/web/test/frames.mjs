@@ -1,4 +1,4 @@
-// node frames.mjs USLAB FOLDER [WIDTH HEIGHT]: ten pictures of the start page, of designs side by side, the magazines, four demos and the replay, one a second
+// node frames.mjs USLAB FOLDER [WIDTH HEIGHT]: ten pictures of the start page, of designs side by side, the magazines, seven demos and the replay, one a second
 // from their opening, as FOLDER/start-0.png to FOLDER/replay-9.png. The page's clock is the script's: the pictures are the same on a slow machine.
 import { execFileSync } from 'node:child_process';
 import { join, resolve } from 'node:path';
@@ -6,7 +6,7 @@ import { pathToFileURL } from 'node:url';
 import { chromium } from 'playwright-core';
 
 const [uslab, folder, width = 1440, height = 900] = process.argv.slice(2);
-const DEMOS = ['buddy', 'tlsf', 'handles', 'packed'].map((name) => [name, ['index.html', `#demo&name=${name}`]]);
+const DEMOS = ['buddy', 'tlsf', 'handles', 'packed', 'fifty-percent', 'robson', 'pinning'].map((name) => [name, ['index.html', `#demo&name=${name}`]]);
 const PAGES = { start: ['index.html', ''], compare: ['index.html', '#compare'], magazines: ['index.html', '#machine&name=magazines'], ...Object.fromEntries(DEMOS), replay: ['replay.html', ''] };
 const FRAMES = 10, SECOND = 1000;
 

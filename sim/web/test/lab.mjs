@@ -44,6 +44,7 @@ await drive('lab', async (openFile) => {
     assert((await page.locator('.shape :is(.box, .part)').count()) > 3, `${name}: the drawing has parts`);
     assert(scene.structure.steps.length > 0, `${name}: ${command} has steps`);
     // --- each scene of the script: the drawing has what the lab's structure has, and the steps are the lab's ---
+    assert.match(await page.textContent('.claim'), /^Claim [A-Z]\d+: .+\. It (holds|depends|does not hold)\.$/);
     const script = demo(name);
     for (let at = 1; at <= script.length; at++) {
       await page.goto(`${address}#demo&name=${name}&at=${at}`);
@@ -60,10 +61,16 @@ await drive('lab', async (openFile) => {
         left.splice(place, 1);
       }
       if (shape.is === 'head') assert.equal(await page.locator(`.shape >> text="head ${shape.head}"`).count(), 1);
+      if (shape.is === 'lanes') {
+        assert.equal(await page.locator('.shape .part').count(), shape.lanes.flatMap(({ parts }) => parts).length);
+        const words = await page.$$eval('.shape text', (all) => all.map((text) => text.textContent));
+        for (const { name, says } of shape.lanes) assert(words.includes(`${name}: ${says}`), `${name} after ${script[at - 1].command}: ${words}`);
+        for (const { name: mark } of shape.marks) assert(words.includes(mark), mark);
+      }
       if (shape.is === 'list') assert.equal(await page.locator('.shape .arrow').count(), shape.blocks.length + (shape.blocks.length ? 1 : 0));
     }
   }
-  assert.equal(seen.size, 8, `${[...seen]}`);
+  assert.equal(seen.size, 9, `${[...seen]}`);
 
   // --- buddy: the addresses of a block and its buddy differ in the bit of the size ---
   const script = demo('buddy');

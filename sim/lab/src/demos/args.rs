@@ -22,7 +22,7 @@ pub struct Args {
     /// The allocator
     name: Name,
     /// Commands: `alloc BYTES [ALIGN]`, `alloc` if there is one size, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset`,
-    /// `walk FIELD LAYOUT`; `-` reads commands from standard input, one a line. Left out: a script that shows what the allocator
+    /// `walk FIELD LAYOUT`, `fill WHAT`, `round`; `-` reads commands from standard input, one a line. Left out: a script that shows what the allocator
     /// does
     #[arg(value_name = "COMMAND")]
     commands: Vec<String>,
@@ -79,13 +79,14 @@ fn text(CommandResult { command, scene }: &CommandResult) -> String {
     for (n, step) in (1..).zip(structure.iter().flat_map(|structure| &structure.steps)) {
         let _ = writeln!(text, "  {n}. {}", step.said);
     }
-    let _ = writeln!(text, "{}", scene.strip());
+    if !scene.parts.is_empty() {
+        let _ = writeln!(text, "{}", scene.strip());
+    }
     for line in structure.iter().flat_map(|structure| &structure.text) {
         let _ = writeln!(text, "{line}");
     }
-    let _ = write!(text, "free: {}", free(scene.holes));
-    for (name, value) in &scene.facts {
-        let _ = write!(text, "; {name}: {value}");
-    }
-    text + "\n\n"
+    // A demo of several allocators has no memory that is its only one.
+    let free = (!scene.parts.is_empty()).then(|| ("free".to_owned(), free(scene.holes)));
+    let facts = free.iter().chain(&scene.facts).map(|(name, value)| format!("{name}: {value}"));
+    text + &facts.collect::<Vec<_>>().join("; ") + "\n\n"
 }

@@ -162,6 +162,9 @@ impl<A: DemoAllocator> Demo for Blocks<A> {
             }
             Command::Get { .. } => Err("Only demos of handles have `get`.".to_owned()),
             Command::Walk { .. } => Err("This demo has no structs to walk over.".to_owned()),
+            Command::Fill { .. } | Command::Round => {
+                Err("Only demos of several allocators have rounds.".to_owned())
+            }
             Command::Reset => Err("Only a linear allocator frees all at once.".to_owned()),
         }
     }

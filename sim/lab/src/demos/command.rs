@@ -32,6 +32,13 @@ pub enum Command {
     },
     /// Frees all blocks.
     Reset,
+    /// Begins anew with blocks in use.
+    Fill {
+        /// A parameter of the program: the sizes of blocks, the bytes in use, or the spacing of long-lived blocks.
+        what: String,
+    },
+    /// Runs one round of the program.
+    Round,
     /// Reads a field of each struct.
     Walk {
         /// The field's name, or `all`.
@@ -44,7 +51,7 @@ pub enum Command {
 /// The error of a text that is not a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown command `{0}`; expected `alloc BYTES [ALIGN]`, `alloc`, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset` or `walk FIELD LAYOUT`"
+    "unknown command `{0}`; expected `alloc BYTES [ALIGN]`, `alloc`, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset`, `walk FIELD LAYOUT`, `fill WHAT` or `round`"
 )]
 pub struct NoCommand(String);
 
@@ -64,6 +71,8 @@ impl FromStr for Command {
             ["walk", access, layout] => {
                 Ok(Self::Walk { access: access.to_owned(), layout: layout.to_owned() })
             }
+            ["fill", what] => Ok(Self::Fill { what: what.to_owned() }),
+            ["round"] => Ok(Self::Round),
             ["mark"] => Ok(Self::Mark),
             ["pop", marker] => Ok(Self::Pop { marker: marker.to_owned() }),
             ["reset"] => Ok(Self::Reset),
@@ -81,6 +90,8 @@ impl fmt::Display for Command {
             Self::Free { block } => write!(f, "free {block}"),
             Self::Get { block } => write!(f, "get {block}"),
             Self::Walk { access, layout } => write!(f, "walk {access} {layout}"),
+            Self::Fill { what } => write!(f, "fill {what}"),
+            Self::Round => f.write_str("round"),
             Self::Mark => f.write_str("mark"),
             Self::Pop { marker } => write!(f, "pop {marker}"),
             Self::Reset => f.write_str("reset"),

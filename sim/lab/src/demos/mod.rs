@@ -17,13 +17,17 @@ mod args;
 mod blocks;
 mod command;
 mod demo;
+pub(crate) mod fifty_percent;
 mod handles;
 mod kinds;
+mod lanes;
 mod lazy;
 mod names;
 mod packed;
+pub(crate) mod pinning;
 mod race;
 mod random;
+pub(crate) mod robson;
 mod scene;
 mod steps;
 mod structure;
@@ -33,10 +37,10 @@ pub(crate) mod walk;
 pub use args::Args;
 pub use command::{Command, NoCommand};
 pub use demo::Demo;
-pub use names::{About, Name};
+pub use names::{About, Claim, Name};
 pub use race::{Race, race, random};
 pub use scene::{Is, Part, Scene};
-pub use structure::{Cell, FreeBlock, Lines, Mark, Named, On, Row, Shape, Slot, Step, Structure};
+pub use structure::{Cell, FreeBlock, Lane, Line, Lines, Mark, Named, On, Row, Shape, Slot, Step, Structure};
 
 /// Runs a demo from its first command. `text` has one line with the demo's name, and then one line for each command.
 /// Returns the scene after each command; for an invalid line, the scene is a refusal. Returns `None` if the demo is

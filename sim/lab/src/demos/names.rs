@@ -2,9 +2,13 @@
 
 use super::blocks::Blocks;
 use super::demo::Demo;
+use super::fifty_percent::FiftyPercent;
 use super::handles::Handles;
+use super::lanes::Lanes;
 use super::lazy::Lazy;
 use super::packed::Packed;
+use super::pinning::Pinning;
+use super::robson::Robson;
 use super::walk::Walk;
 use crate::allocators::heap::{Fit, Order};
 use crate::allocators::memory::ConfigError;
@@ -34,7 +38,7 @@ pub enum Name {
     BestFit,
     /// Blocks whose sizes are powers of two; the allocator halves and merges blocks.
     Buddy,
-    /// Lists for two levels of size classes; two bit scans find a list.
+    /// Lists for two levels of size classes; bit scans find a list.
     Tlsf,
     /// Handles that detect that their object was freed; after its last generation, a slot is retired.
     Handles,
@@ -44,6 +48,12 @@ pub enum Name {
     Packed,
     /// The cache lines that a walk over structs loads, for an array of structs and for one array per field.
     Layout,
+    /// Heaps in equilibrium: holes per block.
+    FiftyPercent,
+    /// Allocators under the attack of a program that forces them to take memory.
+    Robson,
+    /// Long-lived blocks among short-lived ones, and apart.
+    Pinning,
 }
 
 /// A description of a demo.
@@ -64,11 +74,25 @@ pub struct About {
     pub telling: usize,
     /// `true` if the allocator serves any size, so that it can serve the requests of a race.
     pub races: bool,
+    /// The claim that the demo shows.
+    pub claim: Claim,
+}
+
+/// A claim of a text, with its answer in the study (`STUDY.md`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct Claim {
+    /// The claim's number.
+    pub number: &'static str,
+    /// The claim.
+    pub says: &'static str,
+    /// The answer: `holds`, `depends` or `does not hold`.
+    pub answer: &'static str,
 }
 
 impl Name {
     /// All demos.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::Linear,
         Self::Stack,
         Self::Pool,
@@ -81,6 +105,9 @@ impl Name {
         Self::HandlesWrap,
         Self::Packed,
         Self::Layout,
+        Self::FiftyPercent,
+        Self::Robson,
+        Self::Pinning,
     ];
 
     /// Returns the demo's name on the command line.
@@ -98,6 +125,9 @@ impl Name {
             Self::HandlesWrap => "handles-wrap",
             Self::Packed => "packed",
             Self::Layout => "layout",
+            Self::FiftyPercent => "fifty-percent",
+            Self::Robson => "robson",
+            Self::Pinning => "pinning",
         }
     }
 
@@ -132,6 +162,9 @@ impl Name {
             Self::HandlesWrap => Box::new(Handles::new(WrapPolicy::Wrap)),
             Self::Packed => Box::new(Packed::new()?),
             Self::Layout => Box::new(Walk::default()),
+            Self::FiftyPercent => Box::new(Lanes::new(FiftyPercent::default())),
+            Self::Robson => Box::new(Lanes::new(Robson::default())),
+            Self::Pinning => Box::new(Lanes::new(Pinning::default())),
         })
     }
 
@@ -215,8 +248,9 @@ impl Name {
             ),
             Self::Tlsf => (
                 "TLSF",
-                "4,096 bytes. One row of lists for each power of two, four lists in a row, and a bit for each list. Two bit scans find a \
-                 list in which each block is large enough, so no list is searched.",
+                "4,096 bytes. One row of lists for each power of two, four lists in a row, and a bit for each list. A search scans the bits \
+                 of its row and, if none is set, the bits of the rows and then of the next row that has one: at most three scans. A \
+                 block begins with a header of 4 bytes, which ends at a multiple of 16.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
                 &[
                     "alloc 1000",
@@ -286,9 +320,87 @@ impl Name {
                 ],
                 1,
             ),
+            Self::FiftyPercent => (
+                "The fifty-percent rule",
+                "A round frees a random block and allocates one of a random size, 100 times. Soon 100 blocks in use have about 50 \
+                 holes between them. If blocks fit holes exactly, there are fewer.",
+                &["fill 16-2048|eight-sizes|one-size", "round"],
+                &[
+                    "fill 16-2048",
+                    "round",
+                    "round",
+                    "round",
+                    "round",
+                    "round",
+                    "round",
+                    "round",
+                    "round",
+                    "round",
+                    "round",
+                    "round",
+                    "round",
+                ],
+                7,
+            ),
+            Self::Robson => (
+                "Robson's bound",
+                "A program never has more than 4,096 bytes in use. In each round it frees blocks so that few large holes appear, and then \
+                 requests blocks of twice the size. Robson's bound is the memory that even the best allocator needs in the worst case, \
+                 if it does not move blocks.",
+                &["fill 2048|4096|8192", "round"],
+                &["fill 4096", "round", "round", "round", "round", "round", "round"],
+                4,
+            ),
+            Self::Pinning => (
+                "Pinning",
+                "65,536 bytes full of blocks of 256. One in 32 is long-lived, the others are freed. If all are in one heap, the \
+                 long-lived blocks keep the free memory in pieces, and a large request finds no room. If they have a separate heap, it does.",
+                &["fill 32|64|128", "free short-lived", "alloc BYTES"],
+                &["fill 32", "free short-lived", "alloc 10000"],
+                2,
+            ),
         };
         let races = matches!(self, Self::FirstFit | Self::BestFit | Self::Buddy | Self::Tlsf);
-        About { name: self, title, what, takes, script, telling, races }
+        About { name: self, title, what, takes, script, telling, races, claim: self.claim() }
+    }
+
+    fn claim(self) -> Claim {
+        let (number, says, answer) = match self {
+            Self::Linear => ("E021", "256 bytes serve 32 eight times, then none; a reset frees all", "holds"),
+            Self::Stack => ("E030", "A marker, and a pop to it, in LIFO order", "holds"),
+            Self::Pool => ("E044", "Three come, the middle one goes, the next takes its place", "holds"),
+            Self::LazyPool => {
+                ("K02", "Blocks are threaded as they are used, so the rest stays untouched", "holds")
+            }
+            Self::FirstFit => (
+                "E010",
+                "Blocks with headers, a free list by size or address, tags on both sides, merging both neighbours",
+                "holds",
+            ),
+            Self::BestFit => ("E011", "First fit, best fit, segregated lists", "holds"),
+            Self::Buddy => ("E054", "65 bytes take 128, 49 % waste", "holds"),
+            Self::Tlsf => (
+                "E062",
+                "Two bits of second level from 16 bytes on: both scans, and the list popped",
+                "holds",
+            ),
+            Self::Handles => ("E112", "The picture: spawn, free, and the old handle is rejected", "holds"),
+            Self::HandlesWrap => ("E113", "After 256 reuses a stale handle is valid", "does not hold"),
+            Self::Packed => ("P09", "Swap and pop keeps the live ones in front", "holds"),
+            Self::Layout => (
+                "E102",
+                "A walk over positions uses 25 % of what structs load; arrays of fields are 4 times as good",
+                "does not hold",
+            ),
+            Self::FiftyPercent => {
+                ("E098", "Half as many holes as blocks (Knuth), with exceptions (Shore)", "holds")
+            }
+            Self::Robson => ("E093", "In the worst case memory grows with M log n", "holds"),
+            Self::Pinning => {
+                ("E096", "One long-lived block among others pins memory; keep them apart", "holds")
+            }
+        };
+        Claim { number, says, answer }
     }
 }
 

@@ -34,7 +34,12 @@ impl Name {
             Self::Linear | Self::Stack => 48,
             Self::Pool => 96,
             Self::Tlsf => 600,
+            Self::Pinning => 12_000,
             _ => 200,
+        };
+        let pick = |numbers: &mut Numbers, choices: &str| {
+            let options: Vec<_> = choices.split('|').map(str::to_owned).collect();
+            numbers.choice(&options).cloned().unwrap_or_default()
         };
         let commands = self.about().takes;
         let mut script = vec![];
@@ -58,15 +63,21 @@ impl Name {
             let words: Vec<_> = command_form.split(' ').collect();
             // Half of the commands allocate, and about six blocks are in use at a time.
             let allocates = numbers.below(12) >= live_blocks.len();
+            let is_filled = script.iter().any(|command| matches!(command, Command::Fill { .. }));
             let command = match (words[0], words.get(1).copied()) {
                 ("walk", _) => {
-                    let pick = |numbers: &mut Numbers, choices: &str| {
-                        let options: Vec<_> = choices.split('|').map(str::to_owned).collect();
-                        numbers.choice(&options).cloned().unwrap_or_default()
-                    };
                     let access = pick(&mut numbers, words[1]);
                     Command::Walk { access, layout: pick(&mut numbers, words[2]) }
                 }
+                // A program begins with one fill, and seldom anew.
+                ("fill", Some(choices)) if !is_filled || numbers.below(8) == 0 => {
+                    Command::Fill { what: pick(&mut numbers, choices) }
+                }
+                ("round", _) if is_filled => Command::Round,
+                ("free", Some("short-lived")) if is_filled => {
+                    Command::Free { block: "short-lived".to_owned() }
+                }
+                ("free" | "alloc", _) if self == Self::Pinning && !is_filled => continue,
                 ("get", _) if !handles.is_empty() => {
                     Command::Get { block: numbers.choice(&handles).cloned().unwrap_or_default() }
                 }

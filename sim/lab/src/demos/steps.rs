@@ -150,7 +150,9 @@ pub(super) fn of_tlsf(tlsf: &Tlsf, operation: &Operation<'_>, log: &[Event]) -> 
     }
     if let Some(block) = block {
         let (at, bytes) = (block.start - HEADER, block.len() + HEADER);
-        steps.push(Step::new(format!("{name} takes {bytes} of them."), On::Take { at, bytes }));
+        let text =
+            format!("{name} takes {bytes} of them: its header at {at}, its bytes from {} on.", block.start);
+        steps.push(Step::new(text, On::Take { at, bytes }));
     }
     describe_remainder(log, list, &mut steps);
     steps

@@ -1,5 +1,6 @@
 //! The data structure of a demo's allocator, and the effect of the last command.
 
+use super::scene::{Part, Scene};
 use serde::Serialize;
 
 /// The data structure of a demo's allocator, read from the allocator after a command.
@@ -79,6 +80,19 @@ pub enum Shape {
         /// The number of places that a walk over `holes` reads.
         checks: usize,
     },
+    /// The memories of several allocators that serve the same program.
+    Lanes {
+        /// The bytes of the widest memory.
+        bytes: usize,
+        /// The kinds of blocks; a part in use has one of them as its block.
+        kinds: Vec<String>,
+        /// Places that all memories have in common.
+        marks: Vec<Line>,
+        /// The memories after the command.
+        lanes: Vec<Lane>,
+        /// The memories after each step of the command, except the last step.
+        frames: Vec<Vec<Lane>>,
+    },
     /// Arrays in cache lines, one for each memory layout.
     Lines {
         /// The names of the fields.
@@ -88,6 +102,30 @@ pub enum Shape {
         /// The size of a cache line.
         line: usize,
     },
+}
+
+/// The memory of one allocator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct Lane {
+    /// The allocator's name.
+    pub name: String,
+    /// The state of the memory in a few words.
+    pub says: String,
+    /// The parts of the memory from its start to its end, without gaps.
+    pub parts: Vec<Part>,
+    /// Holes before the first turnover and after each; empty if the demo does not count holes.
+    pub curve: Vec<usize>,
+}
+
+/// A place that all memories have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct Line {
+    /// The position.
+    pub at: usize,
+    /// The name.
+    pub name: String,
 }
 
 /// A power of two, and its size classes.
@@ -265,6 +303,8 @@ pub enum On {
         /// The handle's name.
         name: String,
     },
+    /// All memories changed.
+    Lanes,
     /// The walk loaded a cache line.
     Line {
         /// The index of the memory layout.
@@ -350,6 +390,14 @@ impl Shape {
                 lines.push(format!("packed: {}; a walk reads {reads}", values.join(" ")));
                 lines.push(format!("with holes: {holes}; a walk reads {checks}"));
                 lines
+            }
+            Self::Lanes { lanes, marks, .. } => {
+                let marks = marks.iter().map(|Line { at, name }| format!("{name}: byte {at}"));
+                let lanes = lanes.iter().map(|Lane { name, says, parts, .. }| {
+                    let memory = Scene { parts: parts.clone(), ..Scene::default() };
+                    format!("{} {name}: {says}", memory.strip())
+                });
+                marks.chain(lanes).collect()
             }
             Self::Lines { arrays, line, .. } => arrays
                 .iter()

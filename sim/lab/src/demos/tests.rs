@@ -23,9 +23,19 @@ fn tags(name: Name) -> usize {
     }
 }
 
-/// The demos whose memory is not cut into holes.
-const HAS_NO_HOLES: [Name; 5] =
-    [Name::LazyPool, Name::Handles, Name::HandlesWrap, Name::Packed, Name::Layout];
+/// The demos of several allocators.
+const LANES: [Name; 3] = [Name::FiftyPercent, Name::Robson, Name::Pinning];
+/// The demos whose memory is not cut into holes, or that have several memories.
+const HAS_NO_HOLES: [Name; 8] = [
+    Name::LazyPool,
+    Name::Handles,
+    Name::HandlesWrap,
+    Name::Packed,
+    Name::Layout,
+    LANES[0],
+    LANES[1],
+    LANES[2],
+];
 
 /// Checks that the parts cover the memory, and that the free parts equal the holes that the allocator reports.
 fn check(name: Name, scene: &Scene) {
@@ -41,6 +51,7 @@ fn check(name: Name, scene: &Scene) {
         Name::Layout => 512,
         Name::Pool => 24 * 96,
         Name::Tlsf => 4096,
+        lanes if LANES.contains(&lanes) => 0,
         _ => 1024,
     };
     assert_eq!(end, bytes, "{name:?}");
@@ -72,11 +83,10 @@ fn each_demo_script_produces_complete_scenes() {
 fn page_opens_after_a_telling_step() {
     for About { name, script, telling: opening_length, .. } in Name::ALL.map(Name::about) {
         let (_, scene) = run(name, &script[..opening_length]);
-        assert!(
-            scene.parts.iter().any(|part| matches!(part.is, Is::Used(_))),
-            "{name:?}: a block must be in use"
-        );
         let structure = scene.structure.unwrap();
+        let lanes = if let Shape::Lanes { lanes, .. } = &structure.shape { lanes.as_slice() } else { &[] };
+        let mut parts = scene.parts.iter().chain(lanes.iter().flat_map(|lane| &lane.parts));
+        assert!(parts.any(|part| matches!(part.is, Is::Used(_))), "{name:?}: a block must be in use");
         assert!(!structure.steps.is_empty(), "{name:?}: `{}` must have steps", script[opening_length - 1]);
         assert!(!structure.text.is_empty(), "{name:?}");
     }
@@ -176,6 +186,19 @@ fn check_structure(before: &Scene, scene: &Scene) {
                 let lines = array.used.chunks(line / 4);
                 let loaded_lines: Vec<_> = lines.map(|numbers| numbers.contains(&true)).collect();
                 assert_eq!(array.loaded, loaded_lines, "{}", array.layout);
+            }
+        }
+        Shape::Lanes { bytes, kinds, lanes, frames, .. } => {
+            assert_eq!(frames.len(), structure.steps.len().saturating_sub(1), "{}", scene.said);
+            for Lane { name, parts, .. } in frames.iter().flatten().chain(lanes) {
+                let end = parts.iter().fold(0, |end, part| {
+                    assert_eq!(part.at, end, "{name}: {parts:?}");
+                    end + part.bytes
+                });
+                assert!(end <= *bytes, "{name}");
+                for part in parts {
+                    assert!(!matches!(&part.is, Is::Used(block) if !kinds.contains(block)), "{part:?}");
+                }
             }
         }
         Shape::Tree { .. } | Shape::List { .. } => {}
@@ -450,4 +473,49 @@ fn demo_names_match_the_command_line_values() {
         assert_eq!(name.to_possible_value().unwrap().get_name(), name.name());
         assert_eq!(serde_json::to_value(name).unwrap(), name.name());
     }
+}
+
+/// Returns the words of each allocator after a script.
+fn words(name: Name, script: &[&str]) -> Vec<(String, String)> {
+    let Shape::Lanes { lanes, .. } = run(name, script).1.structure.unwrap().shape else { panic!() };
+    lanes.into_iter().map(|lane| (lane.name, lane.says)).collect()
+}
+
+#[test]
+fn adversary_forces_memory_only_if_blocks_do_not_move() {
+    let times = |says: &str| says.split(' ').next().unwrap().parse::<f64>().unwrap();
+    let all = words(Name::Robson, Name::Robson.about().script);
+    let (moving, others) = all.split_last().unwrap();
+    assert_eq!((moving.0.as_str(), times(&moving.1)), ("moved together, by handles", 1.0));
+    assert!(others.iter().all(|(_, says)| times(says) > 2.5), "{others:?}");
+    let (_, refused) = run(Name::Robson, &[Name::Robson.about().script, &["round"]].concat());
+    assert!(refused.refused && refused.said.ends_with("`fill` begins anew."), "{}", refused.said);
+}
+
+#[test]
+fn equal_sizes_leave_no_holes() {
+    let holes = |script: &[&str]| words(Name::FiftyPercent, script).into_iter().map(|(_, says)| says);
+    assert!(holes(&["fill one-size", "round", "round"]).all(|says| says == "0 holes, 100 blocks"));
+    let script = Name::FiftyPercent.about().script;
+    let first: Vec<usize> =
+        holes(script).map(|says| says.split(' ').next().unwrap().parse().unwrap()).collect();
+    assert!((35..65).contains(&first[0]) && first[3] < first[2], "{first:?}");
+}
+
+#[test]
+fn request_fits_only_if_long_lived_blocks_are_apart() {
+    let script = Name::Pinning.about().script;
+    let all = words(Name::Pinning, &script[..3]);
+    for (name, says) in all {
+        assert_eq!(says.starts_with('✓'), name.ends_with(", apart"), "{name}: {says}");
+    }
+    let (said, _) = run(Name::Pinning, &["free short-lived", "round", "fill 7"]);
+    assert_eq!(
+        said,
+        [
+            "No blocks are in use: `fill` allocates them.",
+            "Expected `fill ONE-IN`, `free short-lived` or `alloc BYTES`.",
+            "Expected `fill 32`, `fill 64` or `fill 128`."
+        ]
+    );
 }

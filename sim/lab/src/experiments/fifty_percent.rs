@@ -2,12 +2,11 @@
 //! 2.5; Shore, "Anomalous Behavior of the Fifty-Percent Rule in Dynamic Memory Allocation", 1977).
 
 use super::{Context, check_bound};
-use crate::allocators::headerless::Headerless;
 use crate::allocators::heap::{Fit, Order};
+use crate::demos::fifty_percent::{Equilibrium, Sizes};
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 use anyhow::Context as _;
 use clap::Args;
-use rand::RngExt;
 use rand_pcg::Pcg64;
 
 /// Are there half as many holes as blocks?
@@ -30,27 +29,6 @@ pub struct FiftyPercent {
 /// The largest number of block inspections, which take about a minute.
 const MAX_INSPECTED: u64 = 4_000_000_000;
 
-/// The distribution of requested sizes.
-#[derive(Clone, Copy)]
-enum Sizes {
-    Even,
-    Eight,
-    One,
-}
-
-impl Sizes {
-    const ALL: [(&str, Self); 3] =
-        [("16 to 2048", Self::Even), ("eight sizes", Self::Eight), ("one size", Self::One)];
-
-    fn pick(self, rng: &mut Pcg64) -> usize {
-        match self {
-            Self::Even => rng.random_range(16..=2048),
-            Self::Eight => 128 * rng.random_range(1..=8),
-            Self::One => 512,
-        }
-    }
-}
-
 const POLICIES: [(&str, Fit, Order); 5] = [
     ("first fit, by address", Fit::First, Order::Address),
     ("first fit, last freed first", Fit::First, Order::Lifo),
@@ -65,56 +43,22 @@ const BEST: usize = 2;
 /// The granules, in bytes; sizes are rounded up to multiples of a granule.
 const GRANULES: [usize; 2] = [1, 16];
 
-/// The results for the second half of the run: holes per block, the fraction of allocations that left a remainder, and
-/// steps per search.
-struct SecondHalf {
-    holes: f64,
-    rest: f64,
-    steps: f64,
-    curve: Vec<(f64, f64)>,
-}
-
 impl FiftyPercent {
     fn equilibrium(
         &self,
         blocks: u32,
-        mut rng: Pcg64,
-        (fit, order): (Fit, Order),
+        rng: Pcg64,
+        policy: (Fit, Order),
         granule: usize,
         sizes: Sizes,
-    ) -> anyhow::Result<SecondHalf> {
+    ) -> anyhow::Result<Equilibrium> {
         const LARGER_HEAP: &str = "room: the heap is twice as large";
-        // The heap has room for twice the used memory, so that nothing is refused.
-        let mut heap = Headerless::new(blocks as usize * 4096, granule, fit, order);
-        let mut used_blocks = Vec::new();
-        for _ in 0..blocks {
-            used_blocks.push(heap.alloc(sizes.pick(&mut rng)).context(LARGER_HEAP)?);
+        let mut heap = Equilibrium::new(blocks as usize, rng, policy, granule, sizes).context(LARGER_HEAP)?;
+        for _ in 0..self.turnovers {
+            heap.replace(blocks as usize).context(LARGER_HEAP)?;
+            heap.end_turnover();
         }
-        let (mut holes, mut samples, mut curve) = (0.0, 0.0, Vec::new());
-        let mut before = (heap.splits(), heap.steps());
-        for turnover in 0..self.turnovers {
-            if turnover == self.turnovers / 2 {
-                before = (heap.splits(), heap.steps());
-            }
-            for _ in 0..blocks {
-                heap.free(used_blocks.swap_remove(rng.random_range(0..used_blocks.len())));
-                used_blocks.push(heap.alloc(sizes.pick(&mut rng)).context(LARGER_HEAP)?);
-            }
-            // The free memory after the last block is not one of the rule's holes.
-            let ratio = heap.holes().saturating_sub(1) as f64 / used_blocks.len() as f64;
-            curve.push((f64::from(turnover + 1), ratio));
-            if turnover >= self.turnovers / 2 {
-                holes += ratio;
-                samples += 1.0;
-            }
-        }
-        let allocs = f64::from(blocks) * samples;
-        Ok(SecondHalf {
-            holes: holes / samples,
-            rest: (heap.splits() - before.0) as f64 / allocs,
-            steps: (heap.steps() - before.1) as f64 / allocs,
-            curve,
-        })
+        Ok(heap)
     }
 
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
@@ -148,9 +92,10 @@ impl FiftyPercent {
         let runs = POLICIES.len() * Sizes::ALL.len() * GRANULES.len();
         let stage = context.progress.stage("fifty-percent", runs as u64);
         for (policy, fit, order) in POLICIES {
-            for (name, sizes) in Sizes::ALL {
+            for (name, _, sizes) in Sizes::ALL {
                 for granule in GRANULES {
-                    let result = self.equilibrium(blocks, context.rng(), (fit, order), granule, sizes)?;
+                    let heap = self.equilibrium(blocks, context.rng(), (fit, order), granule, sizes)?;
+                    let result = heap.second_half();
                     table.row(vec![
                         policy.into(),
                         name.into(),
@@ -163,7 +108,8 @@ impl FiftyPercent {
                         max_spread = max_spread.max((result.holes - result.rest / 2.0).abs());
                         results.push((policy, granule, result.holes));
                         if granule == 1 {
-                            curves.push(Series { name: policy.into(), points: result.curve });
+                            let points = (1..).map(f64::from).zip(heap.curve()).collect();
+                            curves.push(Series { name: policy.into(), points });
                         }
                     }
                     stage.at(table.rows.len() as u64);
@@ -228,7 +174,7 @@ mod tests {
         let holes_of = |policy: usize, granule| {
             let (_, fit, order) = POLICIES[policy];
             let rng = rand::SeedableRng::seed_from_u64(1);
-            experiment.equilibrium(1000, rng, (fit, order), granule, Sizes::Even).unwrap().holes
+            experiment.equilibrium(1000, rng, (fit, order), granule, Sizes::Even).unwrap().second_half().holes
         };
         assert!((0.45..0.55).contains(&holes_of(FIRST, 1)), "{}", holes_of(FIRST, 1));
         assert!((0.4..0.5).contains(&holes_of(BEST, 1)), "{}", holes_of(BEST, 1));

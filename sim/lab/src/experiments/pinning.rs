@@ -4,6 +4,7 @@
 use super::Context;
 use crate::allocators::registry::{self, Name, Trial};
 use crate::allocators::{Allocator, Holes};
+use crate::demos::pinning::{SPACING, fill, free_short_lived};
 use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use anyhow::{Context as _, ensure};
 use clap::Args;
@@ -22,11 +23,15 @@ pub struct Pinning {
     /// Bytes of a block.
     #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     size: u32,
+    /// Bytes of the heap; a separate heap for long-lived blocks gets a sixteenth of them.
+    #[arg(long, value_name = "BYTES", default_value_t = 8 << 20, value_parser = memory)]
+    memory: usize,
 }
 
-/// The memory of the heap in bytes; a separate heap for long-lived blocks gets a sixteenth of this memory.
-const MEMORY: usize = 8 << 20;
-const SPACING: usize = MEMORY / 16;
+fn memory(text: &str) -> Result<usize, String> {
+    let bytes = text.parse().ok().filter(|n: &usize| n.is_power_of_two() && (1 << 16..=1 << 26).contains(n));
+    bytes.ok_or_else(|| "expected a power of two from 65536 to 67108864".to_owned())
+}
 
 /// Fills an allocator with blocks, and then frees each block for which `stays` returns `false`. Returns the number of
 /// blocks that filled the allocator, and the holes.
@@ -38,12 +43,9 @@ struct Fill<F> {
 impl<F: Fn(usize) -> bool> Trial for Fill<F> {
     type Outcome = (usize, Holes);
     fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<(usize, Holes)> {
-        let blocks: Vec<_> = std::iter::from_fn(|| allocator.alloc(self.layout)).collect();
+        let blocks = fill(allocator, self.layout);
         let count = blocks.len();
-        let mut pinned_blocks = Vec::new();
-        for (i, block) in blocks.into_iter().enumerate() {
-            if (self.stays)(i) { pinned_blocks.push(block) } else { allocator.free(block) }
-        }
+        let pinned_blocks = free_short_lived(allocator, blocks, &self.stays);
         allocator.trim();
         let holes = allocator.holes();
         pinned_blocks.into_iter().for_each(|block| allocator.free(block));
@@ -56,10 +58,11 @@ impl Pinning {
         let question = "how much memory does it save to separate long-lived blocks from short-lived ones?";
         let mut findings = Findings::new("pinning", question, context.seed);
         let layout = Layout::from_size_align(self.size as usize, 1).context("--size")?;
-        let interval = self.one_in as usize;
+        let (interval, memory) = (self.one_in as usize, self.memory);
+        let separate = memory / SPACING;
         let mut table = Table::new(
             format!(
-                "Memory of {MEMORY} bytes full of blocks of {} bytes, of which one in {interval} stays",
+                "Memory of {memory} bytes full of blocks of {} bytes, of which one in {interval} stays",
                 layout.size()
             ),
             &[
@@ -75,14 +78,14 @@ impl Pinning {
         let (mut gains, mut bars) = (Vec::new(), Vec::new());
         for name in [Name::FirstFit, Name::BestFit, Name::Tlsf, Name::Buddy, Name::Slab] {
             let stays = |i: usize| i.is_multiple_of(interval);
-            let (blocks, mixed_holes) = registry::run(name, MEMORY, layout, &mut Fill { layout, stays })?;
+            let (blocks, mixed_holes) = registry::run(name, memory, layout, &mut Fill { layout, stays })?;
             let (_, separate_holes) =
-                registry::run(name, MEMORY - SPACING, layout, &mut Fill { layout, stays: |_| false })?;
-            let (room, _) = registry::run(name, SPACING, layout, &mut Fill { layout, stays: |_| false })?;
+                registry::run(name, memory - separate, layout, &mut Fill { layout, stays: |_| false })?;
+            let (room, _) = registry::run(name, separate, layout, &mut Fill { layout, stays: |_| false })?;
             let long_lived = blocks.div_ceil(interval);
             ensure!(
                 long_lived <= room,
-                "{}: {long_lived} blocks stay, but {SPACING} bytes hold only {room}; expected a larger --one-in",
+                "{}: {long_lived} blocks stay, but {separate} bytes hold only {room}; expected a larger --one-in",
                 name.display_name()
             );
             let gain_ratio = separate_holes.largest as f64 / mixed_holes.largest.max(1) as f64;

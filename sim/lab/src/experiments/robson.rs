@@ -2,17 +2,10 @@
 //! program uses ("An Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971).
 
 use super::Context;
-use crate::allocators::heap::{Fit, Order};
-use crate::allocators::tlsf::Search;
-use crate::allocators::{Allocator, Buddy, Heap, Tlsf};
+use crate::demos::robson::{MOVING, NoRoom, Round, UNIT, attacks, bound};
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 use anyhow::{Context as _, ensure};
 use clap::Args;
-use core::alloc::Layout;
-use core::ops::Range;
-use uslab::handle::{Handle32x32, HandleTable};
-
-type Handle = Handle32x32;
 
 /// How much memory can a program force an allocator to take, with little in use?
 ///
@@ -35,128 +28,13 @@ fn memory(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| "expected a power of two from 4096 to 2097152".to_owned())
 }
 
-/// The name that tables use for the allocator that moves blocks.
-const MOVING: &str = "moved together, by handles";
-
-/// The size in bytes of the smallest block with its header; because of tags and rounding, every allocator in this
-/// experiment has this smallest block.
-const UNIT: usize = 32;
-
-/// An allocator under attack; the sizes of its blocks include headers.
-trait AttackedAllocator {
-    type Block;
-    /// Allocates a block whose size, including its header, is `size` bytes.
-    fn alloc(&mut self, size: usize) -> anyhow::Result<Self::Block>;
-    fn free(&mut self, block: Self::Block);
-    /// Returns the block's current range, including its header.
-    fn range(&self, block: &Self::Block) -> Range<usize>;
-}
-
-/// An allocator that does not move blocks, and the number of bytes that it adds to a request.
-struct NonMovingAllocator<A> {
-    allocator: A,
-    header: usize,
-}
-
-impl<A: Allocator> AttackedAllocator for NonMovingAllocator<A> {
-    type Block = A::Block;
-    fn alloc(&mut self, size: usize) -> anyhow::Result<A::Block> {
-        let layout = Layout::from_size_align(size - self.header, 1).context("a size")?;
-        self.allocator.alloc(layout).context("the heap of the bound's size has no room")
-    }
-    fn free(&mut self, block: A::Block) {
-        self.allocator.free(block);
-    }
-    fn range(&self, block: &A::Block) -> Range<usize> {
-        let range = self.allocator.range(block);
-        range.start - self.header.min(range.start)..range.end
-    }
-}
-
-/// A heap that compacts its blocks when the end of its memory is reached; users find blocks through handles.
-struct CompactingHeap {
-    places: HandleTable<Range<usize>>,
-    /// The handles of the blocks in the order of addresses; some of these blocks may be freed.
-    order: Vec<Handle>,
-    head: usize,
-    bytes: usize,
-    /// The number of bytes that compaction copied.
-    copied: usize,
-}
-
-impl CompactingHeap {
-    fn new(bytes: usize) -> Self {
-        Self { places: HandleTable::new(), order: Vec::new(), head: 0, bytes, copied: 0 }
-    }
-    fn compact(&mut self) {
-        self.head = 0;
-        let (places, head, copied) = (&mut self.places, &mut self.head, &mut self.copied);
-        self.order.retain(|handle| {
-            let Some(place) = places.get_mut(*handle) else { return false };
-            let len = place.len();
-            *copied += if place.start == *head { 0 } else { len };
-            *place = *head..*head + len;
-            *head += len;
-            true
-        });
-    }
-}
-
-impl AttackedAllocator for CompactingHeap {
-    type Block = Handle;
-    fn alloc(&mut self, size: usize) -> anyhow::Result<Handle> {
-        if self.head + size > self.bytes {
-            self.compact();
-        }
-        ensure!(self.head + size <= self.bytes, "the heap has no room for the bytes in use");
-        let handle = self.places.alloc(self.head..self.head + size)?;
-        self.head += size;
-        self.order.push(handle);
-        Ok(handle)
-    }
-    fn free(&mut self, block: Handle) {
-        self.places.free(block);
-    }
-    fn range(&self, block: &Handle) -> Range<usize> {
-        self.places.get(*block).cloned().unwrap_or_default()
-    }
-}
-
 /// Runs the attack. Returns, after each step, the end of the highest block that was ever in use.
-fn attack<V: AttackedAllocator>(victim: &mut V, live: usize, doublings: u32) -> anyhow::Result<Vec<usize>> {
-    let mut blocks: Vec<V::Block> = Vec::new();
-    let (mut grid, mut top, mut steps) = (0, 0, Vec::new());
-    for i in 0..=doublings {
-        let size = UNIT << i;
-        if i > 0 {
-            // Two grids of this size consist of every second line of the last grid. The attack uses the grid that more
-            // bytes cross.
-            let crosses_grid = |grid: usize, range: &Range<usize>| {
-                (range.end + size - 1 - grid) / size > (range.start + size - 1 - grid) / size
-            };
-            let ranges: Vec<_> = blocks.iter().map(|block| victim.range(block)).collect();
-            let crossing_bytes =
-                |grid| ranges.iter().filter(|range| crosses_grid(grid, range)).map(Range::len).sum::<usize>();
-            let shifted_grid = grid + size / 2;
-            grid = if crossing_bytes(shifted_grid) > crossing_bytes(grid) { shifted_grid } else { grid };
-            let mut kept_blocks = Vec::new();
-            for (range, block) in ranges.iter().zip(blocks) {
-                if crosses_grid(grid, range) { kept_blocks.push(block) } else { victim.free(block) }
-            }
-            blocks = kept_blocks;
-        }
-        // If blocks move, their places change with each allocation, but the bytes in use do not.
-        let mut used_bytes: usize = blocks.iter().map(|block| victim.range(block).len()).sum();
-        while used_bytes + size <= live {
-            let block = victim.alloc(size)?;
-            let range = victim.range(&block);
-            used_bytes += range.len();
-            top = top.max(range.end);
-            blocks.push(block);
-        }
-        steps.push(top);
+fn tops(attack: &mut dyn Round, doublings: u32) -> Result<Vec<usize>, NoRoom> {
+    let mut steps = vec![attack.fill()?];
+    for _ in 0..doublings {
+        attack.free();
+        steps.push(attack.fill()?);
     }
-    blocks.into_iter().for_each(|block| victim.free(block));
     Ok(steps)
 }
 
@@ -175,34 +53,18 @@ impl Robson {
         // The work grows with the square of the bytes in use.
         let quick = (live / 4).max(UNIT << doublings).max(4096).min(live);
         let live = if context.quick { quick } else { live };
-        // The heap is large enough for any allocator, so that nothing is refused.
-        let heap = live * (doublings as usize + 2) + (UNIT << doublings);
-        let stage = context.progress.stage("robson", 6);
-        let mut runs = Vec::new();
-        let mut add_run = |name, steps: anyhow::Result<Vec<usize>>| -> anyhow::Result<()> {
-            runs.push((name, steps?));
-            stage.at(runs.len() as u64);
-            Ok(())
-        };
-        for (name, fit) in [
-            ("first fit, by address", Fit::First),
-            ("best fit, by address", Fit::Best),
-            ("next fit, by address", Fit::Next),
-        ] {
-            let allocator = Heap::new(heap, fit, Order::Address)?;
-            add_run(name, attack(&mut NonMovingAllocator { allocator, header: 8 }, live, doublings))?;
-        }
-        let allocator = Tlsf::new(heap, 4, Search::Bitmaps)?;
-        add_run("TLSF", attack(&mut NonMovingAllocator { allocator, header: 4 }, live, doublings))?;
-        let allocator = Buddy::new(heap.next_power_of_two())?;
-        add_run("buddy", attack(&mut NonMovingAllocator { allocator, header: 0 }, live, doublings))?;
+        let mut attacks = attacks(live, doublings)?;
+        let stage = context.progress.stage("robson", attacks.len() as u64);
         // Robson's bound does not apply to an allocator that moves blocks, so such an allocator has a separate claim.
-        let mut moving = CompactingHeap::new(live);
-        let compacting_steps = attack(&mut moving, live, doublings);
-        stage.at(6);
+        let (_, mut moving) = attacks.pop().context("the allocator that moves blocks")?;
+        let mut runs = Vec::new();
+        for (name, mut attack) in attacks {
+            runs.push((name, tops(&mut *attack, doublings)?));
+            stage.at(runs.len() as u64);
+        }
+        let compacting_steps = tops(&mut *moving, doublings);
         drop(stage);
-        let units = (live / UNIT) as f64;
-        let bound = |i: usize| (units * (1.0 + i as f64 / 2.0) - (1_u64 << i) as f64 + 1.0) / units;
+        let bound = |i: usize| bound(live, i);
         let mut table = Table::new(
             format!("Memory used, divided by the {live} bytes in use; sizes from {UNIT} bytes on"),
             &[
@@ -272,7 +134,7 @@ impl Robson {
                 Ok(steps) => format!(
                     "if an allocator moves blocks together at the end of memory, the same adversary needs {:.2} times the bytes in use, and {:.1} times these bytes are copied",
                     ratio_at(steps, last),
-                    moving.copied as f64 / live as f64
+                    moving.copied() as f64 / live as f64
                 ),
                 Err(refused) => format!("not measured: {refused}"),
             },

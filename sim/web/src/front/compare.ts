@@ -91,7 +91,6 @@ export async function showCompare(root: HTMLElement, wasm: Wasm, { values }: Rou
     if (!sides) return;
     const own = sides;
     moved = own.show(at, on);
-    // It says who waits, which is drawn at once.
     sentence.textContent = said(own, at);
     history.replaceState(null, '', link('compare', { designs: designs.join(','), workload: work.workload, seed: String(work.seed), at: String(at) }));
   }
@@ -110,7 +109,6 @@ export async function showCompare(root: HTMLElement, wasm: Wasm, { values }: Rou
     stepper.stop();
     try {
       const reels = await Promise.all(wanted.map((design) => Reel.open(wasm, design, wish)));
-      sides?.leave();
       sides = new Sides(reels, head);
       [designs, work] = [[...wanted], wish];
       problem.textContent = '';
@@ -196,10 +194,7 @@ export async function showCompare(root: HTMLElement, wasm: Wasm, { values }: Rou
       void act();
       return true;
     },
-    leave: () => {
-      stepper.stop();
-      sides?.leave();
-    },
+    leave: () => stepper.stop(),
     redraw: () => sides?.redraw(),
     stage: () => sides?.stages[0] ?? null,
   };

@@ -7,6 +7,7 @@ import { seedOf } from './kept.ts';
 import { legend, partsTable } from './memory.ts';
 import { link, type Route } from './route.ts';
 import { namesIn } from './shapes/ink.ts';
+import { lanesLegend } from './shapes/lanes.ts';
 import { midway } from './shapes/midway.ts';
 import { picture as drawn } from './shapes/shape.ts';
 import type { Stage } from '../stage/stage.ts';
@@ -25,6 +26,8 @@ export interface Shown {
 
 /** Milliseconds that a step of a command is shown, and its outcome after the last one. */
 const STEP = 900, OUTCOME = 1500;
+/** The answers to claims. */
+const ANSWERS: Record<string, string> = { holds: 'It holds.', depends: 'It depends.', 'does not hold': 'It does not hold.' };
 /** The number of commands of a random script. */
 const RANDOM = 12;
 
@@ -37,7 +40,7 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
   let scenes = lab.play(about.name, commands);
   const said = made('p', { className: 'said told' });
   said.setAttribute('aria-live', 'polite');
-  const picture = made('div'), kinds = made('div'), facts = made('dl', { className: 'facts' }), took = made('ol', { className: 'took' });
+  const picture = made('div'), kinds = made('div'), facts = made('dl', { className: 'facts' }), when = made('h3'), took = made('ol', { className: 'took' });
   const steps = made('ol', { className: 'steps', ariaLabel: 'Steps of the command' });
   const inWords = made('pre', { tabIndex: 0, ariaLabel: 'The data structure as text' });
   const twin = made('details', {}, made('summary', {}, 'The data structure as text, and the memory as a table'), inWords, made('div', { className: 'scroll' }));
@@ -104,7 +107,8 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
   function draw(): void {
     const scene = scenes[stepper.at]!;
     drawSteps();
-    kinds.replaceChildren(legend([...beforeOf().parts, ...scene.parts], about.name === 'layout' ? { used: 'loaded and used', free: 'not loaded' } : {}));
+    const shape = scene.structure?.shape;
+    kinds.replaceChildren(shape?.is === 'lanes' ? lanesLegend(shape) : legend([...beforeOf().parts, ...scene.parts], about.name === 'layout' ? { used: 'loaded and used', free: 'not loaded' } : {}));
     took.replaceChildren(...commands.map((own, i) => {
       const step = made('button', { type: 'button', onclick: () => stepper.go(i + 1) }, own);
       if (i + 1 === stepper.at) step.setAttribute('aria-current', 'step');
@@ -125,12 +129,15 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
     const sentence = ended ? scene.said || 'No command has run yet. Play the script, or run a command.' : all[done - 1]?.said ?? '';
     said.replaceChildren(...(command ? [made('code', { className: ended && scene.refused ? 'refused' : '' }, command), ' '] : []), sentence);
     const free: [string, string][] = holes.total ? [['free', `${grouped(holes.total)} bytes in ${noun(holes.count, 'piece')}, the largest ${grouped(holes.largest)}`]] : [];
-    facts.replaceChildren(...[...free, ...figures].flatMap(([name, value]) => [made('dt', {}, name), made('dd', {}, value)]));
+    const known = [...free, ...figures];
+    // In the midst of a command the figures are from before it, except the ones that a step has changed.
+    when.textContent = !command || !known.length ? '' : !ended && holes === before.holes && figures === before.facts ? 'Before the command' : 'After the command';
+    facts.replaceChildren(...known.flatMap(([name, value]) => [made('dt', {}, name), made('dd', {}, value)]));
     inWords.textContent = structure?.text.join('\n') ?? '';
-    twin.lastElementChild!.replaceChildren(partsTable(parts));
+    twin.lastElementChild!.replaceChildren(...(parts.length ? [partsTable(parts)] : []));
     picture.replaceChildren(drawn({
       scene, done, before,
-      pick: about.takes.some((takes) => takes.startsWith('free')) ? (block) => act(`free ${block}`) : undefined,
+      pick: about.takes.some((takes) => /^free [A-Z]/.test(takes)) ? (block) => act(`free ${block}`) : undefined,
     }));
     const focus = steps.contains(document.activeElement);
     steps.replaceChildren(...all.map(({ said }, i) => {
@@ -174,12 +181,13 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
         const go = () => act(`alloc ${bytes.value.trim()}${align.value === '1' ? '' : ` ${align.value}`}`);
         bytes.onkeydown = ({ key }) => { if (key === 'Enter') go(); };
         bytes.dataset['does'] = 'bytes';
-        return group(does('alloc', go), made('label', {}, bytes, ' bytes'), made('label', {}, 'aligned to ', align));
+        return group(does('alloc', go), made('label', {}, bytes, ' bytes'), ...(wants[1] ? [made('label', {}, 'aligned to ', align)] : []));
       }
       case 'MARKER': return many(commands.slice(0, stepper.at).filter((own) => own === 'mark').map((_, i) => `m${i + 1}`));
       case 'HANDLE': return many(handlesIn(scene));
       case 'BLOCK': return many(namesIn(scene));
       default: {
+        if (wants.length === 1 && !wants[0].includes('|')) return does(takes, () => act(takes));
         const selects = wants.map((choices) => made('select', { ariaLabel: choices.replaceAll('|', ', ') }, ...choices.split('|').map((choice) => made('option', { value: choice }, choice))));
         return group(does(verb, () => act([verb, ...selects.map(({ value }) => value)].join(' '))), ...selects);
       }
@@ -194,15 +202,21 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
   };
   seed.onkeydown = ({ key }) => { if (key === 'Enter') random(); };
   root.replaceChildren(made('section', {}, made('h2', {}, about.title), made('p', { className: 'what' }, about.what),
+    made('p', { className: 'claim' }, made('span', { className: 'quiet' }, `Claim ${about.claim.number}: `), `${about.claim.says}. `, made('b', {}, ANSWERS[about.claim.answer] ?? about.claim.answer)),
     stepper.root, said, made('div', { className: 'staged' }, made('div', {}, picture, kinds), steps), controls,
     made('div', { className: 'bar' }, does('the script from its beginning', () => begin(about.script)), does('random script', random), made('label', {}, 'seed ', seed), does('clear', () => begin([])),
       made('span', { className: 'copy' }, made('span', { className: 'quiet' }, 'in a terminal: '), line)), problem,
-    made('div', { className: 'two' }, facts, made('div', {}, made('h3', {}, 'Commands'), took)), twin));
+    made('div', { className: 'two' }, made('div', {}, when, facts), made('div', {}, made('h3', {}, 'Commands'), took)), twin));
   const at = values.get('at');
   stepper.go(at !== null ? Number(at) || 0 : given === null ? about.telling : commands.length);
   if (at === null) {
     play();
     draw();
+    // A program on several allocators plays on to the end of its script.
+    if (!still.matches && scenes[stepper.at]!.structure?.shape.is === 'lanes') {
+      clearTimeout(timer);
+      timer = setTimeout(() => stepper.play(), STEP);
+    }
     stepper.draw();
   }
   return {

@@ -67,9 +67,9 @@ export function bar(scene: Scene, { x: left, y: top, width, rows }: Place, { fre
       }
       boxes.push(box);
       if (marked.includes(part)) outlines.push(svg('rect', { class: 'wrong', x: left + x + 1.5, y: y + 1.5, width: Math.max(wide - 3, 1), height: HIGH - 3 }));
-      // Where parts begin, as far as there is room.
+      // Where blocks begin, as far as there is room.
       const place = grouped(at), last = line === rows - 1 ? width - LETTER * (grouped(bytes).length + 7) : width;
-      if (x >= free && x + LETTER * place.length <= last) {
+      if (!['tag', 'rounding'].includes(part.is) && x >= free && x + LETTER * place.length <= last) {
         places.push(svg('text', { x: left + x + 2, y: y + HIGH + 13, class: 'place' }, place));
         free = x + LETTER * (place.length + 1);
       }

@@ -23,7 +23,6 @@ export class Sides {
   readonly root = made('div', { className: 'sides' });
   private readonly sides: readonly Side[];
   private before = -1;
-  private timer = 0;
 
   /** `head` makes what is above a stage: by default, the design's name. */
   constructor(readonly reels: readonly Reel[], head: (reel: Reel, n: number) => HTMLElement) {
@@ -55,7 +54,7 @@ export class Sides {
     return Math.max(...this.reels.map(({ last }) => last));
   }
 
-  /** Shows a frame; returns the milliseconds that it moves. Numbers change when the movement ends. */
+  /** Shows a frame and its numbers; returns the milliseconds that it moves. */
   show(at: number, moves: boolean): number {
     const next = at === this.before + 1, ms = this.sides.map(({ reel, stage }) => {
       const { moment, crew } = reel.at(at);
@@ -64,17 +63,11 @@ export class Sides {
       return stage.show(moment, next && changes ? reel.at(at - 1).moment : null, moves && next);
     });
     this.before = at;
-    clearTimeout(this.timer);
-    const longest = Math.max(...ms);
-    if (longest) this.timer = setTimeout(() => this.count(at), longest);
-    else this.count(at);
-    return longest;
+    this.count(at);
+    return Math.max(...ms);
   }
   redraw(): void {
     for (const stage of this.stages) stage.redraw();
-  }
-  leave(): void {
-    clearTimeout(this.timer);
   }
 
   private count(at: number): void {

@@ -62,7 +62,6 @@ function comparison(wasm: WebAssembly.Module): { root: HTMLElement; leave(): voi
     leave: () => {
       seen.disconnect();
       clearTimeout(timer);
-      void sides?.then((own) => own.leave());
     },
   };
 }

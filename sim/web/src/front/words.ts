@@ -41,7 +41,7 @@ export const WORDS: readonly (readonly [word: string, means: string])[] = [
   ['SLUB', 'Linux\'s slab allocator since 2.6.23. Each CPU has a current slab and some partial ones.'],
   ['stack', 'The pointers that a CPU of uslab holds, the last freed on top. They move to and from the depot by the magazine.'],
   ['stock', 'An option of uslab: how many magazines a CPU\'s stack has room for in addition to two.'],
-  ['TLSF', 'Two-level segregated fit: free lists by size in two levels, found by two bit scans (Masmano and others, 2004).'],
+  ['TLSF', 'Two-level segregated fit: free lists by size in two levels, found by bit scans (Masmano and others, 2004).'],
   ['watermark', 'The number of free pages of a zone that is reserved for requests that cannot wait.'],
   ['zone', 'A range of memory with separate free blocks: for example the part that old devices reach (DMA), and the rest (Normal).'],
 ];

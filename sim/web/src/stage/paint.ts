@@ -354,7 +354,7 @@ export function legend(c: Colours, { legend: { x, y, w }, scale, narrow, depot, 
   if (pages) {
     const parts = pages.cells[0]?.parts !== undefined;
     page(narrow ? 'slab page' : 'page of a slab', c['page-slab']);
-    page(narrow ? 'CPU\'s page' : 'page that a CPU keeps', blended(c.card, c['page-cpu'], 0.34));
+    page(narrow ? 'free page, at a CPU' : 'free page, held by a CPU', blended(c.card, c['page-cpu'], 0.34));
     if (parts || pages.cells.some(({ is }) => is === 3)) page(narrow ? 'other page' : 'page of other users', c['page-other']);
     if (!parts) page('free page', null);
   }

@@ -123,6 +123,10 @@ function shapeOf(before: Shape, after: Shape, steps: readonly Step[]): Shape {
 export function midway(before: Scene, after: Scene, done: number): Scene {
   const own = after.structure;
   if (!own || done >= own.steps.length) return after;
+  if (own.shape.is === 'lanes' && before.structure?.shape.is === 'lanes') {
+    const was = before.structure, shape = done ? { ...own.shape, lanes: own.shape.frames[done - 1]! } : { ...was.shape, bytes: own.shape.bytes };
+    return { ...after, facts: before.facts, structure: { ...own, text: was.text, shape } };
+  }
   if (own.shape.is === 'lines' || !before.structure) return { ...after, facts: before.facts };
   const steps = own.steps.slice(0, done), moved = steps.some(({ on }) => on.is === 'value');
   return { ...before, ...(moved && { facts: after.facts }), parts: memoryOf(before, after, steps), structure: { ...own, text: before.structure.text, shape: shapeOf(before.structure.shape, own.shape, steps) } };

@@ -6,7 +6,7 @@ import { arrow, box, frameOf, type Look, text } from './ink.ts';
 const HIGH = 28, BETWEEN = 46, PLACES = 12;
 
 export function packed(look: Look, width: number): readonly [number, Node[]] {
-  const { now, shape } = frameOf<'packed'>(look);
+  const { now, shape, scene } = frameOf<'packed'>(look);
   const lit = now?.is === 'handle' ? now.name : null;
   const handles = shape.handles.filter(({ name, finds }) => finds !== null || name === lit);
   const wide = Math.min(width / PLACES, 76), y = { handles: 22, slots: 22 + HIGH + BETWEEN, values: 22 + 2 * (HIGH + BETWEEN), holes: 22 + 3 * HIGH + 2 * BETWEEN + 58 };
@@ -26,7 +26,7 @@ export function packed(look: Look, width: number): readonly [number, Node[]] {
     text(middle(slot) + 9, y.slots - 5, wide > 56 ? `slot ${slot}` : slot, 'note start'));
   for (let place = 0; place < PLACES; place++) {
     const name = shape.values[place], hole = shape.holes[place];
-    const own = box({ x: place * wide + 1, y: y.values, w: wide - 3, h: HIGH }, `${name ? 'used' : 'untouched'}${moved?.to === place ? ' lit' : ''}`, name ?? '', `place ${place}: ${name ?? 'not in use'}`);
+    const own = box({ x: place * wide + 1, y: y.values, w: wide - 3, h: HIGH }, `${name ? 'used' : scene.parts[place]?.is === 'untouched' ? 'untouched' : 'free'}${moved?.to === place ? ' lit' : ''}`, name ?? '', `place ${place}: ${name ?? 'not in use'}`);
     if (name && look.pick) {
       own.classList.add('pick', 'part');
       own.addEventListener('click', () => look.pick!(name));

@@ -7,13 +7,14 @@ import { chain } from './chain.ts';
 import { grid } from './grid.ts';
 import { head } from './head.ts';
 import type { Look } from './ink.ts';
+import { lanes } from './lanes.ts';
 import { lines } from './lines.ts';
 import { list } from './list.ts';
 import { packed } from './packed.ts';
 import { slots } from './slots.ts';
 import { tree } from './tree.ts';
 
-const DRAWS: Record<Shape['is'], (look: Look, width: number) => readonly [height: number, Node[]]> = { tree, grid, list, chain, head, slots, packed, lines };
+const DRAWS: Record<Shape['is'], (look: Look, width: number) => readonly [height: number, Node[]]> = { tree, grid, list, chain, head, slots, packed, lines, lanes };
 
 /** The width of a preview, and its least height. */
 const WIDE = 480, HIGH = 280;

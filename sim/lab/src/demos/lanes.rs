@@ -1,0 +1,100 @@
+//! Demos of one program on several allocators, each of which is a lane of the picture.
+
+use super::command::Command;
+use super::demo::Demo;
+use super::scene::{Is, Part, Scene};
+use super::structure::{Lane, Line, On, Shape, Step, Structure};
+use core::ops::Range;
+
+/// A program that several allocators serve.
+pub(super) trait Program {
+    /// The kinds of blocks that the picture distinguishes.
+    const KINDS: [&'static str; 2];
+
+    /// Runs a command and adds its steps. Returns a sentence about the command's effect.
+    ///
+    /// # Errors
+    /// Fails with the reason for a refusal, in words; a refused command changes nothing.
+    fn run(&mut self, command: &Command, steps: &mut Steps) -> Result<String, String>;
+    /// Returns the memory of each allocator.
+    fn lanes(&self) -> Vec<Lane>;
+    /// Returns the places that all memories have in common.
+    fn marks(&self) -> Vec<Line> {
+        vec![]
+    }
+    /// Returns the figures of the program, by name.
+    fn facts(&self) -> Vec<(String, String)>;
+}
+
+/// The steps of a command, each with the memories after it.
+pub(super) type Steps = Vec<(String, Vec<Lane>)>;
+
+/// The demo of a program.
+#[derive(Debug)]
+pub(super) struct Lanes<P> {
+    program: P,
+    steps: Steps,
+}
+
+impl<P: Program> Lanes<P> {
+    pub(super) fn new(program: P) -> Self {
+        Self { program, steps: vec![] }
+    }
+}
+
+impl<P: Program> Demo for Lanes<P> {
+    fn run(&mut self, command: &Command) -> Result<String, String> {
+        self.steps.clear();
+        self.program.run(command, &mut self.steps)
+    }
+
+    fn scene(&self) -> Scene {
+        let (steps, mut frames): (Vec<_>, Vec<_>) = self.steps.iter().cloned().unzip();
+        // The last step leads to the scene itself.
+        frames.pop();
+        let lanes = self.program.lanes();
+        let end = |lane: &Lane| lane.parts.last().map_or(0, |part| part.at + part.bytes);
+        let shape = Shape::Lanes {
+            bytes: lanes.iter().map(end).max().unwrap_or(0),
+            kinds: P::KINDS.map(str::to_owned).into(),
+            marks: self.program.marks(),
+            lanes,
+            frames,
+        };
+        let steps = steps.into_iter().map(|said| Step::new(said, On::Lanes)).collect();
+        let structure = Some(Structure::new(shape, steps));
+        Scene { structure, facts: self.program.facts(), ..Scene::default() }
+    }
+}
+
+/// Returns the parts of a memory of which `blocks` are in use. Memory from `top` on was never used. Gaps of less than
+/// `smallest_gap` bytes are headers and rounding, and belong to the block before.
+pub(super) fn parts_of(
+    mut blocks: Vec<(Range<usize>, &str)>,
+    smallest_gap: usize,
+    top: usize,
+    memory: Range<usize>,
+) -> Vec<Part> {
+    blocks.sort_by_key(|(range, _)| range.start);
+    let mut parts: Vec<Part> = vec![];
+    let mut end = memory.start;
+    let gap = |parts: &mut Vec<Part>, range: Range<usize>, is: Is| match parts.last_mut() {
+        Some(before) if range.len() < smallest_gap => before.bytes += range.len(),
+        _ if range.is_empty() => {}
+        _ => parts.push(Part::of(range, is)),
+    };
+    for (range, kind) in blocks {
+        gap(&mut parts, end..range.start, Is::Free);
+        parts.push(Part::of(range.clone(), Is::Used(kind.to_owned())));
+        end = range.end;
+    }
+    let top = top.clamp(end, memory.end);
+    gap(&mut parts, end..top, Is::Free);
+    gap(&mut parts, top..memory.end, Is::Untouched);
+    parts
+}
+
+/// Formats a number with a comma before each group of three digits.
+pub(super) fn grouped(n: usize) -> String {
+    if n < 1000 { n.to_string() } else { format!("{},{:03}", grouped(n / 1000), n % 1000) }
+}

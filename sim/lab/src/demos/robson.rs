@@ -1,0 +1,360 @@
+//! Robson's adversary: a program that forces every allocator that does not move blocks to take far more memory than the
+//! program uses ("An Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971). And the demo of six
+//! allocators under attack.
+
+use super::command::Command;
+use super::lanes::{Program, Steps, grouped, parts_of};
+use super::scene::{Is, Part};
+use super::structure::{Lane, Line};
+use crate::allocators::heap::{Fit, Order};
+use crate::allocators::memory::ConfigError;
+use crate::allocators::tlsf::Search;
+use crate::allocators::{Allocator, Buddy, Heap, Tlsf};
+use core::alloc::Layout;
+use core::fmt;
+use core::ops::Range;
+use uslab::handle::{Handle32x32, HandleTable};
+
+type Handle = Handle32x32;
+
+/// The size in bytes of the smallest block with its header; because of tags and rounding, every allocator under attack
+/// has this smallest block.
+pub(crate) const UNIT: usize = 32;
+/// The name of the allocator that moves blocks.
+pub(crate) const MOVING: &str = "moved together, by handles";
+
+/// The error of an allocator under attack whose memory is full.
+#[derive(Debug, thiserror::Error)]
+#[error("the heap of {0} bytes has no room")]
+pub(crate) struct NoRoom(usize);
+
+/// An allocator under attack; the sizes of its blocks include headers.
+trait Victim {
+    type Block;
+    /// Allocates a block whose size, including its header, is `size` bytes.
+    fn alloc(&mut self, size: usize) -> Option<Self::Block>;
+    fn free(&mut self, block: Self::Block);
+    /// Returns the block's current range, including its header.
+    fn range(&self, block: &Self::Block) -> Range<usize>;
+    fn bytes(&self) -> usize;
+    /// Returns the number of bytes that the allocator copied to move blocks.
+    fn copied(&self) -> usize {
+        0
+    }
+}
+
+/// An allocator that does not move blocks, and the number of bytes that it adds to a request.
+struct NonMovingAllocator<A> {
+    allocator: A,
+    header: usize,
+}
+
+impl<A: Allocator> Victim for NonMovingAllocator<A> {
+    type Block = A::Block;
+    fn alloc(&mut self, size: usize) -> Option<A::Block> {
+        self.allocator.alloc(Layout::from_size_align(size - self.header, 1).ok()?)
+    }
+    fn free(&mut self, block: A::Block) {
+        self.allocator.free(block);
+    }
+    fn range(&self, block: &A::Block) -> Range<usize> {
+        let range = self.allocator.range(block);
+        range.start - self.header.min(range.start)..range.end
+    }
+    fn bytes(&self) -> usize {
+        self.allocator.capacity()
+    }
+}
+
+/// A heap that compacts its blocks when the end of its memory is reached; users find blocks through handles.
+struct CompactingHeap {
+    places: HandleTable<Range<usize>>,
+    /// The handles of the blocks in the order of addresses; some of these blocks may be freed.
+    order: Vec<Handle>,
+    head: usize,
+    bytes: usize,
+    copied: usize,
+}
+
+impl CompactingHeap {
+    fn new(bytes: usize) -> Self {
+        Self { places: HandleTable::new(), order: Vec::new(), head: 0, bytes, copied: 0 }
+    }
+    fn compact(&mut self) {
+        self.head = 0;
+        let (places, head, copied) = (&mut self.places, &mut self.head, &mut self.copied);
+        self.order.retain(|handle| {
+            let Some(place) = places.get_mut(*handle) else { return false };
+            let len = place.len();
+            *copied += if place.start == *head { 0 } else { len };
+            *place = *head..*head + len;
+            *head += len;
+            true
+        });
+    }
+}
+
+impl Victim for CompactingHeap {
+    type Block = Handle;
+    fn alloc(&mut self, size: usize) -> Option<Handle> {
+        if self.head + size > self.bytes {
+            self.compact();
+        }
+        if self.head + size > self.bytes {
+            return None;
+        }
+        let handle = self.places.alloc(self.head..self.head + size).ok()?;
+        self.head += size;
+        self.order.push(handle);
+        Some(handle)
+    }
+    fn free(&mut self, block: Handle) {
+        self.places.free(block);
+    }
+    fn range(&self, block: &Handle) -> Range<usize> {
+        self.places.get(*block).cloned().unwrap_or_default()
+    }
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+    fn copied(&self) -> usize {
+        self.copied
+    }
+}
+
+/// An attack on one allocator, with at most `live` bytes in use.
+struct Attack<V: Victim> {
+    victim: V,
+    live: usize,
+    blocks: Vec<V::Block>,
+    size: usize,
+    grid: usize,
+    top: usize,
+}
+
+/// An attack, round by round. Each round begins with [`free`](Self::free), except the first.
+pub(crate) trait Round {
+    /// Doubles the size. Frees all blocks except blocks that cross a line of a grid of that size, so that no hole is
+    /// large enough.
+    fn free(&mut self);
+    /// Allocates blocks of the size until `live` bytes are in use again. Returns the end of the highest block that was
+    /// ever in use.
+    ///
+    /// # Errors
+    /// Fails if the allocator has no room.
+    fn fill(&mut self) -> Result<usize, NoRoom>;
+    /// Returns the ranges of the blocks in use.
+    fn blocks(&self) -> Vec<Range<usize>>;
+    /// Returns the number of bytes that the allocator copied to move blocks.
+    fn copied(&self) -> usize;
+}
+
+impl<V: Victim> Round for Attack<V> {
+    fn free(&mut self) {
+        self.size *= 2;
+        let size = self.size;
+        // Two grids of this size consist of every second line of the last grid. The attack uses the grid that more bytes
+        // cross.
+        let crosses_grid = |grid: usize, range: &Range<usize>| {
+            (range.end + size - 1 - grid) / size > (range.start + size - 1 - grid) / size
+        };
+        let ranges = self.blocks();
+        let crossing_bytes =
+            |grid| ranges.iter().filter(|range| crosses_grid(grid, range)).map(Range::len).sum::<usize>();
+        let shifted_grid = self.grid + size / 2;
+        if crossing_bytes(shifted_grid) > crossing_bytes(self.grid) {
+            self.grid = shifted_grid;
+        }
+        let blocks = core::mem::take(&mut self.blocks);
+        for (range, block) in ranges.iter().zip(blocks) {
+            if crosses_grid(self.grid, range) {
+                self.blocks.push(block);
+            } else {
+                self.victim.free(block);
+            }
+        }
+    }
+    fn fill(&mut self) -> Result<usize, NoRoom> {
+        // If blocks move, their places change with each allocation, but the bytes in use do not.
+        let mut used_bytes: usize = self.blocks().iter().map(Range::len).sum();
+        while used_bytes + self.size <= self.live {
+            let block = self.victim.alloc(self.size).ok_or(NoRoom(self.victim.bytes()))?;
+            let range = self.victim.range(&block);
+            used_bytes += range.len();
+            self.top = self.top.max(range.end);
+            self.blocks.push(block);
+        }
+        Ok(self.top)
+    }
+    fn blocks(&self) -> Vec<Range<usize>> {
+        self.blocks.iter().map(|block| self.victim.range(block)).collect()
+    }
+    fn copied(&self) -> usize {
+        self.victim.copied()
+    }
+}
+
+/// Attacks, each with the name of its allocator.
+pub(crate) type Attacks = Vec<(&'static str, Box<dyn Round>)>;
+
+/// Returns an attack on each allocator. The last allocator is [`MOVING`]; all others have
+/// enough memory for `doublings` doublings of the size, so that no request is refused.
+///
+/// # Errors
+/// Fails if memory is short.
+pub(crate) fn attacks(live: usize, doublings: u32) -> Result<Attacks, ConfigError> {
+    fn attack<V: Victim + 'static>(victim: V, live: usize) -> Box<dyn Round> {
+        Box::new(Attack { victim, live, blocks: vec![], size: UNIT, grid: 0, top: 0 })
+    }
+    fn fixed<A: Allocator + 'static>(allocator: A, header: usize, live: usize) -> Box<dyn Round>
+    where
+        A::Block: 'static,
+    {
+        attack(NonMovingAllocator { allocator, header }, live)
+    }
+    let heap = live * (doublings as usize + 2) + (UNIT << doublings);
+    let list = |fit| Ok::<_, ConfigError>(fixed(Heap::new(heap, fit, Order::Address)?, 8, live));
+    Ok(vec![
+        ("first fit, by address", list(Fit::First)?),
+        ("best fit, by address", list(Fit::Best)?),
+        ("next fit, by address", list(Fit::Next)?),
+        ("TLSF", fixed(Tlsf::new(heap, 4, Search::Bitmaps)?, 4, live)),
+        ("buddy", fixed(Buddy::new(heap.next_power_of_two())?, 0, live)),
+        (MOVING, attack(CompactingHeap::new(live), live)),
+    ])
+}
+
+/// Returns Robson's bound after `doublings` doublings of the size, divided by the bytes in use.
+pub(crate) fn bound(live: usize, doublings: usize) -> f64 {
+    let units = (live / UNIT) as f64;
+    (units * (1.0 + doublings as f64 / 2.0) - (1_u64 << doublings) as f64 + 1.0) / units
+}
+
+/// The demo: six allocators under one attack.
+#[derive(Default)]
+pub(super) struct Robson {
+    live: usize,
+    doublings: usize,
+    attacks: Attacks,
+    /// The end of the highest block that was ever in use, for each allocator.
+    tops: Vec<usize>,
+}
+
+impl fmt::Debug for Robson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Robson").field("live", &self.live).field("doublings", &self.doublings).finish()
+    }
+}
+
+impl Robson {
+    /// Returns the number of doublings after which the program can still allocate a block in addition to the blocks
+    /// that it keeps.
+    fn max_doublings(live: usize) -> usize {
+        (live / UNIT).ilog2() as usize - 1
+    }
+    fn size(&self) -> usize {
+        UNIT << self.doublings
+    }
+    fn fill(&mut self) -> Result<(), String> {
+        let tops = self.attacks.iter_mut().map(|(_, attack)| attack.fill());
+        self.tops = tops.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+        Ok(())
+    }
+    fn begin(&mut self, live: &str) -> Result<String, String> {
+        let expected = || "Expected `fill 2048`, `fill 4096` or `fill 8192`.".to_owned();
+        let live = live.parse().ok().filter(|live| [2048, 4096, 8192].contains(live)).ok_or_else(expected)?;
+        let doublings = Self::max_doublings(live);
+        let attacks = attacks(live, doublings as u32).map_err(|error| error.to_string())?;
+        *self = Self { live, doublings: 0, attacks, tops: vec![] };
+        self.fill()?;
+        Ok(format!(
+            "{} blocks of {UNIT} bytes: {} bytes are in use, without holes.",
+            live / UNIT,
+            grouped(live)
+        ))
+    }
+    fn round(&mut self, steps: &mut Steps) -> Result<String, String> {
+        if self.attacks.is_empty() {
+            return Err("No blocks are in use: `fill` allocates them.".to_owned());
+        }
+        if self.doublings == Self::max_doublings(self.live) {
+            return Err(format!("{} bytes is the largest size: `fill` begins anew.", grouped(self.size())));
+        }
+        self.doublings += 1;
+        self.attacks.iter_mut().for_each(|(_, attack)| attack.free());
+        let size = grouped(self.size());
+        let lanes = self.lanes();
+        let is_hole = |part: &Part| part.is == Is::Free && part.bytes >= self.size();
+        let with_hole = lanes.iter().filter(|lane| lane.parts.iter().any(is_hole)).count();
+        let text = format!(
+            "Blocks are freed, except those that cross a line of a grid of {size} bytes. {with_hole} of {} memories have a hole of {size} bytes.",
+            lanes.len()
+        );
+        steps.push((text, lanes));
+        self.fill()?;
+        let text = format!(
+            "Blocks of {size} bytes are allocated, as many as fit into {} bytes in use.",
+            grouped(self.live)
+        );
+        steps.push((text, vec![]));
+        let (largest, moving) =
+            (self.tops.iter().max().copied().unwrap_or(0), self.tops.last().copied().unwrap_or(0));
+        let times = |top: usize| top as f64 / self.live as f64;
+        Ok(format!(
+            "With {} bytes in use, the program forces the allocators to take up to {:.2} times that. If blocks move: {:.2} times.",
+            grouped(self.live),
+            times(largest),
+            times(moving)
+        ))
+    }
+}
+
+impl Program for Robson {
+    const KINDS: [&'static str; 2] = ["block of the last size", "older block"];
+
+    fn run(&mut self, command: &Command, steps: &mut Steps) -> Result<String, String> {
+        match command {
+            Command::Fill { what } => self.begin(what),
+            Command::Round => self.round(steps),
+            _ => Err("Expected `fill BYTES` or `round`.".to_owned()),
+        }
+    }
+    fn lanes(&self) -> Vec<Lane> {
+        // After d doublings, the largest memory is about 1 + d / 2 times the bytes in use.
+        let end = self.live * (5 + 2 * Self::max_doublings(self.live.max(2 * UNIT))) / 4;
+        let lane = |((name, attack), top): (&(&str, Box<dyn Round>), &usize)| {
+            let kind = |range: &Range<usize>| Self::KINDS[usize::from(range.len() < self.size())];
+            let ranges = attack.blocks().into_iter().map(|range| (range.clone(), kind(&range)));
+            let times = *top as f64 / self.live as f64;
+            let part = times * 100.0 / bound(self.live, self.doublings);
+            Lane {
+                name: (*name).to_owned(),
+                says: format!("{times:.2} × the bytes in use, {part:.0} % of the bound"),
+                parts: parts_of(ranges.collect(), UNIT, *top, 0..end.max(*top)),
+                curve: vec![],
+            }
+        };
+        self.attacks.iter().zip(&self.tops).map(lane).collect()
+    }
+    fn marks(&self) -> Vec<Line> {
+        if self.attacks.is_empty() {
+            return vec![];
+        }
+        let bound = bound(self.live, self.doublings);
+        vec![
+            Line { at: self.live, name: format!("{} in use", grouped(self.live)) },
+            Line { at: (bound * self.live as f64) as usize, name: format!("Robson's bound: {bound:.2} ×") },
+        ]
+    }
+    fn facts(&self) -> Vec<(String, String)> {
+        let copied = self.attacks.last().map(|(_, attack)| attack.copied()).unwrap_or(0);
+        let taken = |((name, _), top): (&(&str, Box<dyn Round>), &usize)| {
+            ((*name).to_owned(), format!("{} bytes", grouped(*top)))
+        };
+        let mut facts: Vec<_> = self.attacks.iter().zip(&self.tops).map(taken).collect();
+        if !facts.is_empty() {
+            facts.push(("copied to move blocks".to_owned(), format!("{} bytes", grouped(copied))));
+        }
+        facts
+    }
+}
