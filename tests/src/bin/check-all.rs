@@ -275,15 +275,16 @@ fn run_quick(totals: &mut Totals) {
         tests.env("PROPTEST_CASES", QUICK_CASES);
     }
     watch("unit tests", "", tests, totals);
-    let [Modelled { package, least, .. }, ..] = MODELLED;
     let Some(copy) = totals.copy() else { return };
-    let mut models = checked_test(Some(&copy), "loom", package);
-    models.arg("--");
-    if std::env::var_os("BOUND").is_none() {
-        models.env("BOUND", "1");
+    for Modelled { package, least, .. } in MODELLED.into_iter().filter(|of| of.package == "uslab-magazine") {
+        let mut models = checked_test(Some(&copy), "loom", package);
+        models.arg("--");
+        if std::env::var_os("BOUND").is_none() {
+            models.env("BOUND", "1");
+        }
+        count_models(package, models, totals);
+        at_least(package, least, totals);
     }
-    count_models(package, models, totals);
-    at_least(package, least, totals);
 }
 
 /// Runs the tests, and builds the models of `copy` while the tests run.
