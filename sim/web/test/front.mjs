@@ -15,7 +15,7 @@ const { length: written } = JSON.parse(run(uslab, 'page', join(folder, 'pages'),
 assert.equal(written, 4);
 const file = resolve(folder, 'pages', 'index.html');
 const address = pathToFileURL(file).href;
-assert(statSync(file).size < 920_000);
+assert(statSync(file).size < 950_000);
 
 
 await drive('front', async (openFile) => {
