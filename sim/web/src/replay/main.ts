@@ -122,8 +122,8 @@ class Page {
     nav('replay.html');
     const [wasm, stream] = await Promise.all([unpacked('engine').then((bytes) => WebAssembly.compile(bytes)), unpacked('stream')]);
     const look = read(location.hash);
-    let page: Page | undefined;
-    const told = (run: Run) => page?.reached(run);
+    let opened: Page | undefined;
+    const told = (run: Run) => opened?.reached(run);
     // A link to a design that there is not shows the shipping one, and says so.
     let wrong: unknown;
     const design = look.design ?? 'uslab';
@@ -132,12 +132,15 @@ class Page {
       wrong = error;
       return Run.open(wasm, stream, { design: 'uslab', cpus: 0 }, told);
     });
-    page = new Page(wasm, stream, run);
+    const page = opened = new Page(wasm, stream, run);
     page.pick(run);
     page.take([run]);
-    page.indexed = Promise.all([run.indexed, page.open({ at: Math.round(run.about.operations * 0.3), ...look, design: run.choice.design })]).then(() => {
+    page.indexed = page.open({ at: Math.round(run.about.operations * 0.3), ...look, design: run.choice.design }).then(async () => {
+      const { signal } = page.search = new AbortController();
+      await run.indexed;
       if (wrong) problem(wrong);
-      if (look.at === undefined) void page?.demo();
+      // Who went somewhere meanwhile stays there.
+      if (look.at === undefined && !signal.aborted) void page.demo();
     });
     return page;
   }
