@@ -196,20 +196,20 @@ mod tests {
             "- programs, `a`: commit a; 6 rounds",
             "Won: 1 of 1.",
             "| row | uslab |",
-            "| hot | 0.80 (0.70 to 0.90) |",
+            "| hot | 0.80 (0.70–0.90) |",
             "| tails | - |",
         ] {
             assert!(linked_text.lines().any(|other| other == line), "expected {line} in\n{page}");
         }
         for line in [
             "Won: 1 of 2.",
-            "| hot preloaded | 1.20 (1.20 to 1.20) |",
+            "| hot preloaded | 1.20 (1.20–1.20) |",
             "| mixed preloaded | - |",
             "**crowd preloaded**: what crowd preloaded is",
             "| libuslab | 5.00 (0.50) |",
             "Not measured: 64 threads.",
             "**memory preloaded**: not measured.",
-            "| bench/cfrac | 0.75 (0.50 to 1.50) | not measured | 0.75 (0.50 to 1.50) |",
+            "| bench/cfrac | 0.75 (0.50–1.50) | not measured | 0.75 (0.50–1.50) |",
             "- benchmark programs, time: uslab 0.750, peer 1.000 (1 cases)",
         ] {
             assert!(preloaded_text.lines().any(|other| other == line), "expected {line} in\n{page}");

@@ -353,7 +353,7 @@ impl<'r> SubjectInRow<'r> {
     /// Smallest and largest ratio, if there are several runs.
     pub(crate) fn spread(&self) -> String {
         match self.ratios.as_slice() {
-            [lowest, .., highest] => format!("{lowest:.2} to {highest:.2}"),
+            [lowest, .., highest] => format!("{lowest:.2}–{highest:.2}"),
             [_] | [] => String::new(),
         }
     }
@@ -481,8 +481,8 @@ mod tests {
         let text = standings(&[run(7.0), run(9.0), run(8.0)]);
         let lines: Vec<_> = text.lines().filter(|line| line.contains("ours")).collect();
         let expected = [
-            "| other | ours | 1.20 | 1.20 to 1.20 | c | 12.0 ns | peer 10.0 | 0.50 (abc) |",
-            "| row | ours | 0.80 | 0.70 to 0.90 | b | 8.00 ns | peer 10.0 | 0.50 (abc) |",
+            "| other | ours | 1.20 | 1.20–1.20 | c | 12.0 ns | peer 10.0 | 0.50 (abc) |",
+            "| row | ours | 0.80 | 0.70–0.90 | b | 8.00 ns | peer 10.0 | 0.50 (abc) |",
         ];
         assert_eq!(lines, expected);
     }
