@@ -44,7 +44,7 @@ await drive('lab', async (openFile) => {
     assert((await page.locator('.shape :is(.box, .part)').count()) > 3, `${name}: the drawing has parts`);
     assert(scene.structure.steps.length > 0, `${name}: ${command} has steps`);
     // --- each scene of the script: the drawing has what the lab's structure has, and the steps are the lab's ---
-    assert.match(await page.textContent('.claim'), /^Claim [A-Z]\d+: .+\. It (holds|depends|does not hold)\.$/);
+    assert.match(await page.textContent('.claim'), /^A text on allocators says: “.+\.” It (holds|depends|does not hold)\. \([A-Z]\d+ in STUDY\.md\)$/);
     const script = demo(name);
     for (let at = 1; at <= script.length; at++) {
       await page.goto(`${address}#demo&name=${name}&at=${at}`);

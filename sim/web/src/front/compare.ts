@@ -166,7 +166,7 @@ export async function showCompare(root: HTMLElement, wasm: Wasm, { values }: Rou
   }
 
   root.replaceChildren(
-    made('div', { className: 'first compare' }, made('h2', {}, 'One stream, side by side ', made('span', { className: 'quiet' }, 'the same program on four CPUs: who holds a lock, who waits')),
+    made('div', { className: 'first compare' }, made('h2', {}, 'One stream, side by side ', made('span', { className: 'quiet' }, 'the same program on four CPUs, in simulated time: who holds a lock, who waits')),
       made('div', { className: 'player' }, place, legend(), sentence, problem,
         made('div', { className: 'bar hold' }, stepper.root, made('label', { className: 'speed' }, 'speed ', speed), button('new stream', 'Another seed (n)', () => void fresh(), 'fresh'),
           made('details', { className: 'menu' }, made('summary', {}, 'more'), made('div', {}, made('label', {}, 'program ', program), made('label', {}, 'seed ', field), more,

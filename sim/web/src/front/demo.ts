@@ -202,7 +202,7 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
   };
   seed.onkeydown = ({ key }) => { if (key === 'Enter') random(); };
   root.replaceChildren(made('section', {}, made('h2', {}, about.title), made('p', { className: 'what' }, about.what),
-    made('p', { className: 'claim' }, made('span', { className: 'quiet' }, `Claim ${about.claim.number}: `), `${about.claim.says}. `, made('b', {}, ANSWERS[about.claim.answer] ?? about.claim.answer)),
+    made('p', { className: 'claim' }, made('span', { className: 'quiet' }, 'A text on allocators says: '), `“${about.claim.says}.” `, made('b', {}, ANSWERS[about.claim.answer] ?? about.claim.answer), made('span', { className: 'quiet' }, ` (${about.claim.number} in STUDY.md)`)),
     stepper.root, said, made('div', { className: 'staged' }, made('div', {}, picture, kinds), steps), controls,
     made('div', { className: 'bar' }, does('the script from its beginning', () => begin(about.script)), does('random script', random), made('label', {}, 'seed ', seed), does('clear', () => begin([])),
       made('span', { className: 'copy' }, made('span', { className: 'quiet' }, 'in a terminal: '), line)), problem,

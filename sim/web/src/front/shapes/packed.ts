@@ -15,11 +15,12 @@ export function packed(look: Look, width: number): readonly [number, Node[]] {
     text(0, y.values + HIGH + 31, `packed values: a walk reads ${noun(shape.reads, 'place')}`, 'start strong'),
     text(0, y.holes + HIGH + 17, `array with holes: a walk reads ${noun(shape.checks, 'place')}`, 'start strong'));
   const moved = now?.is === 'value' ? now : null;
-  for (const [i, { name, slot, finds }] of handles.entries()) {
-    const own = name === lit, place = shape.places[slot] ?? null;
-    const chip = box({ x: i * wide + 1, y: y.handles, w: wide - 3, h: HIGH }, `${finds === null ? 'ghost' : 'bit set'}${own ? ' lit' : ''}`, finds === null ? `${name} ✗` : name, `handle ${name}: slot ${slot}`);
+  for (const { name, slot, finds } of handles) {
+    // A handle is above its slot, a stale one behind all.
+    const own = name === lit, place = shape.places[slot] ?? null, column = finds === null ? shape.places.length : slot;
+    const chip = box({ x: column * wide + 1, y: y.handles, w: wide - 3, h: HIGH }, `${finds === null ? 'ghost' : 'bit set'}${own ? ' lit' : ''}`, finds === null ? `${name} ✗` : name, `handle ${name}: slot ${slot}`);
     nodes.push(chip);
-    lines.push(arrow([[middle(i), y.handles + HIGH], [middle(slot), y.slots - 1]], finds === null ? 'dashed' : own ? 'lit' : 'quiet'));
+    lines.push(arrow([[middle(column), y.handles + HIGH], [middle(slot), y.slots - 1]], finds === null ? 'dashed' : own ? 'lit' : 'quiet'));
     if (finds !== null && place !== null) lines.push(arrow([[middle(slot), y.slots + HIGH], [middle(place), y.values - 1]], own || moved?.to === place ? 'lit' : 'quiet'));
   }
   for (const [slot, place] of shape.places.entries()) nodes.push(box({ x: slot * wide + 1, y: y.slots, w: wide - 3, h: HIGH }, `${place === null ? 'free' : 'bit set'}`, place === null ? 'free' : wide > 56 ? `place ${place}` : String(place), `slot ${slot}`),
