@@ -226,8 +226,8 @@ impl Name {
                 &["alloc BYTES [ALIGN]", "mark", "pop MARKER", "reset"],
                 &[
                     "alloc 1500",
-                    "alloc 2000",
-                    "alloc 1000",
+                    "alloc 1400",
+                    "alloc 1500",
                     "mark",
                     "alloc 5000",
                     "alloc 700",

@@ -288,18 +288,18 @@ fn demo_of_an_arena_adds_and_drops_chunks() {
         (head, marks.into_iter().map(|mark| (mark.name, mark.at, mark.stale)).collect::<Vec<_>>())
     };
     let (sentences, last) = run(Name::Arena, &script[..3]);
-    assert_eq!(sentences[2], "c is at byte 4096 and has 1000.");
+    assert_eq!(sentences[2], "c is at byte 4096 and has 1500.");
     assert_eq!(
         last.structure.unwrap().steps[0].said,
-        "Chunk 0 has no room: its last 596 bytes stay unused. Chunk 1, of 4096 bytes, is added."
+        "Chunk 0 has no room: its last 1196 bytes stay unused. Chunk 1, of 4096 bytes, is added."
     );
     let mark = |name: &str, at, stale| (name.to_owned(), at, stale);
-    assert_eq!(chunks(3), (5096, vec![mark("chunk 1", 4096, false)]));
+    assert_eq!(chunks(3), (5596, vec![mark("chunk 1", 4096, false)]));
     // The block of 5,000 bytes gets a chunk of 5,000.
     let (head, marks) = chunks(6);
     assert_eq!((head, marks.len(), &marks[2]), (16384 + 700, 4, &mark("chunk 3", 16384, false)));
-    assert_eq!(chunks(7), (5096, vec![mark("chunk 1", 4096, false), mark("m1", 5096, false)]));
-    assert_eq!(chunks(9), (0, vec![mark("m1", 5096, true)]));
+    assert_eq!(chunks(7), (5596, vec![mark("chunk 1", 4096, false), mark("m1", 5596, false)]));
+    assert_eq!(chunks(9), (0, vec![mark("m1", 5596, true)]));
 }
 
 #[test]
