@@ -143,11 +143,15 @@ free: 1024 bytes in one piece
     );
     for name in [
         "linear",
+        "arena",
         "stack",
         "pool",
         "lazy-pool",
+        "chunked-pool",
+        "reserved-pool",
         "first-fit",
         "best-fit",
+        "worst-fit",
         "buddy",
         "tlsf",
         "handles",

@@ -77,7 +77,7 @@ fn views() -> String {
 fn scenes() -> String {
     let mut file = File::new();
     types!(file; demos::About, demos::Claim, demos::Name, demos::Scene, demos::Part, demos::Is, Holes, Race);
-    types!(file; demos::Structure, demos::Shape, demos::Row, demos::Cell, demos::FreeBlock, demos::Mark);
+    types!(file; demos::Structure, demos::Shape, demos::Row, demos::Cell, demos::Chunk, demos::FreeBlock, demos::Mark);
     types!(file; demos::Named, demos::Slot, demos::Lane, demos::Line, demos::Lines, demos::Step, demos::On);
     file.text()
 }

@@ -48,22 +48,22 @@ pub fn front(latency: &impl Serialize) -> anyhow::Result<String> {
     Ok(web::page(FRONT, &[("{engine}", &packed(ENGINE)?), ("{latency}", &web::json(latency)?)]))
 }
 
-/// Compresses bytes with gzip, which browsers can unpack, and encodes the result as base64.
+/// Compresses bytes with gzip, which browsers can unpack, and encodes the result in base 85.
 fn packed(bytes: &[u8]) -> anyhow::Result<String> {
     let mut to = GzEncoder::new(Vec::new(), Compression::best());
     to.write_all(bytes)?;
-    Ok(base64(&to.finish()?))
+    Ok(base85(&to.finish()?))
 }
 
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let bits =
-            three.iter().enumerate().fold(0_u32, |bits, (i, byte)| bits | u32::from(*byte) << (16 - 8 * i));
-        for digit in 0..4 {
-            let value = bits >> (18 - 6 * digit) & 63;
-            text.push(if digit > three.len() { '=' } else { DIGITS[value as usize].into() });
+/// Encodes four bytes as five digits: printable ASCII, except what means something in HTML, in strings or in templates.
+/// An incomplete group at the end lacks its last digits.
+fn base85(bytes: &[u8]) -> String {
+    let digits: Vec<u8> = (b'!'..=b'~').filter(|digit| !b"\"&'<>\\`{}".contains(digit)).collect();
+    let mut text = String::with_capacity(bytes.len().div_ceil(4) * 5);
+    for four in bytes.chunks(4) {
+        let word = (0..4).fold(0, |word, i| word << 8 | u32::from(four.get(i).copied().unwrap_or(0)));
+        for power in (0..5).rev().take(four.len() + 1) {
+            text.push(digits[(word / 85_u32.pow(power) % 85) as usize].into());
         }
     }
     text
@@ -76,10 +76,16 @@ mod tests {
     use uslab_engine::stream::Kind;
 
     #[test]
-    fn base64_follows_the_standard() {
-        let pairs = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")];
+    fn base85_has_five_digits_for_four_bytes() {
+        let pairs: [(&[u8], &str); 5] = [
+            (b"", ""),
+            (&[0], "!!"),
+            (&[0; 4], "!!!!!"),
+            (&[0, 0, 0, 85, 1], "!!!#!!A"),
+            (&[255; 4], "z;]0!"),
+        ];
         for (bytes, text) in pairs {
-            assert_eq!(base64(bytes.as_bytes()), text);
+            assert_eq!(base85(bytes), text, "{bytes:?}");
         }
     }
 

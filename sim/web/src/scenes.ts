@@ -29,7 +29,7 @@ says: string,
 answer: string, };
 
 /** A demo of one allocator. */
-export type Name = "linear" | "stack" | "pool" | "lazy-pool" | "first-fit" | "best-fit" | "buddy" | "tlsf" | "handles" | "handles-wrap" | "packed" | "layout" | "fifty-percent" | "robson" | "pinning";
+export type Name = "linear" | "arena" | "stack" | "pool" | "lazy-pool" | "chunked-pool" | "reserved-pool" | "first-fit" | "best-fit" | "worst-fit" | "buddy" | "tlsf" | "handles" | "handles-wrap" | "packed" | "layout" | "fifty-percent" | "robson" | "pinning" | "slabs-over-buddy";
 
 /** The state of a demo after a command. */
 export type Scene = {
@@ -99,7 +99,13 @@ list: Array<number>,
 /** The number of slots that are or were in the list; later slots were never written. */
 opened: number,
 /** The slot to which the last link leads; `None` if the last link is null. */
-end: number | null, } | { "is": "head",
+end: number | null, } | { "is": "chunks",
+/** The size of a slot. */
+slot: number,
+/** The size of a chunk, which ends with its slots. */
+bytes: number,
+/** The chunks in the order of their list. */
+chunks: Array<Chunk>, } | { "is": "head",
 /** The position. */
 head: number,
 /** The saved positions. */
@@ -156,6 +162,13 @@ from: number,
 bit: boolean,
 /** The free blocks in the order of the list. */
 list: Array<FreeBlock>, };
+
+/** A chunk of slots. */
+export type Chunk = {
+/** The position. */
+at: number,
+/** The numbers of the chunk's free slots in the order of its list. */
+list: Array<number>, };
 
 /** A free block. */
 export type FreeBlock = {

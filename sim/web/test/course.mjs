@@ -3,12 +3,13 @@ import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
+import { decoded } from './carried.mjs';
 
 const SEED = 9;
 
 /** The engine that the page carries, in node. */
 async function engineOf(file) {
-  const wasm = gunzipSync(Buffer.from(readFileSync(file, 'utf8').match(/id="engine">([^<]*)</)[1], 'base64'));
+  const wasm = gunzipSync(decoded(readFileSync(file, 'utf8').match(/id="engine">([^<]*)</)[1]));
   const { exports } = (await WebAssembly.instantiate(wasm, {})).instance;
   const said = (length) => JSON.parse(new TextDecoder().decode(new Uint8Array(exports.memory.buffer, exports.text(), length)));
   return {

@@ -6,6 +6,7 @@ import { execFileSync } from 'node:child_process';
 import { mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { gunzipSync, gzipSync } from 'node:zlib';
+import { decoded, encoded } from './carried.mjs';
 import { drive } from './browser.mjs';
 import { repeated } from './long.mjs';
 
@@ -408,10 +409,10 @@ await drive('replay', async (openFile) => {
   {
     const html = readFileSync(file, 'utf8');
     const carried = (html) => html.match(/id="stream">([^<]*)</)[1];
-    const stream = repeated(gunzipSync(Buffer.from(carried(html), 'base64')), full ? 8 : 2);
+    const stream = repeated(gunzipSync(decoded(carried(html))), full ? 8 : 2);
     const [ops, path] = [resolve(folder, 'long.ops'), resolve(folder, 'long.html')];
     writeFileSync(ops, stream);
-    writeFileSync(path, html.replace(carried(html), () => gzipSync(stream).toString('base64')));
+    writeFileSync(path, html.replace(carried(html), () => encoded(gzipSync(stream))));
     const long = await openFile(path, '', {}, 'usable');
     const usable = await long.evaluate(() => performance.now());
     const all = Number((await text(long, 'of')).replace(/\D/g, ''));

@@ -152,9 +152,9 @@ proptest! {
         run(Tlsf::with_steps(unaligned_area(), bits).unwrap(), steps);
     }
     #[test]
-    fn each_fit_policy_agrees_with_its_shadow(steps in steps(), fit in 0..3_usize, by_address in any::<bool>()) {
+    fn each_fit_policy_agrees_with_its_shadow(steps in steps(), fit in 0..4_usize, by_address in any::<bool>()) {
         let order = if by_address { Order::Address } else { Order::Lifo };
-        run(BestFit::with_policy(unaligned_area(), [Fit::First, Fit::Best, Fit::Next][fit], order).unwrap(), steps);
+        run(BestFit::with_policy(unaligned_area(), [Fit::First, Fit::Best, Fit::Next, Fit::Worst][fit], order).unwrap(), steps);
     }
     /// A marker can free all later allocations only once, and is refused after an earlier marker was freed. Freeing the
     /// topmost block frees all its bytes and its padding, so at the end no byte is used.

@@ -46,6 +46,8 @@ pub enum Fit {
     /// The first block that is large enough, searching from where the last search ended and wrapping
     /// around.
     Next,
+    /// The largest block, and the first of equally large blocks.
+    Worst,
 }
 
 /// Position of a freed block in the list.
@@ -225,12 +227,12 @@ impl<M: Words> Blocks<M> {
             let size = self.memory.load(position as usize) as usize;
             self.memory.record(Event::Inspected { at: position as usize, bytes: size });
             if let Some(placement) = self.place(position as usize, size, need, align) {
-                if self.fit != Fit::Best {
+                let is_better = |best| if self.fit == Fit::Worst { size > best } else { size < best };
+                if best.is_none_or(|(best, _)| is_better(best)) {
                     best = Some((size, placement));
-                    break;
                 }
-                if best.is_none_or(|(smallest, _)| size < smallest) {
-                    best = Some((size, placement));
+                if matches!(self.fit, Fit::First | Fit::Next) {
+                    break;
                 }
             }
             position = self.memory.load(position as usize + TAG);

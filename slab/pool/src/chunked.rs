@@ -20,7 +20,7 @@
 //! allocator" (2012).
 
 use super::error::{BadFree, PoolError, Refused};
-use super::free_list::FreeList;
+use super::free_list::{self, FreeList};
 use super::slot::SlotLayout;
 use super::usage::Usage;
 use core::alloc::Layout;
@@ -284,6 +284,17 @@ impl ChunkedPool {
             let chunk = unsafe { at?.as_ref() };
             at = chunk.next;
             Some(chunk.live)
+        })
+    }
+    /// Returns each chunk's first byte and its free slots, from front to back.
+    pub fn free_lists(&self) -> impl Iterator<Item = (NonNull<u8>, free_list::Chain<'_>)> {
+        let mut at = self.front;
+        core::iter::from_fn(move || {
+            let start = at?;
+            // SAFETY: the pointer is a listed chunk, which does not change while the pool is borrowed.
+            let chunk = unsafe { start.as_ref() };
+            at = chunk.next;
+            Some((start.cast(), chunk.free.chain()))
         })
     }
     /// Number of chunks.

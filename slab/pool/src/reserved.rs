@@ -16,7 +16,7 @@
 //! allocator" (2012), which his engine uses.
 
 use super::error::{BadFree, PoolError, Refused};
-use super::free_list::FreeList;
+use super::free_list::{Chain, FreeList};
 use super::slot::SlotLayout;
 use super::usage::Usage;
 use core::alloc::Layout;
@@ -62,6 +62,13 @@ impl ReservedPool {
     /// # Errors
     /// Returns [`PoolError::Memory`] if the system refuses the range, and [`PoolError::NoRoom`] if it holds no slot.
     pub fn new(slots: SlotLayout, bytes: usize) -> Result<Self, PoolError> {
+        Self::with_step(slots, bytes, STEP)
+    }
+    /// Makes a pool that grows by `step` bytes, rounded up to pages.
+    ///
+    /// # Errors
+    /// Returns the errors of [`new`](Self::new).
+    pub fn with_step(slots: SlotLayout, bytes: usize, step: usize) -> Result<Self, PoolError> {
         let no_faults = uslab_buddy::Faults::default();
         let region = Region::reserve(
             bytes,
@@ -70,7 +77,7 @@ impl ReservedPool {
             Backend::default(),
             &no_faults,
         );
-        Self::on(region.ok_or(PoolError::Memory { bytes })?, slots, STEP)
+        Self::on(region.ok_or(PoolError::Memory { bytes })?, slots, step)
     }
     /// Makes a pool on an unused region. The pool grows by `step` bytes, rounded up to pages.
     ///
@@ -169,6 +176,14 @@ impl ReservedPool {
     pub fn committed(&self) -> usize {
         self.committed
     }
+    /// First byte of the reserved range.
+    pub fn base(&self) -> NonNull<u8> {
+        self.region.base()
+    }
+    /// Returns the free slots of the committed memory, in the order in which they will be allocated.
+    pub fn free_chain(&self) -> Chain<'_> {
+        self.free.chain()
+    }
     /// Number of slots in the reserved range.
     pub fn capacity(&self) -> usize {
         (self.region.bytes() - self.pad) / self.slots.stride()
@@ -202,6 +217,7 @@ mod tests {
         assert_eq!(pool.committed(), STEP);
         let new = pool.alloc(OBJECT).unwrap();
         assert_eq!(pool.committed(), 2 * STEP);
+        assert_eq!((pool.base(), pool.free_chain().count()), (first[0], STEP / 64 - 1));
         assert_eq!(new.addr().get() - first[0].addr().get(), STEP, "the commit steps must be adjacent");
         // SAFETY: the slot was allocated above and is freed once.
         unsafe { pool.free(first[3]) }.unwrap();

@@ -15,13 +15,21 @@
 //! of typed objects.
 
 use super::area::Area;
+#[cfg(feature = "std")]
+use super::chunked::ChunkedPool;
 use super::error::{BadFree, Overrun, Refused};
 use super::guarded::{GuardedPool, Leak};
 use super::index_pool::{IndexPool, State};
+#[cfg(feature = "std")]
+use super::reserved::ReservedPool;
 use alloc::vec::Vec;
+#[cfg(feature = "std")]
+use core::alloc::Layout;
 use core::cell::RefCell;
 use core::fmt;
 use core::mem::{ManuallyDrop, MaybeUninit};
+#[cfg(feature = "std")]
+use core::ops::Range;
 use core::ptr::NonNull;
 
 /// A pool whose blocks a [`SafePool`] can guard.
@@ -89,6 +97,28 @@ unsafe impl<A: Area> RawPool for GuardedPool<A> {
         unsafe { self.free(object) }
     }
 }
+
+#[cfg(feature = "std")]
+macro_rules! growing {
+    ($($pool:ty),+) => {$(
+        // SAFETY: slots are disjoint, and at least `size` bytes long. A slot in use is not on a free list, and its
+        // memory stays mapped until the slot is freed or the pool is dropped.
+        unsafe impl RawPool for $pool {
+            fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused> {
+                let (size, align) = (self.slots().size(), self.slots().align());
+                let layout = Layout::from_size_align(size, align);
+                let layout = layout.map_err(|_| Refused::NoRoom { bytes: size, align })?;
+                Ok(NonNull::slice_from_raw_parts(self.alloc_at(layout, self.slots().offset())?, size))
+            }
+            unsafe fn free_raw(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
+                // SAFETY: the slot belongs to this pool and is no longer used, by this function's contract.
+                unsafe { self.free(slot) }
+            }
+        }
+    )+};
+}
+#[cfg(feature = "std")]
+growing!(ChunkedPool, ReservedPool);
 
 /// A pool whose blocks are freed automatically. See the [module](self).
 ///
@@ -162,6 +192,36 @@ impl<A: Area> SafePool<GuardedPool<A>> {
     /// Returns [`GuardedPool::leaks`], even if blocks are in use.
     pub fn leaks(&self) -> Vec<Leak> {
         self.0.borrow().leaks().collect()
+    }
+}
+
+#[cfg(feature = "std")]
+impl SafePool<ChunkedPool> {
+    /// Returns the address of each chunk and the addresses of its free slots, from front to back.
+    pub fn free_lists(&self) -> Vec<(usize, Vec<usize>)> {
+        let pool = self.0.borrow();
+        let lists = pool.free_lists();
+        lists
+            .map(|(chunk, free)| (chunk.addr().get(), free.map(|slot| slot.addr().get()).collect()))
+            .collect()
+    }
+    /// Unmaps the chunks without a block in use, as [`ChunkedPool::purge`] does, even if other blocks are in use.
+    pub fn purge(&self) -> usize {
+        self.0.borrow_mut().purge()
+    }
+}
+
+#[cfg(feature = "std")]
+impl SafePool<ReservedPool> {
+    /// Returns the addresses of the committed memory, even if blocks are in use.
+    pub fn committed(&self) -> Range<usize> {
+        let pool = self.0.borrow();
+        let base = pool.base().addr().get();
+        base..base + pool.committed()
+    }
+    /// Returns the addresses of the free slots, in the order in which they will be allocated.
+    pub fn free_chain(&self) -> Vec<usize> {
+        self.0.borrow().free_chain().map(|slot| slot.addr().get()).collect()
     }
 }
 
@@ -278,6 +338,28 @@ mod tests {
         assert!(pool.alloc().is_err());
         drop(other_object);
         assert!(pool.alloc().is_ok());
+    }
+
+    #[cfg(feature = "std")]
+    #[test]
+    fn growing_pools_guard_their_blocks() {
+        let slots = super::super::SlotLayout::new(1024, 1024).unwrap();
+        let chunked = SafePool::new(ChunkedPool::new(slots, 4096).unwrap());
+        let blocks: Vec<_> = (0..4).map(|_| chunked.alloc().unwrap()).collect();
+        let [(second, free), (first, full)] = &chunked.free_lists()[..] else { panic!("3 slots a chunk") };
+        assert_eq!((free[..].to_vec(), full.len()), (vec![second + 2048, second + 3072], 0));
+        assert_eq!(blocks[0].address().addr(), first + 1024, "the header precedes the slots");
+        assert_eq!(chunked.purge(), 0);
+        drop(blocks);
+        assert_eq!((chunked.purge(), chunked.free_lists()), (2, vec![]));
+
+        let reserved = SafePool::new(ReservedPool::with_step(slots, 16 << 10, 4096).unwrap());
+        assert!(reserved.committed().is_empty());
+        let block = reserved.alloc().unwrap();
+        let base = block.address().addr();
+        assert_eq!(reserved.committed(), base..base + 4096);
+        drop(block);
+        assert_eq!(reserved.free_chain(), [0, 1024, 2048, 3072].map(|at| base + at));
     }
 
     #[test]

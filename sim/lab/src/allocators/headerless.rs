@@ -88,6 +88,11 @@ impl Headerless {
                 let fitting = self.free.iter().enumerate().filter(|(_, hole)| is_large_enough(hole));
                 (fitting.min_by_key(|(_, hole)| hole.len()).map(|(index, _)| index), self.free.len())
             }
+            Fit::Worst => {
+                // Of equal holes, the first is used; `max_by_key` returns the last.
+                let largest = self.free.iter().enumerate().rev().max_by_key(|(_, hole)| hole.len());
+                (largest.filter(|(_, hole)| is_large_enough(hole)).map(|(index, _)| index), self.free.len())
+            }
             Fit::Next => {
                 let rover = self.rover;
                 let begin = self.free.iter().position(|hole| Some(hole.start) == rover).unwrap_or(0);
@@ -161,7 +166,7 @@ mod tests {
     #[test]
     fn headerless_and_heap_allocators_choose_equal_places() {
         const BYTES: usize = 1 << 16;
-        for fit in [Fit::First, Fit::Best, Fit::Next] {
+        for fit in [Fit::First, Fit::Best, Fit::Next, Fit::Worst] {
             for order in [Order::Address, Order::Lifo] {
                 let mut heap = Heap::new(BYTES, fit, order).unwrap();
                 let mut list = Headerless::new(BYTES - 16, 16, fit, order);

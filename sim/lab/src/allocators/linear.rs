@@ -141,6 +141,23 @@ impl Linear {
         self.pages.head().chunk + 1
     }
 
+    /// Returns the range of each page, in the positions that blocks have.
+    pub(crate) fn page_ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        self.pages.chunks().map(|page| page.base..page.base + page.size())
+    }
+    /// Returns the limit in bytes on all pages together.
+    pub(crate) fn max_bytes(&self) -> usize {
+        self.max_bytes
+    }
+    /// Returns the position of a mark; `None` if its page was freed.
+    pub(crate) fn position(&self, mark: Head) -> Option<usize> {
+        self.pages.get(mark.chunk).map(|page| page.base + mark.at)
+    }
+    /// Returns `true` if [`rewind`](Self::rewind) refuses the mark.
+    pub(crate) fn is_stale(&self, mark: Head) -> bool {
+        mark > self.pages.head() || self.pages.get(mark.chunk).is_none_or(|page| mark.at > page.size())
+    }
+
     /// Returns the memory of the first page.
     pub(super) fn memory(&self) -> &Memory {
         &self.pages.first().memory
@@ -189,7 +206,7 @@ impl Linear {
     /// [`Stack`](super::stack::Stack) detects these marks.
     pub fn rewind(&mut self, mark: Head) -> Result<(), StaleMark> {
         let head = self.pages.head();
-        if mark > head || self.pages.get(mark.chunk).is_none_or(|page| mark.at > page.size()) {
+        if self.is_stale(mark) {
             let is_known_chunk = mark.chunk <= head.chunk;
             let mark = if is_known_chunk { self.pages.bytes_to(mark) } else { mark.chunk * self.page };
             return Err(StaleMark { mark, head: self.used() });

@@ -12,7 +12,7 @@
 //! | [`naive`] | two pool designs that share one name |
 //! | [`pool`] | slots of one size, with a list of the free slots |
 //! | [`segregated`] | a pool for each size class |
-//! | [`heap`] | a free list with boundary tags: first, best and next fit |
+//! | [`heap`] | a free list with boundary tags: first, best, next and worst fit |
 //! | [`headerless`] | a free list outside the memory, with any granule |
 //! | [`buddy`] | blocks of powers of two, halved and merged |
 //! | [`tlsf`] | free lists for two levels of sizes, found by bit scans |

@@ -252,6 +252,7 @@ allocators! {
     best_fit_lifo: super::Heap::new(BYTES, super::heap::Fit::Best, super::heap::Order::Lifo);
     next_fit_by_address: super::Heap::new(BYTES, super::heap::Fit::Next, super::heap::Order::Address);
     next_fit_lifo: super::Heap::new(BYTES, super::heap::Fit::Next, super::heap::Order::Lifo);
+    worst_fit_by_address: super::Heap::new(BYTES, super::heap::Fit::Worst, super::heap::Order::Address);
     tlsf_of_4_steps: super::Tlsf::new(BYTES, 2, super::tlsf::Search::Bitmaps);
     tlsf_of_8_steps: super::Tlsf::new(BYTES, 3, super::tlsf::Search::Bitmaps);
     tlsf_of_16_steps: super::Tlsf::new(BYTES, 4, super::tlsf::Search::Bitmaps);

@@ -14,14 +14,14 @@ use uslab_output::{Place, tell};
 /// Drive a textbook allocator by hand, and see its memory after each command.
 ///
 /// The memory is a line of 64 characters: letters are blocks in use, `+` is rounding, `=` headers and tags, `-` padding
-/// and freed bytes below a head, `.` free, `|` the start of another free piece, `_` never used, `#` retired, `~` loaded
+/// and freed bytes below a head, `.` free, `|` the start of another free piece, `_` never used or not mapped, `#` retired, `~` loaded
 /// but not used. Blocks are named a, b, c in the order of their allocation. `uslab page` has the same demos as an
 /// interactive page.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// The allocator
     name: Name,
-    /// Commands: `alloc BYTES [ALIGN]`, `alloc` if there is one size, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset`,
+    /// Commands: `alloc BYTES [ALIGN]`, `alloc` if there is one size, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset`, `purge`,
     /// `walk FIELD LAYOUT`, `fill WHAT`, `round`; `-` reads commands from standard input, one a line. Left out: a script that shows what the allocator
     /// does
     #[arg(value_name = "COMMAND")]

@@ -2,6 +2,7 @@
 
 use super::command::Command;
 use super::demo::{Demo, capital, free};
+use super::driven::{Drive, Driven, Places};
 use super::kinds::DemoAllocator;
 use super::scene::{Is, Part, Scene};
 use super::steps::Operation;
@@ -11,36 +12,30 @@ use core::alloc::Layout;
 
 /// An allocator, with its live blocks and markers by name.
 #[derive(Debug)]
-pub(super) struct Blocks<A: DemoAllocator> {
-    allocator: A,
-    /// The live blocks by number, each with its requested bytes.
-    live: Vec<(usize, A::Block, usize)>,
-    /// The markers, each with the number of blocks that were allocated before the marker.
-    markers: Vec<(A::Marker, usize)>,
+pub(super) struct Blocks {
+    allocator: Box<dyn Driven>,
+    /// The live blocks by number, each with its requested bytes, in the order of their allocation.
+    live: Vec<(usize, usize)>,
+    /// For each marker, the number of blocks that were allocated before the marker.
+    markers: Vec<usize>,
     births: usize,
     /// The steps of the last command.
     steps: Vec<Step>,
 }
 
-impl<A: DemoAllocator> Blocks<A> {
-    pub(super) fn new(mut allocator: A) -> Self {
-        allocator.log();
+impl Blocks {
+    pub(super) fn new<A: DemoAllocator<Block: 'static, Marker: 'static> + 'static>(allocator: A) -> Self {
+        let allocator = Box::new(Drive::new(allocator));
         Self { allocator, live: vec![], markers: vec![], births: 0, steps: vec![] }
     }
 
-    /// Records the steps of an operation.
-    fn note(&mut self, operation: &Operation<'_>) {
-        let log = self.allocator.log();
-        self.steps = self.allocator.steps(operation, &log);
-    }
     /// Records the moves of the head, which was at `from`: to the start of `block`, past any padding, and to its
     /// present position.
     fn note_head(&mut self, from: Option<usize>, block: Option<usize>) {
         let Some((from, to)) = from.zip(self.allocator.head()) else { return };
         let begin = block.unwrap_or(from);
         if begin > from {
-            let text =
-                format!("The next multiple of the alignment is {begin}: {} bytes are skipped.", begin - from);
+            let text = self.allocator.skipped(from, begin);
             self.steps.push(Step::new(text, On::Head { from, to: begin }));
         }
         if to != begin {
@@ -56,11 +51,10 @@ impl<A: DemoAllocator> Blocks<A> {
         self.births += 1;
         let name = name(birth);
         let (before, head) = (self.allocator.work(), self.allocator.head());
-        let block = self.allocator.alloc(layout);
-        let range = block.as_ref().map(|block| self.allocator.range(block));
-        self.note(&Operation::Alloc { layout, name: &name, block: range.clone() });
+        let range = self.allocator.alloc(layout);
+        self.steps = self.allocator.steps(&Operation::Alloc { layout, name: &name, block: range.clone() });
         self.note_head(head, range.as_ref().map(|range| range.start));
-        let Some((block, range)) = block.zip(range) else {
+        let Some(range) = range else {
             return Err(format!("No room for {bytes} bytes. Free: {}.", free(self.allocator.holes())));
         };
         let surplus = match range.len() - bytes {
@@ -68,8 +62,8 @@ impl<A: DemoAllocator> Blocks<A> {
             surplus => format!(", {surplus} more than requested"),
         };
         let sentence = format!("{name} is at byte {} and has {}{surplus}.", range.start, range.len());
-        self.live.push((birth, block, bytes));
-        Ok(sentence + &work_done(before, self.allocator.work(), A::EXAMINED_BY_ALLOC))
+        self.live.push((birth, bytes));
+        Ok(sentence + &work_done(before, self.allocator.work(), self.allocator.examined_by_alloc()))
     }
 
     fn free(&mut self, wanted_name: &str) -> Result<String, String> {
@@ -78,13 +72,13 @@ impl<A: DemoAllocator> Blocks<A> {
             return Err(format!("Unknown block {wanted_name}; in use: {}.", first_names(&live)));
         };
         let (before, head) = (self.allocator.work(), self.allocator.head());
-        let (birth, block, _) = self.live.remove(position);
+        let (birth, _) = self.live.remove(position);
         let name = name(birth);
-        let range = self.allocator.range(&block);
-        self.allocator.free(block);
-        self.note(&Operation::Free { name: &name, block: range });
+        let block = self.allocator.range(position);
+        self.allocator.free(position);
+        self.steps = self.allocator.steps(&Operation::Free { name: &name, block });
         self.note_head(head, None);
-        let work_text = work_done(before, self.allocator.work(), A::EXAMINED_BY_FREE);
+        let work_text = work_done(before, self.allocator.work(), self.allocator.examined_by_free());
         Ok(match (head, self.allocator.head()) {
             (Some(head), Some(now)) if now < head => {
                 format!("{name} is free, and the head moves back to byte {now}.{work_text}")
@@ -98,15 +92,23 @@ impl<A: DemoAllocator> Blocks<A> {
         })
     }
 
+    /// Forgets the blocks from the first for whose number `freed` returns `true`, and returns their number.
+    fn forget(&mut self, freed: impl Fn(usize) -> bool) -> usize {
+        let (before, blocks) = (self.live.len(), self.live.partition_point(|(birth, _)| !freed(*birth)));
+        self.live.truncate(blocks);
+        self.allocator.forget(blocks);
+        before - blocks
+    }
+
     fn parts(&self) -> Vec<Part> {
-        let (front_tag, back_tag) = A::TAGS;
+        let (front_tag, back_tag) = self.allocator.tags();
         let mut live: Vec<_> = self
             .live
             .iter()
-            .map(|(birth, block, bytes)| (self.allocator.range(block), name(*birth), *bytes))
+            .enumerate()
+            .map(|(block, (birth, bytes))| (self.allocator.range(block), name(*birth), *bytes))
             .collect();
         live.sort_by_key(|(range, ..)| (range.start, range.end));
-        let end = self.allocator.capacity() + if front_tag > 0 { 16 } else { 0 };
         let (mut parts, mut index) = (vec![], 0);
         for (range, name, bytes) in live {
             self.allocator.free_parts(index..range.start - front_tag, &mut parts);
@@ -116,36 +118,37 @@ impl<A: DemoAllocator> Blocks<A> {
             parts.push(Part::of(range.end..range.end + back_tag, Is::Tag));
             index = range.end + back_tag;
         }
-        self.allocator.free_parts(index..end, &mut parts);
+        self.allocator.free_parts(index..self.allocator.end(), &mut parts);
         parts.retain(|part| part.bytes > 0);
         parts
     }
 }
 
-impl<A: DemoAllocator> Demo for Blocks<A> {
+impl Demo for Blocks {
     fn run(&mut self, command: &Command) -> Result<String, String> {
         self.steps.clear();
         let from = self.allocator.head();
         match command {
-            Command::Alloc { bytes: Some(bytes), align } => self.alloc(*bytes, *align),
-            Command::Alloc { bytes: None, .. } => Err("Expected a size: `alloc BYTES`.".to_owned()),
-            Command::Free { block } => self.free(block),
-            Command::Mark => match self.allocator.mark() {
-                Some(marker) => {
-                    self.markers.push((marker, self.births));
-                    let head = self.allocator.head().unwrap_or(0);
-                    Ok(format!("m{} is the head, byte {head}.", self.markers.len()))
-                }
-                None => Err("Only linear allocators and stacks have a head to mark.".to_owned()),
+            Command::Alloc { bytes, align } => match bytes.or(self.allocator.one_size()) {
+                Some(bytes) => self.alloc(bytes, *align),
+                None => Err("Expected a size: `alloc BYTES`.".to_owned()),
             },
+            Command::Free { block } => self.free(block),
+            Command::Mark if self.allocator.mark() => {
+                self.markers.push(self.births);
+                let head = self.allocator.head().unwrap_or(0);
+                Ok(format!("m{} is the head, byte {head}.", self.markers.len()))
+            }
+            Command::Mark => Err("Only linear allocators and stacks have a head to mark.".to_owned()),
             Command::Pop { marker } => {
                 let number = marker.strip_prefix('m').and_then(|number| number.parse::<usize>().ok());
-                match number.and_then(|number| self.markers.get(number.checked_sub(1)?)) {
-                    Some((marker, births)) => match self.allocator.pop(marker) {
+                let index =
+                    number.and_then(|number| number.checked_sub(1)).filter(|n| *n < self.markers.len());
+                match index {
+                    Some(index) => match self.allocator.pop(index) {
                         Ok(()) => {
-                            let before = self.live.len();
-                            self.live.retain(|(birth, ..)| birth < births);
-                            let freed_blocks = before - self.live.len();
+                            let births = self.markers[index];
+                            let freed_blocks = self.forget(|birth| birth >= births);
                             let head = self.allocator.head().unwrap_or(0);
                             self.note_head(from, None);
                             Ok(format!("The head is back at byte {head}: {freed_blocks} blocks are freed."))
@@ -156,10 +159,21 @@ impl<A: DemoAllocator> Demo for Blocks<A> {
                 }
             }
             Command::Reset if self.allocator.reset() => {
-                let freed_blocks = core::mem::take(&mut self.live).len();
+                let freed_blocks = self.forget(|_| true);
                 self.note_head(from, None);
                 Ok(format!("The head is back at byte 0: {freed_blocks} blocks are freed."))
             }
+            Command::Purge => match self.allocator.purge() {
+                Some(steps) => {
+                    self.steps = steps;
+                    Ok(match self.steps.len() {
+                        0 => "No chunk is empty: nothing is returned to the system.".to_owned(),
+                        1 => "1 empty chunk is returned to the system.".to_owned(),
+                        chunks => format!("{chunks} empty chunks are returned to the system."),
+                    })
+                }
+                None => Err("Only a pool of chunks returns memory to the system.".to_owned()),
+            },
             Command::Get { .. } => Err("Only demos of handles have `get`.".to_owned()),
             Command::Walk { .. } => Err("This demo has no structs to walk over.".to_owned()),
             Command::Fill { .. } | Command::Round => {
@@ -170,13 +184,13 @@ impl<A: DemoAllocator> Demo for Blocks<A> {
     }
 
     fn scene(&self) -> Scene {
-        let mark = |(n, (marker, _)): (usize, &(A::Marker, usize))| {
+        let mark = |marker| {
             let (index, stale) = self.allocator.marked(marker);
-            Mark { name: format!("m{}", n + 1), at: index, stale }
+            Mark { name: format!("m{}", marker + 1), at: index, stale }
         };
         let head = self.allocator.head().map(|head| {
-            let marks = self.markers.iter().enumerate().map(mark).collect();
-            Shape::Head { head, marks }
+            let markers = (0..self.markers.len()).map(mark);
+            Shape::Head { head, marks: self.allocator.chunks().into_iter().chain(markers).collect() }
         });
         let structure = self.allocator.shape().or(head);
         Scene {
@@ -199,7 +213,7 @@ pub(super) fn first_names(names: &[String]) -> String {
 }
 
 /// Returns a sentence about the work between two counts. `examined` is the kind of place that a search examines.
-fn work_done(before: Work, after: Work, examined: Option<(&str, &str)>) -> String {
+fn work_done(before: Work, after: Work, examined: Places) -> String {
     let count = |verb: &str, n: u64, (singular, plural): (&str, &str)| {
         (n > 0).then(|| format!("{verb} {n} {}", if n == 1 { singular } else { plural }))
     };

@@ -32,6 +32,8 @@ pub enum Command {
     },
     /// Frees all blocks.
     Reset,
+    /// Returns chunks without a block in use to the system.
+    Purge,
     /// Begins anew with blocks in use.
     Fill {
         /// A parameter of the program: the sizes of blocks, the bytes in use, or the spacing of long-lived blocks.
@@ -51,7 +53,7 @@ pub enum Command {
 /// The error of a text that is not a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown command `{0}`; expected `alloc BYTES [ALIGN]`, `alloc`, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset`, `walk FIELD LAYOUT`, `fill WHAT` or `round`"
+    "unknown command `{0}`; expected `alloc BYTES [ALIGN]`, `alloc`, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset`, `purge`, `walk FIELD LAYOUT`, `fill WHAT` or `round`"
 )]
 pub struct NoCommand(String);
 
@@ -76,6 +78,7 @@ impl FromStr for Command {
             ["mark"] => Ok(Self::Mark),
             ["pop", marker] => Ok(Self::Pop { marker: marker.to_owned() }),
             ["reset"] => Ok(Self::Reset),
+            ["purge"] => Ok(Self::Purge),
             _ => Err(error()),
         }
     }
@@ -95,6 +98,7 @@ impl fmt::Display for Command {
             Self::Mark => f.write_str("mark"),
             Self::Pop { marker } => write!(f, "pop {marker}"),
             Self::Reset => f.write_str("reset"),
+            Self::Purge => f.write_str("purge"),
         }
     }
 }

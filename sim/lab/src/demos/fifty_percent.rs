@@ -196,7 +196,7 @@ impl FiftyPercent {
 }
 
 impl Program for FiftyPercent {
-    const KINDS: [&'static str; 2] = ["newly allocated", "older block"];
+    const KINDS: &'static [&'static str] = &["newly allocated", "older block"];
 
     fn run(&mut self, command: &Command, steps: &mut Steps) -> Result<String, String> {
         match command {

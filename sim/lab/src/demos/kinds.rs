@@ -2,9 +2,10 @@
 
 use super::scene::{Is, Part};
 use super::steps::{self, Operation};
-use super::structure::{Cell, FreeBlock, On, Row, Shape, Step};
+use super::structure::{Cell, FreeBlock, Mark, On, Row, Shape, Step};
 use crate::allocators::buddy::UNIT;
 use crate::allocators::linear::StaleMark;
+use crate::allocators::memory::Memory;
 use crate::allocators::tlsf::classes::Class;
 use crate::allocators::{Allocator, Buddy, Heap, Linear, Pool, Stack, Tlsf};
 use core::fmt::Debug;
@@ -23,6 +24,14 @@ pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
     /// The same for a free.
     const EXAMINED_BY_FREE: Option<(&'static str, &'static str)> = None;
 
+    /// Returns the size of a block that is requested without a size.
+    fn one_size(&self) -> Option<usize> {
+        None
+    }
+    /// Returns the end of the memory that the demo shows.
+    fn end(&self) -> usize {
+        self.capacity() + if Self::TAGS.0 > 0 { 16 } else { 0 }
+    }
     /// Adds the parts of a range in which no block is in use.
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>);
     /// Returns the data structure of the free memory; `None` for an allocator with a head, because the demo shows the
@@ -58,9 +67,21 @@ pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
     fn reset(&mut self) -> bool {
         false
     }
+    /// Returns unused memory to the system; returns the steps, or `None` if the allocator cannot do this.
+    fn purge(&mut self) -> Option<Vec<Step>> {
+        None
+    }
     /// Returns the head's position; `None` if the allocator has no head.
     fn head(&self) -> Option<usize> {
         None
+    }
+    /// Returns the beginnings of the chunks after the first, as marks.
+    fn chunks(&self) -> Vec<Mark> {
+        vec![]
+    }
+    /// Returns a sentence about the bytes between the head and the block that an allocation returned.
+    fn skipped(&self, head: usize, block: usize) -> String {
+        format!("The next multiple of the alignment is {block}: {} bytes are skipped.", block - head)
     }
 }
 
@@ -74,14 +95,47 @@ fn split_at_head(head: usize, range: Range<usize>, parts: &mut Vec<Part>) {
 impl DemoAllocator for Linear {
     type Marker = uslab::pool::linear::Head;
 
+    fn end(&self) -> usize {
+        self.page_ranges().map(|page| page.end).max().unwrap_or(0).max(self.max_bytes())
+    }
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
-        split_at_head(self.used(), range, parts);
+        let (head, mut end) = (self.head().unwrap_or(0), range.start);
+        for page in self.page_ranges().filter(|page| page.start < range.end && range.start < page.end) {
+            let own = page.start.max(range.start)..page.end.min(range.end);
+            parts.push(Part::of(end..own.start, Is::Untouched));
+            end = own.end;
+            split_at_head(head, own, parts);
+        }
+        parts.push(Part::of(end..range.end, Is::Untouched));
     }
     fn mark(&self) -> Option<Self::Marker> {
         Some(Self::mark(self))
     }
     fn marked(&self, marker: &Self::Marker) -> (usize, bool) {
-        (marker.at, marker.at > self.used())
+        (self.position(*marker).unwrap_or(marker.chunk * Memory::ALIGN + marker.at), self.is_stale(*marker))
+    }
+    fn chunks(&self) -> Vec<Mark> {
+        let mark = |(n, page): (usize, Range<usize>)| Mark {
+            name: format!("chunk {n}"),
+            at: page.start,
+            stale: false,
+        };
+        self.page_ranges().enumerate().skip(1).map(mark).collect()
+    }
+    fn skipped(&self, head: usize, block: usize) -> String {
+        let pages: Vec<_> = self.page_ranges().collect();
+        match pages.windows(2).position(|pages| pages[0].start <= head && pages[1].start == block) {
+            Some(n) => {
+                let state = match pages[n].end.saturating_sub(head) {
+                    0 => "is full".to_owned(),
+                    rest => format!("has no room: its last {rest} bytes stay unused"),
+                };
+                format!("Chunk {n} {state}. Chunk {}, of {} bytes, is added.", n + 1, pages[n + 1].len())
+            }
+            None => {
+                format!("The next multiple of the alignment is {block}: {} bytes are skipped.", block - head)
+            }
+        }
     }
     fn pop(&mut self, marker: &Self::Marker) -> Result<(), StaleMark> {
         self.rewind(*marker)
@@ -91,7 +145,7 @@ impl DemoAllocator for Linear {
         true
     }
     fn head(&self) -> Option<usize> {
-        Some(self.used())
+        self.position(Self::mark(self))
     }
 }
 

@@ -9,7 +9,7 @@ use core::ops::Range;
 /// A program that several allocators serve.
 pub(super) trait Program {
     /// The kinds of blocks that the picture distinguishes.
-    const KINDS: [&'static str; 2];
+    const KINDS: &'static [&'static str];
 
     /// Runs a command and adds its steps. Returns a sentence about the command's effect.
     ///
@@ -56,7 +56,7 @@ impl<P: Program> Demo for Lanes<P> {
         let end = |lane: &Lane| lane.parts.last().map_or(0, |part| part.at + part.bytes);
         let shape = Shape::Lanes {
             bytes: lanes.iter().map(end).max().unwrap_or(0),
-            kinds: P::KINDS.map(str::to_owned).into(),
+            kinds: P::KINDS.iter().map(|kind| (*kind).to_owned()).collect(),
             marks: self.program.marks(),
             lanes,
             frames,

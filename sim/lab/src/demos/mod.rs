@@ -17,7 +17,9 @@ mod args;
 mod blocks;
 mod command;
 mod demo;
+mod driven;
 pub(crate) mod fifty_percent;
+mod growing;
 mod handles;
 mod kinds;
 mod lanes;
@@ -29,6 +31,7 @@ mod race;
 mod random;
 pub(crate) mod robson;
 mod scene;
+mod slabs_over_buddy;
 mod steps;
 mod structure;
 pub(crate) mod walk;
@@ -40,7 +43,9 @@ pub use demo::Demo;
 pub use names::{About, Claim, Name};
 pub use race::{Race, race, random};
 pub use scene::{Is, Part, Scene};
-pub use structure::{Cell, FreeBlock, Lane, Line, Lines, Mark, Named, On, Row, Shape, Slot, Step, Structure};
+pub use structure::{
+    Cell, Chunk, FreeBlock, Lane, Line, Lines, Mark, Named, On, Row, Shape, Slot, Step, Structure,
+};
 
 /// Runs a demo from its first command. `text` has one line with the demo's name, and then one line for each command.
 /// Returns the scene after each command; for an invalid line, the scene is a refusal. Returns `None` if the demo is

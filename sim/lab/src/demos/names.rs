@@ -3,12 +3,14 @@
 use super::blocks::Blocks;
 use super::demo::Demo;
 use super::fifty_percent::FiftyPercent;
+use super::growing::Growing;
 use super::handles::Handles;
 use super::lanes::Lanes;
 use super::lazy::Lazy;
 use super::packed::Packed;
 use super::pinning::Pinning;
 use super::robson::Robson;
+use super::slabs_over_buddy::SlabsOverBuddy;
 use super::walk::Walk;
 use crate::allocators::heap::{Fit, Order};
 use crate::allocators::memory::ConfigError;
@@ -26,16 +28,24 @@ use uslab::handle::WrapPolicy;
 pub enum Name {
     /// An offset that only moves forward; all blocks are freed together.
     Linear,
+    /// A linear allocator that grows by chunks.
+    Arena,
     /// A linear allocator with markers to which it can be rewound.
     Stack,
     /// Slots of one size; the free slots are in a list.
     Pool,
     /// A pool in which a block joins the free list when the block is first needed.
     LazyPool,
+    /// A pool that grows by chunks, each of which has a free list.
+    ChunkedPool,
+    /// A pool that reserves addresses, and commits memory step by step.
+    ReservedPool,
     /// A list of free blocks in address order; the first block that is large enough serves a request.
     FirstFit,
     /// A list of free blocks; the smallest block that is large enough serves a request.
     BestFit,
+    /// A list of free blocks; the largest block serves a request.
+    WorstFit,
     /// Blocks whose sizes are powers of two; the allocator halves and merges blocks.
     Buddy,
     /// Lists for two levels of size classes; bit scans find a list.
@@ -54,6 +64,8 @@ pub enum Name {
     Robson,
     /// Long-lived blocks among short-lived ones, and apart.
     Pinning,
+    /// A buddy allocator that serves objects, alone and through slabs.
+    SlabsOverBuddy,
 }
 
 /// A description of a demo.
@@ -92,13 +104,17 @@ pub struct Claim {
 
 impl Name {
     /// All demos.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 20] = [
         Self::Linear,
+        Self::Arena,
         Self::Stack,
         Self::Pool,
         Self::LazyPool,
+        Self::ChunkedPool,
+        Self::ReservedPool,
         Self::FirstFit,
         Self::BestFit,
+        Self::WorstFit,
         Self::Buddy,
         Self::Tlsf,
         Self::Handles,
@@ -108,17 +124,22 @@ impl Name {
         Self::FiftyPercent,
         Self::Robson,
         Self::Pinning,
+        Self::SlabsOverBuddy,
     ];
 
     /// Returns the demo's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Linear => "linear",
+            Self::Arena => "arena",
             Self::Stack => "stack",
             Self::Pool => "pool",
             Self::LazyPool => "lazy-pool",
+            Self::ChunkedPool => "chunked-pool",
+            Self::ReservedPool => "reserved-pool",
             Self::FirstFit => "first-fit",
             Self::BestFit => "best-fit",
+            Self::WorstFit => "worst-fit",
             Self::Buddy => "buddy",
             Self::Tlsf => "tlsf",
             Self::Handles => "handles",
@@ -128,6 +149,7 @@ impl Name {
             Self::FiftyPercent => "fifty-percent",
             Self::Robson => "robson",
             Self::Pinning => "pinning",
+            Self::SlabsOverBuddy => "slabs-over-buddy",
         }
     }
 
@@ -149,13 +171,17 @@ impl Name {
         let heap = |fit| Heap::new(1024, fit, Order::Address).map(Blocks::new);
         Ok(match self {
             Self::Linear => Box::new(Blocks::new(Linear::fixed(256)?)),
+            Self::Arena => Box::new(Blocks::new(Linear::growing(4096, 5 * 4096)?)),
             Self::Stack => Box::new(Blocks::new(Stack::new(256)?)),
             Self::Pool => {
                 Box::new(Blocks::new(Pool::new(Linear::fixed(24 * 96)?, Layout::new::<[u8; 96]>())?))
             }
             Self::LazyPool => Box::new(Lazy::new()?),
+            Self::ChunkedPool => Box::new(Blocks::new(Growing::chunked()?)),
+            Self::ReservedPool => Box::new(Blocks::new(Growing::reserved()?)),
             Self::FirstFit => Box::new(heap(Fit::First)?),
             Self::BestFit => Box::new(heap(Fit::Best)?),
+            Self::WorstFit => Box::new(heap(Fit::Worst)?),
             Self::Buddy => Box::new(Blocks::new(Buddy::new(1024)?)),
             Self::Tlsf => Box::new(Blocks::new(Tlsf::new(4096, 2, Search::Bitmaps)?)),
             Self::Handles => Box::new(Handles::new(WrapPolicy::Retire)),
@@ -165,6 +191,7 @@ impl Name {
             Self::FiftyPercent => Box::new(Lanes::new(FiftyPercent::default())),
             Self::Robson => Box::new(Lanes::new(Robson::default())),
             Self::Pinning => Box::new(Lanes::new(Pinning::default())),
+            Self::SlabsOverBuddy => Box::new(Lanes::new(SlabsOverBuddy::default())),
         })
     }
 
@@ -191,6 +218,24 @@ impl Name {
                     "alloc 16 16",
                 ],
                 12,
+            ),
+            Self::Arena => (
+                "Arena that grows by chunks",
+                "The head moves through a chunk of 4,096 bytes. If a block does not fit, the arena adds a chunk, and the rest of the full \
+                 chunk stays unused. A larger block gets a chunk of its size. A pop or a reset drops the chunks after the head.",
+                &["alloc BYTES [ALIGN]", "mark", "pop MARKER", "reset"],
+                &[
+                    "alloc 1500",
+                    "alloc 1400",
+                    "alloc 1500",
+                    "mark",
+                    "alloc 5000",
+                    "alloc 700",
+                    "pop m1",
+                    "alloc 800",
+                    "reset",
+                ],
+                3,
             ),
             Self::Stack => (
                 "Stack with markers",
@@ -222,6 +267,25 @@ impl Name {
                 &["alloc", "alloc", "alloc", "free b", "free a", "alloc", "alloc"],
                 5,
             ),
+            Self::ChunkedPool => (
+                "A pool that grows by chunks",
+                "A chunk has a header and three slots, through which its own free list runs. If no chunk has a free slot, another chunk is \
+                 mapped. Full chunks are at the back, so a request takes a slot of the first chunk. A purge unmaps empty chunks.",
+                &["alloc", "free BLOCK", "purge"],
+                &[
+                    "alloc", "alloc", "alloc", "alloc", "alloc", "free b", "alloc", "free d", "free e",
+                    "purge",
+                ],
+                4,
+            ),
+            Self::ReservedPool => (
+                "A pool in reserved addresses",
+                "The pool reserves addresses for 16 slots, without memory. If its list is empty, it commits 4,096 more bytes (by default \
+                 32 KiB). One list runs through all slots, and no slot ever moves.",
+                &["alloc", "free BLOCK"],
+                &["alloc", "alloc", "alloc", "alloc", "alloc", "free b", "free e", "alloc", "alloc", "alloc"],
+                5,
+            ),
             Self::FirstFit => (
                 "First fit with boundary tags",
                 "Each block has its size in a tag of 4 bytes at both ends. A request walks along the list of free blocks and takes the \
@@ -234,6 +298,14 @@ impl Name {
                 "Best fit",
                 "A request walks along the whole list of free blocks and takes the smallest that is large enough. Large blocks stay \
                  whole, and small remainders stay behind.",
+                &["alloc BYTES [ALIGN]", "free BLOCK"],
+                HOLES,
+                10,
+            ),
+            Self::WorstFit => (
+                "Worst fit",
+                "A request walks along the whole list of free blocks and takes the largest. What is left over is large enough for \
+                 another request, but soon no large block remains.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
                 HOLES,
                 10,
@@ -359,6 +431,14 @@ impl Name {
                 &["fill 32", "free short-lived", "alloc 10000"],
                 2,
             ),
+            Self::SlabsOverBuddy => (
+                "Slabs over a buddy",
+                "A buddy allocator rounds each object up to a power of two. A slab is one block of the buddy allocator that is cut into \
+                 objects of nearly the requested size, so the same 65,536 bytes hold more objects.",
+                &["fill 1100|600|2048|2700"],
+                &["fill 1100", "fill 600", "fill 2700", "fill 2048"],
+                1,
+            ),
         };
         let races = matches!(self, Self::FirstFit | Self::BestFit | Self::Buddy | Self::Tlsf);
         About { name: self, title, what, takes, script, telling, races, claim: self.claim() }
@@ -367,24 +447,33 @@ impl Name {
     fn claim(self) -> Claim {
         let (number, says, answer) = match self {
             Self::Linear => ("E021", "256 bytes serve 32 eight times, then none; a reset frees all", "holds"),
+            Self::Arena => ("E023", "A real one grows by a chain of pages", "holds"),
             Self::Stack => ("E030", "A marker, and a pop to it, in LIFO order", "holds"),
             Self::Pool => ("E044", "Three come, the middle one goes, the next takes its place", "holds"),
             Self::LazyPool => {
                 ("K02", "Blocks are threaded as they are used, so the rest stays untouched", "holds")
+            }
+            Self::ChunkedPool => (
+                "A20",
+                "A pool that grows by chunks keeps the full ones at the back, and gives empty ones back on request",
+                "holds",
+            ),
+            Self::ReservedPool => {
+                ("A23", "Reserve addresses, commit 32 KiB at a time, and no chunk needs a list", "holds")
             }
             Self::FirstFit => (
                 "E010",
                 "Blocks with headers, a free list by size or address, tags on both sides, merging both neighbours",
                 "holds",
             ),
-            Self::BestFit => ("E011", "First fit, best fit, segregated lists", "holds"),
+            Self::BestFit | Self::WorstFit => ("E011", "First fit, best fit, segregated lists", "holds"),
             Self::Buddy => ("E054", "65 bytes take 128, 49 % waste", "holds"),
             Self::Tlsf => (
                 "E062",
-                "Two bits of second level from 16 bytes on: both scans, and the list popped",
+                "From 16 bytes on, two bits choose the second level; two scans find a list, and its first block is taken",
                 "holds",
             ),
-            Self::Handles => ("E112", "The picture: spawn, free, and the old handle is rejected", "holds"),
+            Self::Handles => ("E112", "After its object is freed, a handle is rejected", "holds"),
             Self::HandlesWrap => ("E113", "After 256 reuses a stale handle is valid", "does not hold"),
             Self::Packed => ("P09", "Swap and pop keeps the live ones in front", "holds"),
             Self::Layout => (
@@ -399,13 +488,16 @@ impl Name {
             Self::Pinning => {
                 ("E096", "One long-lived block among others pins memory; keep them apart", "holds")
             }
+            Self::SlabsOverBuddy => {
+                ("E136", "Put slabs over the buddy, or its rounding eats the gain", "holds")
+            }
         };
         Claim { number, says, answer }
     }
 }
 
 /// After the first three frees, the list has blocks of 32, 208 and 112 bytes and the rest. For 60 bytes, first fit takes
-/// the second block, and best fit the third.
+/// the second block, best fit the third, and worst fit the rest.
 const HOLES: &[&str] = &[
     "alloc 24",
     "alloc 40",

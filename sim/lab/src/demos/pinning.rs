@@ -263,7 +263,7 @@ impl Pinning {
 }
 
 impl Program for Pinning {
-    const KINDS: [&'static str; 2] = ["long-lived", "short-lived"];
+    const KINDS: &'static [&'static str] = &["long-lived", "short-lived"];
 
     fn run(&mut self, command: &Command, steps: &mut Steps) -> Result<String, String> {
         match command {

@@ -35,6 +35,7 @@ impl Name {
             Self::Pool => 96,
             Self::Tlsf => 600,
             Self::Pinning => 12_000,
+            Self::Arena => 3000,
             _ => 200,
         };
         let pick = |numbers: &mut Numbers, choices: &str| {
@@ -54,7 +55,8 @@ impl Name {
                 Some(Shape::Slots { handles: options, .. } | Shape::Packed { handles: options, .. }) => {
                     handles = options.into_iter().map(|handle| handle.name).collect();
                 }
-                Some(Shape::Head { marks: options, .. }) => {
+                Some(Shape::Head { marks: mut options, .. }) => {
+                    options.retain(|mark| !mark.name.starts_with("chunk"));
                     marks = options.into_iter().filter(|mark| !mark.stale).map(|mark| mark.name).collect();
                 }
                 _ => {}
@@ -85,7 +87,10 @@ impl Name {
                 ("pop", _) if !marks.is_empty() && !allocates => {
                     Command::Pop { marker: numbers.choice(&marks).cloned().unwrap_or_default() }
                 }
-                ("reset", _) if scene.holes.total < 48 => Command::Reset,
+                ("reset", _) if scene.holes.total < 48 || self == Self::Arena && live_blocks.len() > 6 => {
+                    Command::Reset
+                }
+                ("purge", _) if scene.holes.count > 3 => Command::Purge,
                 ("free", _) if !live_blocks.is_empty() && !allocates => {
                     Command::Free { block: live_blocks.swap_remove(numbers.below(live_blocks.len())) }
                 }

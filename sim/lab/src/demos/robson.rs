@@ -310,7 +310,7 @@ impl Robson {
 }
 
 impl Program for Robson {
-    const KINDS: [&'static str; 2] = ["block of the last size", "older block"];
+    const KINDS: &'static [&'static str] = &["block of the last size", "older block"];
 
     fn run(&mut self, command: &Command, steps: &mut Steps) -> Result<String, String> {
         match command {

@@ -51,7 +51,7 @@ pub enum Is {
     Padding,
     /// One free piece.
     Free,
-    /// Free bytes that were never used.
+    /// Free bytes that were never used, or that are not mapped.
     Untouched,
     /// Bytes that are never used again.
     Retired,
@@ -77,8 +77,8 @@ impl Scene {
 
     /// Draws the memory as a line of 64 characters. Each character shows a 64th of the memory: the first letter of the
     /// block that uses most of the part, `+` for rounding, `=` for headers and tags, `-` for padding, `.` for free
-    /// bytes, `|` for the start of another free piece, `_` for bytes never used, `#` for retired bytes, `~` for bytes
-    /// loaded but not used.
+    /// bytes, `|` for the start of another free piece, `_` for bytes never used or not mapped, `#` for retired bytes, `~`
+    /// for bytes loaded but not used.
     pub fn strip(&self) -> String {
         let column = |n: usize| {
             let range = n * self.bytes() / COLUMNS..(n + 1) * self.bytes() / COLUMNS;

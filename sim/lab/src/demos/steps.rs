@@ -168,19 +168,22 @@ pub(super) fn of_heap(fit: Fit, operation: &Operation<'_>, log: &[Event]) -> Vec
             return steps;
         }
     };
-    let (need, mut smallest) = (rounded_size(layout, TAGS), usize::MAX);
+    let (need, mut best) = (rounded_size(layout, TAGS), None);
     for event in log {
         let Event::Inspected { at, bytes } = *event else { continue };
         let gap = (at + HEADER).wrapping_neg() & (layout.align() - 1);
         let is_large_enough = gap + need <= bytes;
-        let is_best_so_far = is_large_enough && bytes < smallest;
-        let verdict = match (is_best_so_far, fit) {
-            (true, Fit::Best) => "the smallest so far that is large enough".to_owned(),
-            (true, _) => "the first that is large enough".to_owned(),
-            (false, _) if is_large_enough => format!("not smaller than {smallest}"),
-            (false, _) => format!("too small for {need}"),
+        let is_better = |best| if fit == Fit::Worst { bytes > best } else { bytes < best };
+        let is_best_so_far = is_large_enough && best.is_none_or(is_better);
+        let verdict = match (is_best_so_far, fit, best) {
+            (true, Fit::Best, _) => "the smallest so far that is large enough".to_owned(),
+            (true, Fit::Worst, _) => "the largest so far".to_owned(),
+            (true, ..) => "the first that is large enough".to_owned(),
+            (false, Fit::Worst, Some(best)) if is_large_enough => format!("not larger than {best}"),
+            (false, _, Some(best)) if is_large_enough => format!("not smaller than {best}"),
+            (false, ..) => format!("too small for {need}"),
         };
-        smallest = if is_best_so_far { bytes } else { smallest };
+        best = if is_best_so_far { Some(bytes) } else { best };
         let text = format!("{bytes} bytes at {at}: {verdict}.");
         steps.push(Step::new(text, On::Inspect { at, bytes, kept: is_best_so_far }));
     }

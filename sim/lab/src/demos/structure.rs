@@ -49,6 +49,15 @@ pub enum Shape {
         /// The slot to which the last link leads; `None` if the last link is null.
         end: Option<usize>,
     },
+    /// Chunks of slots of one size. The list of a chunk's free slots runs through the slots themselves.
+    Chunks {
+        /// The size of a slot.
+        slot: usize,
+        /// The size of a chunk, which ends with its slots.
+        bytes: usize,
+        /// The chunks in the order of their list.
+        chunks: Vec<Chunk>,
+    },
     /// A position that moves through the memory.
     Head {
         /// The position.
@@ -150,6 +159,16 @@ pub struct Cell {
     pub bit: bool,
     /// The free blocks in the order of the list.
     pub list: Vec<FreeBlock>,
+}
+
+/// A chunk of slots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct Chunk {
+    /// The position.
+    pub at: usize,
+    /// The numbers of the chunk's free slots in the order of its list.
+    pub list: Vec<usize>,
 }
 
 /// A free block.
@@ -368,6 +387,14 @@ impl Shape {
                 let end = end.map_or("null".to_owned(), |end| end.to_string());
                 let list = arrows(list.iter().map(ToString::to_string).chain([end]));
                 vec![format!("list of slots: {list}; slots written so far: {opened}")]
+            }
+            Self::Chunks { bytes, chunks, .. } => {
+                let line = |Chunk { at, list }: &Chunk| {
+                    let slots = list.iter().map(ToString::to_string);
+                    format!("chunk {}, free slots: {}", at / bytes, arrows(slots.chain(["null".to_owned()])))
+                };
+                let front = format!("chunks from front to back: {}", chunks.len());
+                core::iter::once(front).chain(chunks.iter().map(line)).collect()
             }
             Self::Head { head, marks } => {
                 let stale = |mark: &Mark| if mark.stale { ", stale" } else { "" };

@@ -17,16 +17,16 @@ fn run(name: Name, script: &[&str]) -> (Vec<String>, Scene) {
 /// Returns the bytes of headers and tags that a free block has.
 fn tags(name: Name) -> usize {
     match name {
-        Name::FirstFit | Name::BestFit => 8,
+        Name::FirstFit | Name::BestFit | Name::WorstFit => 8,
         Name::Tlsf => 4,
         _ => 0,
     }
 }
 
 /// The demos of several allocators.
-const LANES: [Name; 3] = [Name::FiftyPercent, Name::Robson, Name::Pinning];
+const LANES: [Name; 4] = [Name::FiftyPercent, Name::Robson, Name::Pinning, Name::SlabsOverBuddy];
 /// The demos whose memory is not cut into holes, or that have several memories.
-const HAS_NO_HOLES: [Name; 8] = [
+const HAS_NO_HOLES: [Name; 9] = [
     Name::LazyPool,
     Name::Handles,
     Name::HandlesWrap,
@@ -35,6 +35,7 @@ const HAS_NO_HOLES: [Name; 8] = [
     LANES[0],
     LANES[1],
     LANES[2],
+    LANES[3],
 ];
 
 /// Checks that the parts cover the memory, and that the free parts equal the holes that the allocator reports.
@@ -51,6 +52,8 @@ fn check(name: Name, scene: &Scene) {
         Name::Layout => 512,
         Name::Pool => 24 * 96,
         Name::Tlsf => 4096,
+        Name::Arena => 5 * 4096,
+        Name::ChunkedPool | Name::ReservedPool => 4 * 4096,
         lanes if LANES.contains(&lanes) => 0,
         _ => 1024,
     };
@@ -161,7 +164,25 @@ fn check_structure(before: &Scene, scene: &Scene) {
             let free = scene.parts.iter().filter(|part| part.is == Is::Free && part.at / slot < *opened);
             assert_eq!(slots, free.map(|part| part.at / slot).collect::<Vec<_>>());
         }
-        Shape::Head { head, .. } => assert_eq!(scene.bytes() - head, scene.holes.total),
+        Shape::Chunks { slot, bytes, chunks } => {
+            let header = bytes % slot;
+            let position = |at: usize, number: &usize| at + header + number * slot;
+            let slots = chunks.iter().flat_map(|chunk| chunk.list.iter().map(move |n| position(chunk.at, n)));
+            let mut slots: Vec<_> = slots.collect();
+            slots.sort_unstable();
+            let free = scene.parts.iter().filter(|part| part.is == Is::Free);
+            assert_eq!(slots, free.map(|part| part.at).collect::<Vec<_>>());
+            let mapped = scene.parts.iter().filter(|part| part.is == Is::Tag).count();
+            assert_eq!(chunks.len(), mapped);
+            assert!(
+                chunks.is_sorted_by_key(|chunk| chunk.list.is_empty()),
+                "full chunks must be at the back"
+            );
+        }
+        Shape::Head { head, .. } => {
+            let free = scene.parts.iter().find(|part| part.is == Is::Free);
+            assert_eq!(free.map_or(*head, |part| part.at), *head);
+        }
         Shape::Slots { handles, slots, .. } => {
             for handle in handles {
                 let slot = &slots[handle.slot as usize];
@@ -258,6 +279,30 @@ fn demo_pop_frees_only_blocks_after_the_marker() {
 }
 
 #[test]
+fn demo_of_an_arena_adds_and_drops_chunks() {
+    let script = Name::Arena.about().script;
+    let chunks = |at: usize| {
+        let Shape::Head { head, marks } = run(Name::Arena, &script[..at]).1.structure.unwrap().shape else {
+            panic!()
+        };
+        (head, marks.into_iter().map(|mark| (mark.name, mark.at, mark.stale)).collect::<Vec<_>>())
+    };
+    let (sentences, last) = run(Name::Arena, &script[..3]);
+    assert_eq!(sentences[2], "c is at byte 4096 and has 1500.");
+    assert_eq!(
+        last.structure.unwrap().steps[0].said,
+        "Chunk 0 has no room: its last 1196 bytes stay unused. Chunk 1, of 4096 bytes, is added."
+    );
+    let mark = |name: &str, at, stale| (name.to_owned(), at, stale);
+    assert_eq!(chunks(3), (5596, vec![mark("chunk 1", 4096, false)]));
+    // The block of 5,000 bytes gets a chunk of 5,000.
+    let (head, marks) = chunks(6);
+    assert_eq!((head, marks.len(), &marks[2]), (16384 + 700, 4, &mark("chunk 3", 16384, false)));
+    assert_eq!(chunks(7), (5596, vec![mark("chunk 1", 4096, false), mark("m1", 5596, false)]));
+    assert_eq!(chunks(9), (0, vec![mark("m1", 5596, true)]));
+}
+
+#[test]
 fn pool_reuses_its_hole_without_a_search() {
     let (sentence, last) = run(Name::Pool, Name::Pool.about().script);
     assert_eq!(sentence[8], "f is at byte 0 and has 96.", "a's slot");
@@ -277,17 +322,18 @@ fn first_fit_and_best_fit_select_their_holes() {
         });
         inspected.collect::<Vec<_>>()
     };
-    let (first, best) = (request(Name::FirstFit), request(Name::BestFit));
+    let [first, best, worst] = [Name::FirstFit, Name::BestFit, Name::WorstFit].map(request);
     assert_eq!(walk(&first), [(32, false), (208, true)]);
     let remainder = walk(&best).pop().unwrap();
     assert_eq!(walk(&best), [(32, false), (208, true), (112, true), remainder]);
-    // With its tags, the request is rounded up from 68 to 80 bytes. First fit leaves 128 of 208 bytes, and best fit
-    // leaves 32 of 112 bytes.
+    assert_eq!(walk(&worst), [(32, false), (208, true), (112, false), (remainder.0, true)]);
+    // With its tags, the request is rounded up from 68 to 80 bytes. First fit leaves 128 of 208 bytes, best fit leaves
+    // 32 of 112 bytes, and worst fit cuts the rest of the memory.
     let remainder_of = |structure: &Structure| match structure.steps.last().unwrap().on {
         On::Put { bytes, .. } => bytes,
         _ => 0,
     };
-    assert_eq!((remainder_of(&first), remainder_of(&best)), (128, 32));
+    assert_eq!([&first, &best, &worst].map(remainder_of), [128, 32, remainder.0 - 80]);
     let (_, last) = run(Name::BestFit, Name::BestFit.about().script);
     assert_eq!(last.holes.count, 2, "g is between the merged blocks");
 }
@@ -397,6 +443,63 @@ fn lazily_initialized_pool_links_one_block_per_allocation() {
     let (sentences, _) = run(Name::LazyPool, &all);
     assert!(sentences[15].ends_with("No block is free."), "{}", sentences[15]);
     assert_eq!(sentences[16], "All 16 blocks are in use.");
+}
+
+#[test]
+fn demo_chunks_are_mapped_moved_and_unmapped() {
+    let steps = |script: &[&str]| -> Vec<String> {
+        let structure = run(Name::ChunkedPool, script).1.structure.unwrap();
+        structure.steps.into_iter().map(|step| step.said).collect()
+    };
+    let script = Name::ChunkedPool.about().script;
+    assert_eq!(
+        steps(&script[..4]),
+        [
+            "No chunk has a free slot. Chunk 1 is mapped, and joins the chunks at the front.",
+            "d gets slot 0 of chunk 1, the head of the list of chunk 1."
+        ]
+    );
+    assert_eq!(
+        steps(&script[..6]),
+        [
+            "b is freed: slot 1 of chunk 0 becomes the head of the list of chunk 0.",
+            "Chunk 0 was full: it moves to the front."
+        ]
+    );
+    assert_eq!(
+        steps(&script[..7]),
+        [
+            "f gets slot 1 of chunk 0, the head of the list of chunk 0.",
+            "Chunk 0 is full: it moves to the back."
+        ]
+    );
+    let (sentences, last) = run(Name::ChunkedPool, script);
+    assert_eq!(sentences[9], "1 empty chunk is returned to the system.");
+    assert_eq!(
+        last.strip(),
+        format!("={}{}{}{}", "a".repeat(5), "f".repeat(5), "c".repeat(5), "_".repeat(48))
+    );
+    let (sentences, _) =
+        run(Name::ChunkedPool, &[&["alloc"; 13][..], &["purge", "alloc 1281", "reset"]].concat());
+    assert_eq!(sentences[12], "No room for 1280 bytes. Free: nothing.");
+    assert_eq!(sentences[13], "No chunk is empty: nothing is returned to the system.");
+    let (sentences, _) = run(Name::Pool, &["purge"]);
+    assert_eq!(sentences, ["Only a pool of chunks returns memory to the system."]);
+}
+
+#[test]
+fn demo_of_reserved_addresses_commits_step_by_step() {
+    let (_, last) = run(Name::ReservedPool, Name::ReservedPool.about().script);
+    assert_eq!(last.structure.unwrap().text, ["list of slots: 6 -> 7 -> null; slots written so far: 8"]);
+    let (_, last) = run(Name::ReservedPool, &["alloc"; 5]);
+    let structure = last.structure.unwrap();
+    assert_eq!(
+        structure.steps[0].said,
+        "The list is empty: 4096 more bytes are committed, and slots 4 to 7 join the list."
+    );
+    assert_eq!(structure.steps[1].said, "e gets slot 4, the head of the list.");
+    let (sentences, _) = run(Name::ReservedPool, &["alloc"; 17]);
+    assert_eq!(sentences[16], "No room for 1024 bytes. Free: nothing.");
 }
 
 #[test]
@@ -518,4 +621,18 @@ fn request_fits_only_if_long_lived_blocks_are_apart() {
             "Expected `fill 32`, `fill 64` or `fill 128`."
         ]
     );
+}
+
+#[test]
+fn slabs_hold_more_objects_unless_the_size_is_a_power_of_two() {
+    let objects = |size: &str| {
+        let all = words(Name::SlabsOverBuddy, &[size]);
+        let counts = all.iter().map(|(_, says)| says.split(' ').next().unwrap().parse().unwrap());
+        counts.collect::<Vec<usize>>()
+    };
+    assert_eq!(objects("fill 1100"), [32, 58]);
+    assert_eq!(objects("fill 2048"), [32, 32]);
+    let (said, _) = run(Name::SlabsOverBuddy, &["fill 7", "round"]);
+    let fill = "Expected `fill 1100`, `fill 600`, `fill 2048` or `fill 2700`.";
+    assert_eq!(said, [fill, "Expected `fill SIZE`."]);
 }

@@ -2,7 +2,7 @@
 
 import { grouped, made, noun } from '../draw.ts';
 import type { Lab } from '../engine.ts';
-import type { About, Scene } from '../scenes.ts';
+import type { About, Part, Scene } from '../scenes.ts';
 import { seedOf } from './kept.ts';
 import { legend, partsTable } from './memory.ts';
 import { link, type Route } from './route.ts';
@@ -26,6 +26,10 @@ export interface Shown {
 
 /** Milliseconds that a step of a command is shown, and its outcome after the last one. */
 const STEP = 900, OUTCOME = 1500;
+/** What a colour means in a demo, unless it means what it does in the others. */
+const OWN: Partial<Record<About['name'], Partial<Record<Part['is'], string>>>> = {
+  layout: { used: 'loaded and used', free: 'not loaded' }, arena: { untouched: 'no chunk yet' }, 'reserved-pool': { untouched: 'reserved, not committed' },
+};
 /** The answers to claims. */
 const ANSWERS: Record<string, string> = { holds: 'It holds.', depends: 'It depends.', 'does not hold': 'It does not hold.' };
 /** The number of commands of a random script. */
@@ -108,7 +112,7 @@ export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: 
     const scene = scenes[stepper.at]!;
     drawSteps();
     const shape = scene.structure?.shape;
-    kinds.replaceChildren(shape?.is === 'lanes' ? lanesLegend(shape) : legend([...beforeOf().parts, ...scene.parts], about.name === 'layout' ? { used: 'loaded and used', free: 'not loaded' } : {}));
+    kinds.replaceChildren(shape?.is === 'lanes' ? lanesLegend(shape) : legend([...beforeOf().parts, ...scene.parts].filter(({ is }) => shape?.is !== 'chunks' || is === 'used' || is === 'free'), OWN[about.name]));
     took.replaceChildren(...commands.map((own, i) => {
       const step = made('button', { type: 'button', onclick: () => stepper.go(i + 1) }, own);
       if (i + 1 === stepper.at) step.setAttribute('aria-current', 'step');

@@ -16,7 +16,7 @@ const card = (href: string, title: string, text: string, picture?: Node): HTMLEl
   made('a', { className: 'card', href }, ...(picture ? [made('div', { className: 'small', ariaHidden: 'true' }, picture)] : []), made('h3', {}, title), made('p', {}, text));
 
 export async function showPlay(root: HTMLElement, wasm: WebAssembly.Module, lab: Lab): Promise<void> {
-  const comparisons = ['layout', 'fifty-percent', 'robson', 'pinning'];
+  const comparisons = ['layout', 'fifty-percent', 'robson', 'pinning', 'slabs-over-buddy'];
   const demos = (own: (name: string) => boolean) => lab.demos.filter(({ name }) => own(name)).map(({ name, title, what, script, telling }) => {
     const [before, scene] = lab.play(name, script.slice(0, telling)).slice(-2) as [Scene, Scene];
     return card(link('demo', { name }), title, what, preview({ before, scene, done: scene.structure?.steps.length ?? 0 }));

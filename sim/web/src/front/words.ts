@@ -10,6 +10,7 @@ export const WORDS: readonly (readonly [word: string, means: string])[] = [
   ['cached object', 'A free object whose pointer a CPU or the depot holds.'],
   ['capacity', 'An option of designs: the number of objects in a magazine.'],
   ['chip', 'On the stage, the pointer to one object.'],
+  ['chunk', 'Memory that a full pool or arena adds, for several slots or blocks.'],
   ['colour', 'An offset of a slab\'s first object. It differs from slab to slab, so that objects of the same number do not share lines of the CPU\'s cache.'],
   ['commit', 'The system maps memory at addresses that were only reserved before.'],
   ['current slab', 'SLUB\'s word for the slab that a CPU allocates from. No other CPU allocates from it.'],
@@ -43,5 +44,6 @@ export const WORDS: readonly (readonly [word: string, means: string])[] = [
   ['stock', 'An option of uslab: how many magazines a CPU\'s stack has room for in addition to two.'],
   ['TLSF', 'Two-level segregated fit: free lists by size in two levels, found by bit scans (Masmano and others, 2004).'],
   ['watermark', 'The number of free pages of a zone that is reserved for requests that cannot wait.'],
+  ['worst fit', 'The largest free block.'],
   ['zone', 'A range of memory with separate free blocks: for example the part that old devices reach (DMA), and the rest (Normal).'],
 ];

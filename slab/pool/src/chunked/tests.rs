@@ -29,6 +29,8 @@ fn fill(pool: &ChunkedPool) -> Vec<usize> {
         at = chunk.prev;
     }
     assert_eq!((at, fill.len()), (None, pool.chunks()));
+    let live = pool.free_lists().map(|(_, free)| pool.capacity() - free.count());
+    assert!(live.eq(fill.iter().copied()), "slots that are not in use must be on the chunk's list");
     fill
 }
 

@@ -38,6 +38,7 @@ fn each_fit_policy_selects_its_block() {
         "the block that was freed last must be allocated first"
     );
     assert_eq!(position_of(Fit::First, Order::Address, 57), 208);
+    assert_eq!(position_of(Fit::Worst, Order::Address, 20), 208);
     let (mut heap, _used_blocks) = with_holes(Fit::Next, Order::Address);
     let next: Vec<_> = (0..3).map(|_| heap.alloc(layout(20)).unwrap().at()).collect();
     assert_eq!(next, [208, 240, 272], "the search must begin where the last search ended");

@@ -1,4 +1,4 @@
-// First fit and best fit: one list that runs through the free blocks, and the walk of a request along it.
+// First fit, best fit and worst fit: one list that runs through the free blocks, and the walk of a request along it.
 
 import { grouped } from '../../draw.ts';
 import { BAR, bar, heightOf } from '../memory.ts';

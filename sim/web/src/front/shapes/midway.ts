@@ -90,10 +90,21 @@ function shapeOf(before: Shape, after: Shape, steps: readonly Step[]): Shape {
     let { list, opened, end } = before;
     for (const { on } of steps) {
       if (on.is === 'take') list = list.filter((slot) => slot !== on.at / after.slot);
-      else if (on.is === 'put' && opened < after.opened) [list, opened, end] = [[...list, on.at / after.slot], after.opened, after.end];
+      else if (on.is === 'put' && opened < after.opened) [list, opened, end] = [[...list, ...Array.from({ length: on.bytes / after.slot }, (_, n) => on.at / after.slot + n)], after.opened, after.end];
       else if (on.is === 'put') list = [on.at / after.slot, ...list];
     }
     return { ...before, list, opened, end };
+  }
+  if (before.is === 'chunks') {
+    const { slot, bytes } = before, header = bytes % slot;
+    let { chunks } = before;
+    for (const { on } of steps) {
+      if (on.is !== 'take' && on.is !== 'put') continue;
+      const { at } = on, n = (at % bytes - header) / slot, takes = on.is === 'take';
+      if (on.bytes === bytes) chunks = takes ? chunks.filter((chunk) => chunk.at !== at) : [{ at, list: Array.from({ length: Math.floor(bytes / slot) }, (_, n) => n) }, ...chunks];
+      else chunks = chunks.map((chunk) => (Math.floor(at / bytes) * bytes !== chunk.at ? chunk : { ...chunk, list: takes ? chunk.list.filter((own) => own !== n) : [n, ...chunk.list] }));
+    }
+    return { ...before, chunks };
   }
   if (before.is === 'tree') {
     const lists = before.lists.map((list) => [...list]), list = (bytes: number) => lists[Math.log2(bytes / before.unit)]!;

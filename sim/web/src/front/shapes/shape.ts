@@ -4,6 +4,7 @@ import { drawing, svg } from '../../draw.ts';
 import type { Shape } from '../../scenes.ts';
 import { memory } from '../memory.ts';
 import { chain } from './chain.ts';
+import { chunks } from './chunks.ts';
 import { grid } from './grid.ts';
 import { head } from './head.ts';
 import type { Look } from './ink.ts';
@@ -14,7 +15,7 @@ import { packed } from './packed.ts';
 import { slots } from './slots.ts';
 import { tree } from './tree.ts';
 
-const DRAWS: Record<Shape['is'], (look: Look, width: number) => readonly [height: number, Node[]]> = { tree, grid, list, chain, head, slots, packed, lines, lanes };
+const DRAWS: Record<Shape['is'], (look: Look, width: number) => readonly [height: number, Node[]]> = { tree, grid, list, chain, chunks, head, slots, packed, lines, lanes };
 
 /** The width of a preview, and its least height. */
 const WIDE = 480, HIGH = 280;
