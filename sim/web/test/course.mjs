@@ -167,6 +167,7 @@ export async function course(open, file, folder) {
   const story = engine.answer(SEED, 'race', 0).at;
   for (const [text, step] of [['The story, step by step', 0], [`Step ${story} of the story`, story]]) {
     const [popup] = await Promise.all([page.waitForEvent('popup'), page.click(`text=${text} >> nth=0`)]);
+    await popup.waitForLoadState();
     await popup.evaluate(() => window.uslab.ready);
     const { step: found, last } = await popup.evaluate(() => window.uslab.view());
     assert.equal(found, step || last, 'without a step it is the failure');
