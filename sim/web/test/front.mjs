@@ -22,6 +22,13 @@ await drive('front', async (openFile) => {
   const open = (hash, options) => openFile(file, hash, options);
   // --- three clicks: a magazine fills, a depot visit, a slab dies ---
   const page = await open();
+  // A link is followed even if the page that plays writes its own address before the event.
+  await page.evaluate(() => {
+    location.hash = '#designs';
+    history.replaceState(null, '', '#start&at=2');
+  });
+  await page.waitForFunction(() => location.hash === '#designs' && !document.querySelector('.door'));
+  await page.goBack();
   await page.click('.door:has-text("Play with an allocator")');
   await page.click('.card:has-text("Magazines on four CPUs")');
   await page.click('.took button:has-text("A magazine fills")');

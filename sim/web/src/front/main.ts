@@ -68,11 +68,12 @@ async function main(): Promise<void> {
       await open();
     }
   };
-  const go = () => {
-    wanted = location.hash;
+  const go = (hash = location.hash) => {
+    wanted = hash;
     return opening ??= openWanted().finally(() => (opening = null));
   };
-  addEventListener('hashchange', () => void go());
+  // A page that plays may have written its own address again since the click.
+  addEventListener('hashchange', ({ newURL }) => void go(new URL(newURL).hash));
   addEventListener('keydown', (event) => {
     const { target, key } = event;
     if (event.ctrlKey || event.metaKey || event.altKey || (target instanceof Element && target.matches('input, select, textarea'))) return;
