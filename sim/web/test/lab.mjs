@@ -23,6 +23,7 @@ const WANTED = {
   tree: ({ unit, lists }) => lists.flatMap((list, order) => list.map((at) => `${grouped(unit * 2 ** order)} bytes at ${grouped(at)}, free`)),
   grid: ({ rows }) => rows.flatMap(({ cells }) => cells.flatMap(({ from, list }) => [`list of ${grouped(from)}: ${list.length ? `${list.length} free` : 'empty'}`,
     ...list.map(({ at, bytes }) => `${grouped(bytes)} bytes at ${grouped(at)}`)])),
+  chunks: ({ bytes, chunks }) => chunks.flatMap(({ at, list }) => list.map((slot) => `slot ${slot} of chunk ${at / bytes}: free`)),
   chain: ({ list, end }) => list.map((slot, i) => `slot ${slot}: free, its link is ${list[i + 1] ?? end ?? 'null'}`),
   slots: ({ handles, slots }) => [...handles.map(({ name, slot, generation, finds }) => `handle ${name}: slot ${slot}, generation ${generation}, ${finds === null ? 'stale' : `finds ${finds}`}`),
     ...slots.map(({ object, retired, generation }, n) => `slot ${n}: ${retired ? 'retired' : object ? `in use by ${object}` : generation ? 'free' : 'never used'}`)],
@@ -60,7 +61,7 @@ await drive('lab', async (openFile) => {
         assert(place >= 0, `${name} after ${script[at - 1].command}: ${title} is not in ${found}`);
         left.splice(place, 1);
       }
-      if (shape.is === 'head') assert.equal(await page.locator(`.shape >> text="head ${shape.head}"`).count(), 1);
+      if (shape.is === 'head') assert.equal(await page.locator(`.shape >> text="head ${grouped(shape.head)}"`).count(), 1);
       if (shape.is === 'lanes') {
         assert.equal(await page.locator('.shape .part').count(), shape.lanes.flatMap(({ parts }) => parts).length);
         const words = await page.$$eval('.shape text', (all) => all.map((text) => text.textContent));
@@ -70,7 +71,7 @@ await drive('lab', async (openFile) => {
       if (shape.is === 'list') assert.equal(await page.locator('.shape .arrow').count(), shape.blocks.length + (shape.blocks.length ? 1 : 0));
     }
   }
-  assert.equal(seen.size, 9, `${[...seen]}`);
+  assert.equal(seen.size, 10, `${[...seen]}`);
 
   // --- buddy: the addresses of a block and its buddy differ in the bit of the size ---
   const script = demo('buddy');

@@ -11,9 +11,14 @@ export function head(look: Look, width: number): readonly [number, Node[]] {
   const total = scene.parts.reduce((sum, part) => sum + part.bytes, 0), x = (at: number) => Math.min(Math.max(at / total * width, 1), width - 1);
   const nodes: Node[] = [], below = TOP + heightOf(1);
   const moves = steps.flatMap(({ on }) => (on.is === 'head' ? [on] : [])), at = now?.is === 'head' ? now.to : shape.head;
+  // The number of a start that another one would cover is left out.
+  let free = -Infinity;
   for (const [i, { from, to }] of moves.entries()) {
-    const lit = i === moves.length - 1 ? 'lit' : '';
-    nodes.push(arrow([[x(from), TOP - 12], [x(to), TOP - 12]], lit), text(Math.min(Math.max(x(from), FONT * grouped(from).length / 2), width - FONT * grouped(from).length / 2), TOP - 18, grouped(from), 'note mid'));
+    const lit = i === moves.length - 1 ? 'lit' : '', half = FONT * grouped(from).length / 2, middle = Math.min(Math.max(x(from), half), width - half);
+    nodes.push(arrow([[x(from), TOP - 12], [x(to), TOP - 12]], lit));
+    if (middle - half < free) continue;
+    nodes.push(text(middle, TOP - 18, grouped(from), 'note mid'));
+    free = middle + half;
   }
   const said = `head ${grouped(at)}`, w = FONT * said.length + 10, left = Math.min(Math.max(x(at) - w / 2, 0), width - w);
   nodes.push(box({ x: left, y: 4, w, h: 22 }, 'bit set lit', said), arrow([[x(at), 26], [x(at), TOP - 1]], 'lit'));
