@@ -39,5 +39,5 @@ export function chain(look: Look, width: number): readonly [number, Node[]] {
     from = [x + wide / 2 + 6, y - 1];
   });
   if (!hops.length) nodes.push(text(0, ABOVE + 48, 'null', 'note start'));
-  return [rows * (HIGH + ABOVE) + 20, [...nodes, ...lines, text(0, 12, `${count} slots of ${grouped(slot)} bytes; the list runs through the free ones`, 'note start')]];
+  return [rows * (HIGH + ABOVE) + 20, [...nodes, ...lines, text(0, 12, `${count} slots of ${grouped(slot)} bytes; a list of the free ones`, 'note start')]];
 }
