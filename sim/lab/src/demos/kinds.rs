@@ -81,8 +81,12 @@ pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
     }
     /// Returns a sentence about the bytes between the head and the block that an allocation returned.
     fn skipped(&self, head: usize, block: usize) -> String {
-        format!("The next multiple of the alignment is {block}: {} bytes are skipped.", block - head)
+        skipped_for_alignment(head, block)
     }
+}
+
+fn skipped_for_alignment(head: usize, block: usize) -> String {
+    format!("The next multiple of the alignment is {block}: {} bytes are skipped.", block - head)
 }
 
 /// Splits a gap into padding below the head and free memory above the head.
@@ -132,9 +136,7 @@ impl DemoAllocator for Linear {
                 };
                 format!("Chunk {n} {state}. Chunk {}, of {} bytes, is added.", n + 1, pages[n + 1].len())
             }
-            None => {
-                format!("The next multiple of the alignment is {block}: {} bytes are skipped.", block - head)
-            }
+            None => skipped_for_alignment(head, block),
         }
     }
     fn pop(&mut self, marker: &Self::Marker) -> Result<(), StaleMark> {

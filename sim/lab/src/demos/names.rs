@@ -466,7 +466,9 @@ impl Name {
                 "Blocks with headers, a free list by size or address, tags on both sides, merging both neighbours",
                 "holds",
             ),
-            Self::BestFit | Self::WorstFit => ("E011", "First fit, best fit, segregated lists", "holds"),
+            Self::BestFit | Self::WorstFit => {
+                ("E011", "Free lists are searched by first fit, by best fit, or by size class", "holds")
+            }
             Self::Buddy => ("E054", "65 bytes take 128, 49 % waste", "holds"),
             Self::Tlsf => (
                 "E062",

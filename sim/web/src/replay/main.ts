@@ -139,7 +139,7 @@ class Page {
       const { signal } = page.search = new AbortController();
       await run.indexed;
       if (wrong) problem(wrong);
-      // Who went somewhere meanwhile stays there.
+      // A seek meanwhile ends the opening.
       if (look.at === undefined && !signal.aborted) void page.demo();
     });
     return page;

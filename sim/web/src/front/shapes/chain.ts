@@ -14,7 +14,7 @@ export function chain(look: Look, width: number): readonly [number, Node[]] {
   const lit = now && 'at' in now ? now.at / slot : null;
   for (let n = 0; n < count; n++) {
     const { x, y } = place(n), at = list.indexOf(n), link = at < 0 ? null : list[at + 1] ?? end;
-    // A slot on the list is free, also if the command is to take it.
+    // A slot on the list is free, even if a later step takes it.
     const used = at < 0 ? scene.parts.find((part) => part.is === 'used' && part.at === n * slot) : undefined, waste = scene.parts.find((part) => part.is === 'rounding' && part.at >= n * slot && part.at < (n + 1) * slot);
     const name = used && 'block' in used ? used.block : '';
     const kind = name ? 'used' : at >= 0 ? 'free' : n < opened ? 'free' : 'untouched';

@@ -16,7 +16,7 @@ export function packed(look: Look, width: number): readonly [number, Node[]] {
     text(0, y.holes + HIGH + 17, `array with holes: a walk reads ${noun(shape.checks, 'place')}`, 'start strong'));
   const moved = now?.is === 'value' ? now : null;
   for (const { name, slot, finds } of handles) {
-    // A handle is above its slot, a stale one behind all.
+    // A handle is above its slot; a stale handle comes after the last slot.
     const own = name === lit, place = shape.places[slot] ?? null, column = finds === null ? shape.places.length : slot;
     const chip = box({ x: column * wide + 1, y: y.handles, w: wide - 3, h: HIGH }, `${finds === null ? 'ghost' : 'bit set'}${own ? ' lit' : ''}`, finds === null ? `${name} ✗` : name, `handle ${name}: slot ${slot}`);
     nodes.push(chip);
