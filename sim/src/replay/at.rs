@@ -1,6 +1,6 @@
 //! Computes the snapshots of a replay in the form that a web page shows.
 
-use super::{Options, ReplayError, moments, run_to_stream};
+use super::{Options, ReplayError, input, run_to_stream};
 use crate::output::Progress;
 use serde::Serialize;
 use std::path::Path;
@@ -56,11 +56,11 @@ pub fn page_stream(
     options: &Options,
     progress: &Progress,
 ) -> Result<Stream, ReplayError> {
-    match path.map(moments::converted).transpose()?.flatten() {
+    match path.map(input::converted).transpose()?.flatten() {
         Some(mut stream) => {
             // The machine of a page has one zone.
             stream.zones.clear();
-            moments::on_cpus(stream, options)
+            input::on_cpus(stream, options)
         }
         None => run_to_stream(path, options, progress).map(|(_, stream)| stream),
     }

@@ -21,6 +21,7 @@ mod at;
 mod finish;
 mod from_before;
 mod hidden;
+mod input;
 mod kernel_pages;
 mod linux;
 mod moments;
@@ -37,8 +38,9 @@ mod testing;
 mod traced;
 
 pub use at::{Moments, page_stream};
+pub use input::read_stream;
 pub use kernel_pages::{PageCause, PageCauseKind, PageError, PagesAt, ZonePages};
-pub use moments::{DesignReport, designs, read_stream};
+pub use moments::{DesignReport, designs};
 pub use page::{front, page};
 pub use prediction::{OtherBoots, Prediction};
 pub use series::Series;

@@ -4,17 +4,14 @@
 //! A trace does not show what a cache held before the trace began. Each reported count is therefore the
 //! kernel's count in the table `before`, plus the design's change after this moment.
 
-use super::from_before::slabs_from_before;
+use super::input::Input;
 use super::kernel_pages::{self, PagesAt};
-use super::linux;
 use super::prediction::{OtherBoots, Prediction};
 use super::series::Series;
-use super::start::{Renamed, Start};
-use super::stream::InitialSlabs;
-use super::traced::Traced;
-use super::{Options, ReplayError, open};
+use super::start::Start;
+use super::{Options, ReplayError};
 use crate::output::{Progress, grouped, size, table, text};
-use crate::trace::{CacheTally, PageSize, Tables};
+use crate::trace::{CacheTally, Tables};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cell::RefCell;
@@ -412,128 +409,6 @@ fn with_more_memory(zones: &[(ZoneKind, u32)], added: u64) -> Option<(Vec<(ZoneK
     let more = more.find(|more| more * PAGE_SIZE as u64 > added)?;
     *pages = u32::try_from(u64::from(*pages) + more).ok()?;
     Some((zones, more * PAGE_SIZE as u64))
-}
-
-/// The trace that designs replay, and facts about the traced kernel.
-struct Input {
-    trace: String,
-    stream: Stream,
-    tables: Tables,
-    /// The kernel's free pages, indexed by moment.
-    pages: FxHashMap<String, PagesAt>,
-    tallies: FxHashMap<&'static str, Vec<CacheTally>>,
-    /// The number of objects assumed to be free before the trace, indexed by cache.
-    guessed: Vec<u64>,
-    missing: Vec<&'static str>,
-    /// The same operations for the other kernel of a prediction, with the other kernel's tables at the start,
-    /// if given.
-    other: Option<(Stream, Tables)>,
-}
-
-impl Input {
-    fn open(
-        path: Option<&Path>,
-        options: &Options,
-        start: Option<&Start>,
-        progress: &Progress,
-    ) -> Result<Self, ReplayError> {
-        if let Some(path) = path
-            && let Some(stream) = converted(path)?
-        {
-            let stream = on_cpus(stream, options)?;
-            if start.is_some() {
-                return Err(ReplayError::Option(format!(
-                    "--start: {} is a converted trace, without its call sites: expected the trace itself",
-                    path.display()
-                )));
-            }
-            let (trace, tables) = (path.display().to_string(), Tables::next_to_trace(path)?);
-            let (pages, tallies) = (<_>::default(), <_>::default());
-            return Ok(Self {
-                trace,
-                stream,
-                tables,
-                pages,
-                tallies,
-                guessed: vec![],
-                missing: vec![],
-                other: None,
-            });
-        }
-        let (source, tables) = open(path, options)?;
-        let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
-        let mut recording = super::read(source, &tables, options, |p| stage.at(p.bytes))?;
-        drop(stage);
-        let (page_size, _) = recording.page_size();
-        if page_size != PageSize::Kib4 {
-            return Err(ReplayError::Option(format!(
-                "the pages of {} have {page_size}, and the designs' have 4 KiB: their slabs cannot be compared; expected a trace of a \
-                 machine with pages of 4 KiB",
-                recording.path().display()
-            )));
-        }
-        let cpus = super::cpus(&recording, options)?;
-        let trace = recording.path().display().to_string();
-        let page_moves = recording.page_moves()?;
-        let mut resolver = recording.resolve(tables.latest_slabinfo())?;
-        let mut ops = std::iter::from_fn(|| resolver.next_op().transpose()).collect::<Result<Vec<_>, _>>()?;
-        super::hidden::put_in_order(&mut ops);
-        let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
-        let all = Traced { resolver: &resolver, ops: &ops, tables: &tables };
-        let slabs = slabs_from_before(all);
-        let mut guessed = vec![0; resolver.caches().len()];
-        slabs.iter().for_each(|slab| guessed[slab.cache.0 as usize] += u64::from(slab.guessed));
-        let traced = super::stream::of(trace.clone(), cpus, &zones, all, InitialSlabs::Slabs(slabs));
-        let missing = linux::missing(all);
-        let mark = |mark| resolver.mark(mark);
-        let pages = kernel_pages::rebuild(&ops, &page_moves, mark, &tables, resolver.counts());
-        let tallies = |moment: &str| resolver.tallies_at(&format!("SNAP {moment} begin")).to_vec();
-        let tallies = tables.snapshots.iter().map(|at| (at.moment, tallies(at.moment))).collect();
-        let other = start.map(|start| {
-            let renamed = start.rename(&mut ops, &resolver);
-            let renamed = renamed.into_iter().map(|Renamed { name, kind, size }| (name, kind, size));
-            let begin = InitialSlabs::Other(renamed.collect(), start.kernel(), start.other_kernel_before());
-            let all = Traced { resolver: &resolver, ops: &ops, tables: &tables };
-            (super::stream::of(trace.clone(), cpus, &zones, all, begin), start.tables(&tables))
-        });
-        Ok(Self { trace, stream: traced, tables, pages, tallies, guessed, missing, other })
-    }
-}
-
-/// Reads a converted trace; returns `None` for a file in another format.
-pub(super) fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
-    if !super::stream::is_converted(path) {
-        return Ok(None);
-    }
-    let bytes = std::fs::read(path).map_err(|error| wrong(path, &error))?;
-    Stream::read(&bytes).map(Some).map_err(|error| wrong(path, &error))
-}
-
-/// Distributes the operations of a stream over the number of CPUs in the options.
-pub(super) fn on_cpus(stream: Stream, options: &Options) -> Result<Stream, ReplayError> {
-    options.check()?;
-    match options.cpus {
-        Some(cpus) => {
-            stream.with_cpus(cpus).map_err(|error| ReplayError::Option(format!("--cpus {cpus}: {error}")))
-        }
-        None => Ok(stream),
-    }
-}
-
-fn wrong(path: &Path, error: &dyn fmt::Display) -> ReplayError {
-    ReplayError::Option(format!("{}: {error}", path.display()))
-}
-
-/// Reads a trace, possibly a converted one, as a stream for designs.
-///
-/// # Errors
-/// Fails for the same reasons as [`run`](super::run).
-pub fn read_stream(
-    path: Option<&Path>,
-    options: &Options,
-    progress: &Progress,
-) -> Result<Stream, ReplayError> {
-    Input::open(path, options, None, progress).map(|input| input.stream)
 }
 
 /// The reason why a design's run stopped.
