@@ -51,7 +51,7 @@ await drive('first screens', async (open) => {
       const stage = window.uslab.stage(), each = moving / cpus, names = 'abce';
       const held = (cpu) => Array.from({ length: each }, (_, i) => [cpu * each + i, 0]);
       const moment = (deposited) => ({
-        seats: { slabs: new Map(Array.from({ length: slabs }, (_, i) => [i, i])), program: new Map() }, map: new Uint8Array(slabs).fill(2),
+        seats: { slabs: new Map(Array.from({ length: slabs }, (_, i) => [i, i])), shared: new Map(Array.from({ length: cpus }, (_, cpu) => [held(cpu)[0][0] * 65536, cpu])), program: new Map() }, map: new Uint8Array(slabs).fill(2),
         view: { operation: 1, caches: [{ order: 0, capacity: each, per_slab: per, size: 64, used: 0 }], steps: [{ cpu: 0, cache: 0, what: 'free', path: 'depot', did: [], sentence: '' }] },
         shown: {
           cache: 0,

@@ -134,15 +134,17 @@ for (const design of [SMALL, 'uslab', 'slub', 'sheaves:sheaf_capacity=8', 'slab'
   assert(said.size >= 8, [...said].join('\n'));
 }
 
-// --- a slab keeps its seat while others come and go; the same moment is the same file ---
+// --- slabs and shared magazines keep their seats while others come and go; the same moment is the same file ---
 {
   const { moments, plans, changes } = await ran(story, SMALL);
   for (const [n, { seats }] of moments.entries()) {
-    for (const [page, seat] of seats.slabs) {
-      const before = moments[n - 1]?.seats.slabs.get(page);
-      assert(before === undefined || before === seat);
+    for (const of of ['slabs', 'shared']) {
+      for (const [key, seat] of seats[of]) {
+        const before = moments[n - 1]?.seats[of].get(key);
+        assert(before === undefined || before === seat);
+      }
+      assert.equal(new Set(seats[of].values()).size, seats[of].size);
     }
-    assert.equal(new Set(seats.slabs.values()).size, seats.slabs.size);
   }
   const colours = Object.fromEntries(['card', 'ink', 'quiet', 'line', 'soft', 'used', 'cached', 'depot', 'free', 'now', 'page-slab', 'page-cpu', 'page-other'].map((name, i) => [name, `#${String(100000 + i * 7777)}`]));
   const none = { depot: false, slabs: false, pages: false };

@@ -258,8 +258,8 @@ impl Policy for Uslab {
         let Sizes { capacity, reach, .. } = *layer.sizes();
         let stacks = (0..layer.cpus())
             .map(|cpu| Held::new(Holder::Cpu(cpu as u32), "stack", reach, layer.stack(0, cpu)));
-        let depot = layer.depot(0).magazines();
-        let depot = depot.iter().map(|full| Held::new(Holder::Shared, "magazine", capacity, full));
+        let depot = layer.depot(0).in_take_order();
+        let depot = depot.map(|full| Held::new(Holder::Shared, "magazine", capacity, &full));
         stacks.chain(depot).collect()
     }
 }

@@ -34,6 +34,8 @@ export interface Tray {
 export interface Seats {
   /** Of slabs, by first page. */
   slabs: ReadonlyMap<number, number>;
+  /** Of what CPUs share above the slabs, by the first pointer in it: a magazine stays where it is while others come and go. */
+  shared: ReadonlyMap<Id, number>;
   /** Of pointers that the program has, if all of them are known: the CPU that allocated it, and a place among the pointers of that CPU. */
   program: ReadonlyMap<Id, readonly [cpu: number, seat: number]>;
 }
@@ -47,7 +49,7 @@ export interface Moment {
   map: Uint8Array;
 }
 
-const NO_SEATS: Seats = { slabs: new Map(), program: new Map() };
+const NO_SEATS: Seats = { slabs: new Map(), shared: new Map(), program: new Map() };
 
 const lowest = (taken: Set<number>): number => {
   let seat = 0;
@@ -58,23 +60,25 @@ const lowest = (taken: Set<number>): number => {
 /** Most pointers of the program that are shown one by one. */
 const MOST_USED = 400;
 
+/** Seats: each key keeps its seat, and a new one gets the lowest free seat. */
+function kept(keys: readonly number[], before: ReadonlyMap<number, number>): Map<number, number> {
+  const seats = new Map(keys.flatMap((key) => { const seat = before.get(key); return seat === undefined ? [] : [[key, seat]]; }));
+  const taken = new Set(seats.values());
+  for (const key of keys) {
+    if (seats.has(key)) continue;
+    const seat = lowest(taken);
+    seats.set(key, seat);
+    taken.add(seat);
+  }
+  return seats;
+}
+
 /** The seats after a moment: those of `before`, and the lowest free ones for what is new. */
 export function seated(shown: ShownCache | null, steps: readonly Step[], before: Seats = NO_SEATS): Seats {
   if (!shown) return NO_SEATS;
-  const slabs = new Map<number, number>(), taken = new Set<number>();
-  for (const { page } of shown.slabs) {
-    const seat = before.slabs.get(page);
-    if (seat === undefined) continue;
-    slabs.set(page, seat);
-    taken.add(seat);
-  }
-  for (const { page } of [...shown.slabs].sort((a, b) => a.page - b.page)) {
-    if (slabs.has(page)) continue;
-    const seat = lowest(taken);
-    slabs.set(page, seat);
-    taken.add(seat);
-  }
-  return { slabs, program: programSeats(shown, steps, before) };
+  const slabs = kept(shown.slabs.map(({ page }) => page).sort((a, b) => a - b), before.slabs);
+  const shared = kept(sharedTrays(shown).flatMap(({ ids }) => ids.slice(0, 1)).reverse(), before.shared);
+  return { slabs, shared, program: programSeats(shown, steps, before) };
 }
 
 function programSeats({ slabs, cpus, cache }: ShownCache, steps: readonly Step[], before: Seats): Seats['program'] {
@@ -108,6 +112,10 @@ export function momentOf(view: View, cache: number, map: Uint8Array, before?: Mo
   const shown = view.shown.find((own) => own.cache === cache) ?? null;
   return { view, shown, map, seats: seated(shown, view.steps, before?.seats) };
 }
+
+/** What CPUs share above the slabs, as trays: the next to be handed out first. */
+export const sharedTrays = ({ shared }: ShownCache): Tray[] =>
+  shared.flat().map(({ name, room, places }) => ({ name, room, ids: places.map(([page, index]) => idOf(page, index)) }));
 
 /** A CPU's levels as trays. A stack is cut into magazines, from its bottom; those below the loaded and the previous one are a bar. */
 export function traysOf(levels: readonly Level[], capacity: number): Tray[] {

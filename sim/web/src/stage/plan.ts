@@ -2,7 +2,7 @@
 
 import { grouped } from '../draw.ts';
 import { said } from '../scale/measures.ts';
-import { capacityOf, holderOf, idOf, placeOf, traysOf, type Holder, type Id, type Moment, type Waits } from './moment.ts';
+import { capacityOf, holderOf, placeOf, sharedTrays, traysOf, type Holder, type Id, type Moment, type Tray, type Waits } from './moment.ts';
 import { placed, slot, type Box, type TrayPlan } from './trays.ts';
 
 /** A pointer: its centre, half its width, who has it, and the container that it is in. */
@@ -107,7 +107,7 @@ export function extended(extent: Extent, moment: Moment): Extent {
   const levels = shown.cpus.map((own) => traysOf(own, capacity));
   const rooms = [...extent.rooms];
   for (const trays of levels) trays.forEach(({ room }, i) => (rooms[i] = Math.max(rooms[i] ?? 0, room)));
-  const shared = shown.shared.flat();
+  const shared = sharedTrays(shown);
   let [first, count] = extent.pages;
   const order = view.caches[shown.cache]?.order ?? 0;
   for (const { page } of shown.slabs) {
@@ -119,7 +119,7 @@ export function extended(extent: Extent, moment: Moment): Extent {
   return {
     cpus: Math.max(extent.cpus, shown.cpus.length),
     rooms,
-    trays: Math.max(extent.trays, shared.length),
+    trays: Math.max(most(seats.shared.values(), extent.trays - 1) + 1, shared.length),
     room: most(shared.map(({ room }) => room), extent.room),
     slabs: most(seats.slabs.values(), extent.slabs - 1) + 1,
     objects: most(shown.slabs.map(({ objects }) => objects.length), extent.objects),
@@ -290,12 +290,15 @@ function programOf({ moment: { seats }, extent, scale, narrow, chips }: Frame, t
   }
 }
 
-/** What CPUs share above the slabs. The magazine that came first has the first place. */
+/** What CPUs share above the slabs: what holds pointers in its seat, what is empty in the seats that are left. */
 function sharedOf({ moment, extent, narrow, chips }: Frame, box: Box, pitch: number): TrayPlan[] {
-  const shared = (moment.shown?.shared ?? []).flat().map(({ name, room, places }) => ({ name, room, ids: places.map(([page, index]) => idOf(page, index)) })).reverse();
-  const all = Array.from({ length: Math.max(extent.trays, shared.length) }, (_, i) => shared[i] ?? { name: '', room: extent.room || capacityOf(moment), ids: [] });
+  const { shown, seats } = moment, room = extent.room || capacityOf(moment);
+  const shared = shown ? sharedTrays(shown) : [], empty = shared.filter(({ ids }) => !ids.length).reverse();
+  const all: (Tray | undefined)[] = Array.from({ length: extent.trays });
+  for (const tray of shared) if (tray.ids.length) all[seats.shared.get(tray.ids[0]!)!] = tray;
+  const filled = all.map((tray): Tray => tray ?? empty.shift() ?? { name: '', room, ids: [] });
   const inset = narrow ? 4 : 10, inner = { x: box.x + inset, y: box.y + inset, w: box.w - 2 * inset, h: box.h - 2 * inset };
-  const trays = placed(all.reverse(), [], inner, Math.min(pitch, MOST_PITCH), 0).reverse();
+  const trays = placed(filled.reverse(), [], inner, Math.min(pitch, MOST_PITCH), 0).reverse();
   seat(chips, trays, 'depot', 'depot');
   return trays;
 }
