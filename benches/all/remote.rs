@@ -16,8 +16,8 @@ struct Remote {
     reads_object: bool,
 }
 
-/// Spins until `poll` returns a value. Yields after many attempts, because another program may have the other
-/// CPU.
+/// Spins until `poll` returns a value. After many attempts it also yields its CPU, on which the other thread may
+/// have to run.
 fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     for turn in 0_u32.. {
         if let Some(value) = poll() {

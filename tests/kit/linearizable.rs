@@ -31,7 +31,7 @@ pub(crate) trait Spec: Clone + Eq + Hash {
 /// Checks a history against a specification.
 ///
 /// # Errors
-/// Fails with the index of the call that cannot follow the longest valid order.
+/// If no order of the calls is valid, fails with the index of the first call that the longest valid order lacks.
 pub(crate) fn check<S: Spec>(start: &S, history: &[Call<S::Op>]) -> Result<(), usize> {
     let mut order: Vec<usize> = (0..history.len()).collect();
     order.sort_by_key(|i| history[*i].called);

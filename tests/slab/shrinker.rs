@@ -1,4 +1,4 @@
-//! Tests shrinkers, which drop users' memory before an allocation fails.
+//! Tests shrinkers: callbacks that free a program's cached memory before an allocation fails.
 
 use crate::common::{assert_all_given_back, config, subsystem};
 use std::sync::Arc;

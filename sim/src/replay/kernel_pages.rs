@@ -15,9 +15,9 @@
 //! A trace lacks some facts about pages. For such a fact, the next event of the same page decides.
 //!
 //! - *Which pages were free when the trace began.* A page was free if its first event takes it from a list.
-//! - *If freed pages moved to a per-CPU list or to the free lists.* Blocks of an order that per-CPU lists do
-//!   not hold move to the free lists. Freed blocks of other orders moved to the free lists if their next
-//!   event takes them from a free list. Memory that is handed over to the allocator during boot appears as a
+//! - *If freed pages moved to a per-CPU list or to the free lists.* Per-CPU lists hold blocks of small orders only;
+//!   larger blocks move to the free lists. A small block moved to the free lists if its next event takes it from a
+//!   free list. Memory that is handed over to the allocator during boot appears as a
 //!   run of frees, each the first event of its page. If the next event of one page in the run shows its list,
 //!   all pages of the run moved to that kind of list.
 //! - *If `mm_page_alloc_extfrag` takes pages.* Linux 6.1 writes this event before `mm_page_alloc_zone_locked`

@@ -39,8 +39,7 @@ pub(super) enum Steps {
     All,
     /// Runs one round, and stops.
     One,
-    /// Runs no round, and evaluates only the rounds that have results, because another program runs the
-    /// rounds.
+    /// Only evaluates the rounds that have results; another program runs the rounds.
     None,
 }
 
