@@ -19,6 +19,8 @@
 //! * **Placement.** If the buddy of a freed block's parent block is free, the freed block is put at the back
 //!   of its list, because it will probably merge into a block two orders larger.
 //!
+//! Module `commitment` has the rules for commits, decommits, discards and charges.
+//!
 //! ## Lock
 //!
 //! Each zone has one lock, a leaf: no other lock is taken under it, except that a charge locks the following zones. No

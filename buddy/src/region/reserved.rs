@@ -102,10 +102,10 @@ pub struct Reserved {
 
 impl Reserved {
     /// Granularity of commits in bytes, so that not every new page costs a system call.
-    const COMMIT_STEP: usize = 64 << 10;
+    pub(super) const COMMIT_STEP: usize = 64 << 10;
     /// Maximum number of bytes that a commit adds beyond the request. A commit doubles the committed bytes,
     /// and adds at most `MAX_COMMIT_AHEAD`.
-    const MAX_COMMIT_AHEAD: usize = 1 << 20;
+    pub(super) const MAX_COMMIT_AHEAD: usize = 1 << 20;
 
     /// Reserves `bytes` bytes. Returns `None` if the system refuses. Each commit of the region is a call of the fault
     /// point `point`. On [`Backend::Phantom`], the memory comes from the default backend.
@@ -212,106 +212,5 @@ impl Reserved {
             }
             granted
         })
-    }
-}
-
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use super::*;
-    use uslab_magazine::Path;
-
-    fn none() -> Faults {
-        Faults::default()
-    }
-
-    #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    #[test]
-    fn tables_and_pages_of_a_reservation_do_not_overlap() {
-        let (align, pages) = (4 << 20, 64 << 20);
-        let (backend, faults) = (Backend::Os, none());
-        let (mut tables, held) = Reservation::with_pages(40 << 20, pages, align, backend, &faults).unwrap();
-        assert_eq!((held.base().addr().get() % align, held.bytes(), tables.is_empty()), (0, pages, false));
-        assert!(held.commit(0..4096));
-        let sizes = [
-            (100, Uncommitted::NoAccess),
-            (8 << 20, Uncommitted::ReadsZero),
-            ((32 << 20) - 4096, Uncommitted::ReadsZero),
-        ];
-        let mut regions: Vec<Region> =
-            sizes.map(|(bytes, uncommitted)| tables.reserve(bytes, uncommitted).unwrap()).into();
-        assert!(tables.is_empty(), "the remainder is too small for another region");
-        for region in &regions {
-            // SAFETY: the second and the third region are readable before they are committed, and this test owns all
-            // regions.
-            unsafe {
-                assert!(region.commit(0..4096));
-                assert_eq!(*region.base().as_ptr(), 0);
-                region.base().write_bytes(7, 4096);
-                assert!(region.decommit(0..4096));
-            }
-        }
-        regions.push(held);
-        regions.push(tables.reserve(4096, Uncommitted::NoAccess).unwrap());
-        regions.sort_by_key(|region| region.base());
-        let end = |region: &Region| region.base().addr().get() + region.bytes();
-        assert!(regions.is_sorted_by(|low, high| end(low) <= high.base().addr().get()));
-        drop(regions.swap_remove(1));
-        assert!(regions.iter().all(|region| region.commit(0..4096)), "the other regions stay reserved");
-        // `with_pages` returns `None` if a fault refuses the reservation, and always on the heap.
-        let faults = Faults::new(1);
-        faults.arm(crate::faults::Rule::parse_all("reserve:times=1", &crate::faults::POINTS).unwrap());
-        assert!(Reservation::with_pages(4096, pages, align, backend, &faults).is_none());
-        assert!(Reservation::with_pages(4096, pages, align, Backend::Heap, &none()).is_none());
-    }
-
-    #[test]
-    fn reserved_memory_is_committed_on_demand() {
-        let reserved = Reserved::new(1 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
-        assert_eq!(reserved.committed(), 0);
-        let commit = |bytes| {
-            let op = Operation::new();
-            (reserved.commit(&op, bytes), op.path())
-        };
-        assert_eq!(commit(100), (true, Path::Commit));
-        assert_eq!(reserved.committed(), Reserved::COMMIT_STEP);
-        assert_eq!(commit(Reserved::COMMIT_STEP), (true, Path::Cpu), "no system call was made");
-        for steps in [2, 4, 8] {
-            assert_eq!(commit(reserved.committed() + 1), (true, Path::Commit));
-            assert_eq!(
-                reserved.committed(),
-                steps * Reserved::COMMIT_STEP,
-                "twice the number of bytes are committed"
-            );
-        }
-        assert_eq!((commit(1 << 20), commit((1 << 20) + 1)), ((true, Path::Commit), (false, Path::Cpu)));
-    }
-
-    /// Regression: the commit of the last step was refused, because its end was cut off. The heap has no addresses to
-    /// give up.
-    #[test]
-    #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    fn truncated_region_can_be_committed_to_its_end() {
-        let reserved = Reserved::new(4 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
-        let left = 5 * Reserved::COMMIT_STEP / 2;
-        // SAFETY: the memory after `left` is unused, and no other thread exists.
-        assert!(unsafe { reserved.cut(left) });
-        let op = Operation::new();
-        assert!(reserved.commit(&op, left) && !reserved.commit(&op, reserved.reserved() + 1));
-        // The margin by which a commit may run ahead stays reserved.
-        assert_eq!(reserved.reserved(), 4 * Reserved::COMMIT_STEP + Reserved::MAX_COMMIT_AHEAD);
-        let growing = Reserved::growing(
-            5 << 19,
-            Some(1 << 30),
-            &mut Reservation::none(Backend::Os, &none()),
-            crate::faults::MAGAZINE,
-        );
-        let growing = growing.unwrap();
-        assert!(!growing.commit(&op, Reserved::COMMIT_STEP + 1));
-        let sizes = [1, 1 << 20, (1 << 20) + 1, (2 << 20) + 1, 5 << 19].map(|bytes| {
-            assert!(growing.grow(bytes) && growing.commit(&op, bytes));
-            growing.reserved()
-        });
-        assert_eq!(sizes, [1 << 20, 1 << 20, 2 << 20, 5 << 19, 5 << 19]);
-        assert!(!growing.grow((5 << 19) + 1));
     }
 }
