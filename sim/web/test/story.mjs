@@ -187,7 +187,7 @@ await drive('story', async (open) => {
   const about = carried.steps.flatMap(({ changes }, i) => (changes.some(({ thing }) => thing === carried.about) ? [i + 1] : []));
   assert(about.length > 0);
   assert.equal(await own.locator('.step.own').count(), about.length);
-  assert.match(await text(own, 'said'), /nobody holds 0x/);
+  assert.match(await text(own, 'said'), /no thread holds 0x/);
   await own.selectOption('#filter', `thing:@${carried.about}`);
   const { shown, last: end } = await view(own);
   assert.deepEqual(shown, [...about, end]);
