@@ -138,12 +138,12 @@ for (const design of [SMALL, 'uslab', 'slub', 'sheaves:sheaf_capacity=8', 'slab'
 {
   const { moments, plans, changes } = await ran(story, SMALL);
   for (const [n, { seats }] of moments.entries()) {
-    for (const of of ['slabs', 'shared']) {
-      for (const [key, seat] of seats[of]) {
-        const before = moments[n - 1]?.seats[of].get(key);
+    for (const kind of ['slabs', 'shared']) {
+      for (const [key, seat] of seats[kind]) {
+        const before = moments[n - 1]?.seats[kind].get(key);
         assert(before === undefined || before === seat);
       }
-      assert.equal(new Set(seats[of].values()).size, seats[of].size);
+      assert.equal(new Set(seats[kind].values()).size, seats[kind].size);
     }
   }
   const colours = Object.fromEntries(['card', 'ink', 'quiet', 'line', 'soft', 'used', 'cached', 'depot', 'free', 'now', 'page-slab', 'page-cpu', 'page-other'].map((name, i) => [name, `#${String(100000 + i * 7777)}`]));

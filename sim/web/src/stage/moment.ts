@@ -34,7 +34,7 @@ export interface Tray {
 export interface Seats {
   /** Of slabs, by first page. */
   slabs: ReadonlyMap<number, number>;
-  /** Of what CPUs share above the slabs, by the first pointer in it: a magazine stays where it is while others come and go. */
+  /** Of shared containers, by their first pointer: a magazine keeps its seat while others come and go. */
   shared: ReadonlyMap<Id, number>;
   /** Of pointers that the program has, if all of them are known: the CPU that allocated it, and a place among the pointers of that CPU. */
   program: ReadonlyMap<Id, readonly [cpu: number, seat: number]>;
@@ -60,7 +60,7 @@ const lowest = (taken: Set<number>): number => {
 /** Most pointers of the program that are shown one by one. */
 const MOST_USED = 400;
 
-/** Seats: each key keeps its seat, and a new one gets the lowest free seat. */
+/** The seats of `keys`: a known key keeps its seat, and a new key gets the lowest free seat. */
 function kept(keys: readonly number[], before: ReadonlyMap<number, number>): Map<number, number> {
   const seats = new Map(keys.flatMap((key) => { const seat = before.get(key); return seat === undefined ? [] : [[key, seat]]; }));
   const taken = new Set(seats.values());
@@ -113,7 +113,7 @@ export function momentOf(view: View, cache: number, map: Uint8Array, before?: Mo
   return { view, shown, map, seats: seated(shown, view.steps, before?.seats) };
 }
 
-/** What CPUs share above the slabs, as trays: the next to be handed out first. */
+/** The containers that CPUs share above the slabs, in the order in which they leave. */
 export const sharedTrays = ({ shared }: ShownCache): Tray[] =>
   shared.flat().map(({ name, room, places }) => ({ name, room, ids: places.map(([page, index]) => idOf(page, index)) }));
 

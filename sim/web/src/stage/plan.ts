@@ -290,7 +290,7 @@ function programOf({ moment: { seats }, extent, scale, narrow, chips }: Frame, t
   }
 }
 
-/** What CPUs share above the slabs: what holds pointers in its seat, what is empty in the seats that are left. */
+/** The shared containers, each in its seat; empty containers take the remaining seats. */
 function sharedOf({ moment, extent, narrow, chips }: Frame, box: Box, pitch: number): TrayPlan[] {
   const { shown, seats } = moment, room = extent.room || capacityOf(moment);
   const shared = shown ? sharedTrays(shown) : [], empty = shared.filter(({ ids }) => !ids.length).reverse();
