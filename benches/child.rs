@@ -1,7 +1,7 @@
-//! Subjects in other processes: this program under a preloaded malloc, or a build of an older commit.
+//! Runs subjects in other processes: this program under a preloaded malloc, or a build of an older commit.
 //!
-//! A process that lives through all rounds answers one question after the other, so that its rounds alternate with the
-//! rounds of all other subjects. If each round has a separate process, each round starts with unused memory.
+//! One process can serve all rounds of a subject: it answers one question per round, so its rounds alternate with other
+//! subjects' rounds. If each round starts a new process, each round begins with unused memory.
 
 use crate::rounds::Contender;
 use crate::subject::Kind;
@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-/// A request for one round of a subject.
+/// A request to run one round of a subject.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Question {
     pub(crate) row: String,
@@ -25,18 +25,18 @@ pub(crate) struct Question {
     pub(crate) subject: String,
 }
 
-/// Command that starts a process which answers questions.
+/// Command that starts a child process, which answers questions.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
-    /// Path of this or another build of the same bench.
+    /// Path of the bench program: this build or another build.
     pub(crate) path: PathBuf,
-    /// Library to preload, if any.
+    /// Library for `LD_PRELOAD`; `None` to preload nothing.
     pub(crate) library: Option<PathBuf>,
     pub(crate) quick: bool,
 }
 
 impl Program {
-    fn spawn(&self) -> anyhow::Result<Answering> {
+    fn spawn(&self) -> anyhow::Result<AnsweringProcess> {
         let mut command = Command::new(&self.path);
         command.args(["--bench", "--serve"]).args(self.quick.then_some("--quick"));
         if let Some(library) = &self.library {
@@ -46,19 +46,19 @@ impl Program {
         let questions = child.stdin.take().context("the child process has no standard input")?;
         let answers =
             BufReader::new(child.stdout.take().context("the child process has no standard output")?);
-        Ok(Answering { child, questions: Some(questions), answers })
+        Ok(AnsweringProcess { child, questions: Some(questions), answers })
     }
 }
 
-/// A running process that answers questions.
+/// A running child process that answers questions.
 #[derive(Debug)]
-struct Answering {
+struct AnsweringProcess {
     child: Child,
     questions: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-impl Answering {
+impl AnsweringProcess {
     fn request(&mut self, question: &Question) -> anyhow::Result<Vec<f64>> {
         let questions = self.questions.as_mut().context("the child process ended before it answered")?;
         writeln!(questions, "{}", serde_json::to_string(question)?)?;
@@ -68,8 +68,8 @@ impl Answering {
             .with_context(|| format!("unexpected answer of the child process: {answer:?}"))
     }
 
-    /// Sends a question like `request`, but kills the process if it takes longer than `limit`.
-    fn ask_within(&mut self, limit: Duration, question: &Question) -> anyhow::Result<Vec<f64>> {
+    /// Sends a question as `request` does, but kills the process if the answer takes longer than `limit`.
+    fn request_with_timeout(&mut self, limit: Duration, question: &Question) -> anyhow::Result<Vec<f64>> {
         let process = Pid::from_raw(self.child.id().try_into()?);
         let (answered, waiting) = mpsc::channel::<()>();
         let killer = std::thread::spawn(move || {
@@ -84,7 +84,7 @@ impl Answering {
     }
 }
 
-impl Drop for Answering {
+impl Drop for AnsweringProcess {
     fn drop(&mut self) {
         // The process exits when there are no more questions.
         self.questions = None;
@@ -92,19 +92,20 @@ impl Drop for Answering {
     }
 }
 
-/// A process that is started for the first question; if the process fails, it is not started again.
+/// A child process that starts at the first question; after a failure it is not restarted.
 #[derive(Clone, Debug)]
-pub(crate) struct Companion {
+pub(crate) struct LazyProcess {
     name: String,
     program: Program,
-    process: Rc<RefCell<Option<Option<Answering>>>>,
+    process: Rc<RefCell<Option<Option<AnsweringProcess>>>>,
 }
 
-impl Companion {
+impl LazyProcess {
     pub(crate) fn new(name: &str, program: Program) -> Self {
         Self { name: name.into(), program, process: Rc::default() }
     }
-    /// Makes a contender whose rounds run in the other process, or, if `isolated` is set, each in a new process.
+    /// Makes a contender whose rounds run in the child process, or, if `isolated` is set, in a new process for each
+    /// round.
     pub(crate) fn contender(
         &self,
         name: String,
@@ -124,8 +125,8 @@ impl Companion {
         };
         Contender::new(name, kind, round)
     }
-    /// Runs one round. Returns no values if the process has no such subject, or fails; the first failure is reported on
-    /// standard error.
+    /// Runs one round. Returns no values if the process has no such subject, or fails; only the first failure is
+    /// reported on standard error.
     fn round(&self, question: &Question) -> Vec<f64> {
         let mut process = self.process.borrow_mut();
         let child = process.get_or_insert_with(|| {
@@ -142,10 +143,11 @@ impl Companion {
         })
     }
 
-    /// Runs one round in a separate process. If the process fails or exceeds the limit, reports that on standard error and
-    /// returns no values.
+    /// Runs one round in a separate process. If the process fails or exceeds the time limit, reports the failure on
+    /// standard error and returns no values.
     fn run_in_child(&self, question: &Question) -> Vec<f64> {
-        let answer = self.program.spawn().and_then(|mut process| process.ask_within(LIMIT, question));
+        let answer =
+            self.program.spawn().and_then(|mut process| process.request_with_timeout(LIMIT, question));
         answer.unwrap_or_else(|error| {
             eprintln!("{}: {}/{}/{}: {error:#}", self.name, question.row, question.case, question.subject);
             Vec::new()
@@ -153,10 +155,11 @@ impl Companion {
     }
 }
 
-/// Time limit of a process with one question. Allocators that spin on a lock may take longer with 4,096 threads.
+/// Time limit of a child process that answers one question. Allocators that spin on a lock can be slow with 4,096
+/// threads.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Answers the questions on standard input until the input ends.
+/// Answers questions from standard input until the input ends.
 ///
 /// # Errors
 /// Fails if a question cannot be parsed, or an answer cannot be written.

@@ -1,21 +1,22 @@
 //! Clocks for measurements.
 //!
-//! The cost of a loop is the CPU time of its thread. Time without a CPU does not count, so a busy machine disturbs CPU
-//! time less than wall-clock time. Shared caches and the CPU's frequency still affect CPU time. Single operations are
-//! timed with the CPU's time stamp counter.
+//! The clock of a timed loop is the CPU time of its thread. Time when the thread does not run is not counted, so a busy
+//! machine disturbs CPU time less than wall-clock time. Shared caches and the CPU's frequency still affect CPU time.
+//! Single operations are timed with the CPU's time stamp counter.
 
 use nix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// CPU time of the calling thread. Costs a system call, about 0.2 microseconds.
+/// CPU time of the calling thread. The reading needs a system call, which takes about 0.2 microseconds.
 pub fn cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Runs `chunk` until it has used `budget` of CPU time and `has_more` returns `false`. Returns nanoseconds per operation.
+/// Calls `chunk` repeatedly until the calls have used `budget` of CPU time and `has_more` returns `false`. Returns
+/// nanoseconds per operation.
 ///
 /// `chunk` gets the number of operations to execute, and returns the number that it executed.
-pub fn per_operation(
+pub fn measure_per_operation(
     budget: Duration,
     mut has_more: impl FnMut() -> bool,
     mut chunk: impl FnMut() -> u64,
@@ -26,7 +27,8 @@ pub fn per_operation(
     loop {
         operations += chunk();
         let cpu_time = cpu() - start;
-        // `has_more` is called for every chunk after the budget is used, so that it can count the threads that are ready.
+        // `has_more` is called for every chunk after the budget is used, so that it can count the threads that are
+        // ready.
         if cpu_time >= budget {
             finished = !has_more();
         }
@@ -55,7 +57,7 @@ pub fn stamp() -> u64 {
 }
 
 /// Nanoseconds per tick of [`stamp`], measured over 50 milliseconds.
-pub fn stamp_period() -> f64 {
+pub fn nanoseconds_per_tick() -> f64 {
     let (start, first) = (Instant::now(), stamp());
     std::thread::sleep(Duration::from_millis(50));
     let (elapsed, last) = (start.elapsed(), stamp());

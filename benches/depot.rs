@@ -1,5 +1,5 @@
-//! Number of magazines per second that CPUs can exchange with their shared depot, by the number of CPUs. Measures only
-//! this project's magazines, because the subject is the slow path, which runs after a miss of the inlined path.
+//! Number of magazines per second that CPUs can exchange with their shared depot, for several numbers of CPUs. Measures
+//! only this project's magazines: a magazine is exchanged on the slow path, which runs when the inlined path misses.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use uslab_benches::{Bench, Column, Contender, Kind};
 use uslab_magazine::sync::{Arc, AtomicUsize, Ordering};
 use uslab_magazine::{Config, Cpus, Heap, Layer, MAX_DEPOT, Operation, Path, Round, Supplier, Table};
 
-/// Number of objects in a magazine, small enough that exchanges are most of the work.
+/// Number of objects in a magazine; small, so that the exchanges are most of the work.
 const CAPACITY: u16 = 4;
 
-/// An object that is only a number.
+/// A test object, which is only a number.
 #[derive(Clone, Copy)]
 struct TestRound(NonNull<u8>);
 
@@ -27,13 +27,13 @@ impl Round for TestRound {
     }
 }
 
-/// A supplier that makes objects, and panics if the depot returns one, because the depot would be too small.
-struct RoundMaker {
+/// A supplier that makes objects, and panics if objects are returned to it, because then the depot was too small.
+struct NewRoundSupplier {
     made_rounds: AtomicUsize,
     flushed: AtomicUsize,
 }
 
-impl Supplier<TestRound> for RoundMaker {
+impl Supplier<TestRound> for NewRoundSupplier {
     fn fill(&self, op: &Operation, _: u32, max: usize, mut add: impl FnMut(TestRound)) -> usize {
         op.did(Path::Slab);
         for _ in 0..max {
@@ -52,18 +52,19 @@ impl Supplier<TestRound> for RoundMaker {
     }
 }
 
-struct Exchanges {
+struct DepotExchanges {
     layer: Layer<TestRound>,
-    maker: RoundMaker,
+    maker: NewRoundSupplier,
     batch: usize,
     capacity: usize,
     budget: Duration,
 }
 
-impl Exchanges {
+impl DepotExchanges {
     fn new(stock: u16, capacity: usize, budget: Duration) -> Option<Self> {
         let os = Cpus::os();
-        // A batch is four times the capacity of a CPU, so that most of a batch comes from the depot and is returned to it.
+        // A batch is four times the capacity of a CPU, so that most of a batch comes from the depot and is returned to
+        // it.
         let batch = 4 * usize::from(CAPACITY) * (2 + usize::from(stock));
         let depot_limit = (2 * capacity * batch / usize::from(CAPACITY)) as u32;
         let region = Table::<Heap>::region_bytes(&os, false);
@@ -72,14 +73,14 @@ impl Exchanges {
         let layer = Layer::new(&table, Config::new(CAPACITY, stock, depot_limit.min(MAX_DEPOT)))?;
         Some(Self {
             layer,
-            maker: RoundMaker { made_rounds: AtomicUsize::new(0), flushed: AtomicUsize::new(0) },
+            maker: NewRoundSupplier { made_rounds: AtomicUsize::new(0), flushed: AtomicUsize::new(0) },
             batch,
             capacity,
             budget,
         })
     }
 
-    /// Returns millions of exchanges per CPU second, and nanoseconds per allocation and free.
+    /// Returns the millions of exchanges per CPU second, and the nanoseconds per allocation and free.
     fn measure(&self, threads: usize) -> [f64; 2] {
         let before = self.layer.stats();
         let worker = |_, team: &Team| {
@@ -135,7 +136,7 @@ fn main() -> anyhow::Result<()> {
     });
     let mut contenders = Vec::new();
     for (name, stock) in [("no stock", 0), ("stock of 8", 8), ("stock of 16", 16)] {
-        let exchanges = Exchanges::new(stock, capacity, bench.budget());
+        let exchanges = DepotExchanges::new(stock, capacity, bench.budget());
         let exchanges = exchanges.ok_or_else(|| anyhow::anyhow!("no memory for the magazines"))?;
         contenders.push(Contender::new(name, Kind::Ours, move || exchanges.round()));
     }

@@ -1,56 +1,56 @@
-//! Tables of a malloc's costs to the program that uses it: memory, start-up time, and system calls.
+//! Tables of what a malloc costs the program that embeds it: memory, start-up time, and system calls.
 //!
-//! `cargo bench -p uslab-benches --bench embed` takes some 20 minutes. `-- --quick` shows that the bench works; `-- --table
-//! zeros` prints one table.
+//! Runs for about 20 minutes: `cargo bench -p uslab-benches --bench embed`. With `-- --quick` a short run shows that
+//! the bench works; `-- --table zeros` prints one table.
 
 use clap::{Parser, ValueEnum};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use uslab_benches::Kind;
-use uslab_benches::preload::{Preload, peers};
-use uslab_tests::{cargo, compiled_from, libuslab};
+use uslab_benches::preload::{PreloadedMalloc, peers};
+use uslab_tests::{cargo, compile_c_program, libuslab};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Table {
-    /// Objects of a cache that each hold a buffer
+    /// Memory of a cache of objects that each hold a buffer
     Objects,
-    /// Resident memory of a service after it has dropped its data
+    /// Resident memory of a service after it dropped its data
     Returns,
-    /// Programs behind filters of system calls
+    /// Programs that run behind system call filters
     Filters,
-    /// A process that allocates once, and small objects
+    /// A process that allocates only once, and a process with small objects
     Small,
-    /// Zeroed blocks of which eight bytes are accessed
+    /// Zeroed blocks of which the program accesses only eight bytes
     Zeros,
-    /// Threads and blocks under `ulimit -v`; memory that is freed and mapped in a small control group
+    /// Threads and blocks that fit under `ulimit -v`, and memory that is freed and mapped in a small control group
     Limits,
 }
 
 #[derive(Parser)]
 struct Options {
-    /// Small and short: numbers mean little, but everything runs
+    /// Quick run that shows that everything works; its numbers mean little
     #[arg(long)]
     quick: bool,
     /// Only these tables
     #[arg(long)]
     table: Vec<Table>,
-    /// Only the mallocs whose name contains this
+    /// Measures only the mallocs whose name contains this text
     malloc: Option<String>,
-    /// Cargo passes this to every bench.
+    /// Accepted and ignored, because cargo passes it to every bench.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// A malloc to preload, and its `USLAB_OPTIONS`.
-type Malloc = (Preload, &'static str);
+/// A malloc to preload, and the value of its `USLAB_OPTIONS`.
+type Malloc = (PreloadedMalloc, &'static str);
 
-const KEPT_OBJECTS: [&str; 3] = ["all dropped", "nine tenths", "all but one a page"];
-const NEXT_STATES: [&str; 2] = ["idle", "busy"];
+const KEPT_OBJECT_SHARES: [&str; 3] = ["all dropped", "nine tenths", "all but one a page"];
+const FOLLOWING_STATES: [&str; 2] = ["idle", "busy"];
 const TASK_KINDS: [&str; 2] = ["threads", "tokio tasks"];
 
-/// Value of `LD_PRELOAD` for a malloc.
-fn library(malloc: &Preload) -> &OsStr {
+/// Returns the value of `LD_PRELOAD` that selects a malloc.
+fn library(malloc: &PreloadedMalloc) -> &OsStr {
     malloc.library.as_deref().map_or(OsStr::new(""), Path::as_os_str)
 }
 
@@ -59,7 +59,8 @@ fn number(report: &str, name: &str) -> Option<f64> {
     report.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
-/// Runs the program called `name`. Returns the program's standard error.
+/// Runs the benchmark program called `name` under a malloc. Returns the program's standard error; `None` if the program
+/// fails.
 fn report(malloc: &Malloc, quick: bool, name: &str, numbers: &[(&str, usize)]) -> Option<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_programs"));
     command.arg(name).args(quick.then_some("--quick"));
@@ -81,7 +82,7 @@ fn objects(quick: bool) {
          when all are freed, and a second later.\n\n| an object is constructed | the cache knows its size | first | one | freed | idle |\n\
          |---|---|---|---|---|---|"
     );
-    let no_library = (Preload { name: "system".into(), kind: Kind::General, library: None }, "");
+    let no_library = (PreloadedMalloc { name: "system".into(), kind: Kind::General, library: None }, "");
     for (construct, constructed) in [(1, "when it first leaves its slab"), (2, "with its slab")] {
         for (size_known, known_text) in [(1, "yes"), (2, "no")] {
             let report =
@@ -95,21 +96,21 @@ fn objects(quick: bool) {
 
 fn returns(mallocs: &[Malloc], quick: bool) {
     println!(
-        "\nMiB that are resident: when all is loaded; then a second and ten seconds after most was dropped."
+        "\nResident MiB: after loading all sessions, and one and ten seconds after dropping most of them."
     );
     for (column, task) in (1..).zip(TASK_KINDS) {
         println!(
             "\n| {task} | loaded | {} |",
-            KEPT_OBJECTS
-                .map(|state| NEXT_STATES.map(|next_state| format!("{state}, {next_state}")).join(" | "))
+            KEPT_OBJECT_SHARES
+                .map(|state| FOLLOWING_STATES.map(|next_state| format!("{state}, {next_state}")).join(" | "))
                 .join(" | ")
         );
-        println!("|---|---|{}", "---|".repeat(KEPT_OBJECTS.len() * NEXT_STATES.len()));
+        println!("|---|---|{}", "---|".repeat(KEPT_OBJECT_SHARES.len() * FOLLOWING_STATES.len()));
         for malloc in mallocs {
             let mut loaded_mib = None;
             let mut cells = String::new();
-            for kept_column in 1..=KEPT_OBJECTS.len() {
-                for next_state in 1..=NEXT_STATES.len() {
+            for kept_column in 1..=KEPT_OBJECT_SHARES.len() {
+                for next_state in 1..=FOLLOWING_STATES.len() {
                     let report = report(
                         malloc,
                         quick,
@@ -126,11 +127,11 @@ fn returns(mallocs: &[Malloc], quick: bool) {
     }
 }
 
-/// Prints the rows of the filter test, which describes each filter and the programs.
+/// Prints the rows of the system call filter test, which describes each filter and the programs.
 fn filters() {
     const TEST: &str = "program_with_a_system_call_filter_continues";
     println!(
-        "\nPrograms that close a filter of system calls after their start: how each ends.\n\n| filter | program | with the library | without |\n\
+        "\nHow programs end that install a system call filter after their start.\n\n| filter | program | with the library | without |\n\
          |---|---|---|---|"
     );
     let mut command = cargo();
@@ -159,15 +160,15 @@ fn filters() {
     assert!(output.status.success(), "{output_text}");
 }
 
-/// Compiles a C program of the tests.
+/// Compiles one of the C programs of the preload tests.
 fn compiled(name: &str, dir: &Path) -> PathBuf {
     let dir = dir.join(name);
     std::fs::create_dir(&dir).expect("a folder");
-    compiled_from(&format!("tests/programs/preload/{name}"), &["-O1"], &dir)
+    compile_c_program(&format!("tests/programs/preload/{name}"), &["-O1"], &dir)
 }
 
-/// Standard output of a command, if it succeeded.
-fn stdout_of(command: &mut Command) -> Option<String> {
+/// Returns the standard output of a command, if the command succeeded.
+fn command_stdout(command: &mut Command) -> Option<String> {
     let output = command.output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -180,7 +181,7 @@ fn small(mallocs: &[Malloc], dir: &Path) {
     );
     let [calls, program] = ["calls.c", "small.c"].map(|name| compiled(name, dir));
     for (malloc, options) in mallocs {
-        let call_count = stdout_of(Command::new(&calls).arg(library(malloc)).arg(&program).arg("once"));
+        let call_count = command_stdout(Command::new(&calls).arg(library(malloc)).arg(&program).arg("once"));
         let calls = call_count.and_then(|text| text.trim().parse().ok());
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&program).arg("once");
@@ -191,7 +192,7 @@ fn small(mallocs: &[Malloc], dir: &Path) {
             text.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
         // A huge page would be mostly unused, so huge pages are off.
         let options = format!("{options},huge_pages=never");
-        let text = stdout_of(
+        let text = command_stdout(
             Command::new(&program)
                 .env("LD_PRELOAD", library(malloc))
                 .env("USLAB_OPTIONS", options.trim_start_matches(',')),
@@ -216,7 +217,7 @@ fn small(mallocs: &[Malloc], dir: &Path) {
 
 fn zeros(mallocs: &[Malloc], quick: bool) {
     const OBJECT_COUNTS_AND_SIZES: [(usize, usize); 3] = [(300, 3 << 10), (300, 4 << 10), (2000, 128)];
-    println!("\nMiB that are resident of zeroed blocks of which eight bytes each are written.\n");
+    println!("\nResident MiB of zeroed blocks, after eight bytes of each block were written.\n");
     println!(
         "| malloc | {} |",
         OBJECT_COUNTS_AND_SIZES.map(|(blocks, kib)| format!("{blocks} of {kib} KiB")).join(" | ")
@@ -232,12 +233,12 @@ fn zeros(mallocs: &[Malloc], quick: bool) {
 }
 
 fn limits(mallocs: &[Malloc], dir: &Path) {
-    const GROUPS: [u64; 4] = [32, 64, 100, 256];
+    const GROUP_SIZES: [u64; 4] = [32, 64, 100, 256];
     println!(
-        "\nUnder `ulimit -v` of 900,000 KiB: threads that start, then blocks of 1 MiB. In a control group of so many MiB three fifths of them are \
-         freed, and as many mapped.\n\n| malloc | threads | blocks | {} |\n|---|---|---|{}",
-        GROUPS.map(|mib| format!("{mib} MiB")).join(" | "),
-        "---|".repeat(GROUPS.len())
+        "\nUnder `ulimit -v` of 900,000 KiB: threads that start, then blocks of 1 MiB. In a control group with the given limit, three fifths of \
+         the limit are freed, and the same amount is mapped.\n\n| malloc | threads | blocks | {} |\n|---|---|---|{}",
+        GROUP_SIZES.map(|mib| format!("{mib} MiB")).join(" | "),
+        "---|".repeat(GROUP_SIZES.len())
     );
     let [addresses, group] = ["addresses.c", "group.c"].map(|name| compiled(name, dir));
     for (malloc, options) in mallocs {
@@ -246,13 +247,13 @@ fn limits(mallocs: &[Malloc], dir: &Path) {
             .args(["-c", "ulimit -v 900000 && LD_PRELOAD=$1 exec \"$0\""])
             .arg(&addresses)
             .arg(library(malloc));
-        let text = stdout_of(shell.env("USLAB_OPTIONS", options)).unwrap_or_default();
+        let text = command_stdout(shell.env("USLAB_OPTIONS", options)).unwrap_or_default();
         let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
         let [threads, blocks] = [(); 2].map(|()| cell(numbers.next().flatten()));
-        let ends = GROUPS.map(|mib| {
+        let ends = GROUP_SIZES.map(|mib| {
             let Some(limited) = uslab_tests::ControlGroup::new(mib << 20) else { return "no control group" };
             let mut command = limited.command(&group, malloc.library.as_deref());
-            match stdout_of(command.arg((mib * 3 / 5).to_string()).env("USLAB_OPTIONS", options)) {
+            match command_stdout(command.arg((mib * 3 / 5).to_string()).env("USLAB_OPTIONS", options)) {
                 Some(_) => "ends well",
                 None => "is killed",
             }
@@ -263,7 +264,8 @@ fn limits(mallocs: &[Malloc], dir: &Path) {
 
 fn main() {
     let options = Options::parse();
-    let own_malloc = |name: &str| Preload { name: name.into(), kind: Kind::Ours, library: Some(libuslab()) };
+    let own_malloc =
+        |name: &str| PreloadedMalloc { name: name.into(), kind: Kind::Ours, library: Some(libuslab()) };
     let own_mallocs = [(own_malloc("uslab"), ""), (own_malloc("uslab, reap=500"), "reap=500")];
     let all_mallocs = own_mallocs.into_iter().chain(peers().into_iter().map(|peer| (peer, "")));
     let mallocs: Vec<Malloc> = all_mallocs

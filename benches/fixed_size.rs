@@ -1,6 +1,5 @@
-//! Costs of pools of one object size. The rows measure single objects and batches against the system's
-//! allocator, checks, the creation of pools of several sizes, a walk over objects in use, and the first
-//! access to a page.
+//! Costs of pools whose objects have one size. Rows cover single objects and batches compared with the system's
+//! allocator, checks, pool creation for several sizes, a walk over objects in use, and the first access to a page.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -17,7 +16,7 @@ const BATCH: usize = 1000;
 /// Size of the pools in bytes.
 const BYTES: usize = 1 << 20;
 
-/// Allocates objects of one size.
+/// An allocator of objects of one size.
 trait Objects: 'static {
     fn alloc(&mut self) -> NonNull<u8>;
     /// # Safety
@@ -25,7 +24,7 @@ trait Objects: 'static {
     unsafe fn free(&mut self, object: NonNull<u8>);
 }
 
-/// Implements [`Objects`] for a pool, by `$alloc` and `$free`.
+/// Implements [`Objects`] for a pool by the expressions `$alloc` and `$free`.
 macro_rules! objects {
     ($($pool:ty: |$p:ident| $alloc:expr, |$o:ident| $free:expr;)+) => {$(
         impl Objects for $pool {
@@ -45,17 +44,17 @@ macro_rules! objects {
 }
 
 /// An [`IndexPool`] that does not check the addresses of frees.
-struct Unchecked(IndexPool<HeapArea>);
-/// A [`FreeList`] and its memory.
-struct ListWithMemory(FreeList, #[allow(dead_code, reason = "owns the memory")] HeapArea);
+struct UncheckedPool(IndexPool<HeapArea>);
+/// A [`FreeList`] and the memory that it manages.
+struct FreeListWithMemory(FreeList, #[allow(dead_code, reason = "owns the memory")] HeapArea);
 /// The system's allocator.
 struct Malloc;
 
 objects! {
-    ListWithMemory: |p| p.0.obtain().expect("room"), |o| p.0.give(o);
+    FreeListWithMemory: |p| p.0.obtain().expect("room"), |o| p.0.give(o);
     FixedPool<HeapArea>: |p| p.alloc(OBJECT).expect("room"), |o| p.free(o);
     IndexPool<HeapArea>: |p| p.alloc().expect("room"), |o| p.free(o);
-    Unchecked: |p| p.0.alloc().expect("room"), |o| p.0.free_unchecked(o);
+    UncheckedPool: |p| p.0.alloc().expect("room"), |o| p.0.free_unchecked(o);
     GuardedPool<HeapArea>: |p| p.alloc().expect("room"), |o| p.free(o);
     MarkedPool<HeapArea>: |p| p.alloc(OBJECT).expect("room"), |o| p.free(o);
     ChunkedPool: |p| p.alloc(OBJECT).expect("room"), |o| p.free(o);
@@ -76,11 +75,11 @@ impl Objects for Malloc {
     }
 }
 
-/// Measures nanoseconds per allocation and free, of one hot object and in a batch.
+/// Measures the nanoseconds of an allocation and free, for one hot object and for a batch.
 fn rounds_of(mut pool: impl Objects, budget: Duration) -> impl FnMut() -> Vec<f64> + 'static {
     let mut batch = Vec::with_capacity(BATCH);
     move || {
-        let pair = clock::per_operation(
+        let pair = clock::measure_per_operation(
             budget,
             || false,
             || {
@@ -95,7 +94,7 @@ fn rounds_of(mut pool: impl Objects, budget: Duration) -> impl FnMut() -> Vec<f6
                 20_000
             },
         );
-        let batches = clock::per_operation(
+        let batches = clock::measure_per_operation(
             budget,
             || false,
             || {
@@ -132,7 +131,7 @@ fn operations(bench: &mut Bench) -> Result<(), PoolError> {
     let blocks = BYTES / size;
     let list = area()?;
     // SAFETY: the memory lives as long as the list, and has no other user.
-    let list = ListWithMemory(unsafe { FreeList::new(list.memory(), size, OBJECT.align(), 0) }?, list);
+    let list = FreeListWithMemory(unsafe { FreeList::new(list.memory(), size, OBJECT.align(), 0) }?, list);
     let each_allocation = IndexPool::with_blocks(area()?, size, blocks, Initialise::EachAllocation)?;
     let classes = ClassPools::new(&SizeClasses::micro(), BYTES)?;
     let contenders = vec![
@@ -143,7 +142,7 @@ fn operations(bench: &mut Bench) -> Result<(), PoolError> {
         own_contender("lazy, as the paper", Box::new(rounds_of(each_allocation, budget))),
         own_contender(
             "lazy, unchecked",
-            Box::new(rounds_of(Unchecked(IndexPool::new(area()?, size)?), budget)),
+            Box::new(rounds_of(UncheckedPool(IndexPool::new(area()?, size)?), budget)),
         ),
         own_contender("guarded", Box::new(rounds_of(GuardedPool::new(area()?, OBJECT)?, budget))),
         own_contender("marked", Box::new(rounds_of(MarkedPool::new(area()?, size, OBJECT.align())?, budget))),
@@ -156,8 +155,8 @@ fn operations(bench: &mut Bench) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Measures the creation of a pool and one allocation, on memory that is mapped each time.
-fn bench_creation(bench: &mut Bench) {
+/// Measures the time to create a pool and allocate once, on newly mapped memory.
+fn bench_pool_creation(bench: &mut Bench) {
     let budget = bench.budget();
     let lazy = |blocks: usize| {
         move || {
@@ -178,7 +177,7 @@ fn bench_creation(bench: &mut Bench) {
                 create();
                 1
             };
-            vec![clock::per_operation(budget, || false, create)]
+            vec![clock::measure_per_operation(budget, || false, create)]
         };
         Contender::new(name, Kind::Ours, round)
     };
@@ -191,7 +190,7 @@ fn bench_creation(bench: &mut Bench) {
     bench.group("make and take one", [Column::lower("", "ns")], contenders);
 }
 
-/// Walks over the objects in use (one in ten of 100,000 slots), and adds up a word of each object.
+/// Measures a walk over the objects in use (one in ten of 100,000 slots) that sums a word of each object.
 fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     const SLOTS: usize = 100_000;
     let budget = bench.budget();
@@ -233,7 +232,7 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
                 assert_eq!(black_box(sum()), SLOTS as u64 / 10);
                 SLOTS as u64 / 10
             };
-            vec![clock::per_operation(budget, || false, walk)]
+            vec![clock::measure_per_operation(budget, || false, walk)]
         };
         Contender::new(name, Kind::Ours, round)
     };
@@ -252,7 +251,7 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Measures stores to each page of 64 MiB, the first time and once more.
+/// Measures stores to each page of 64 MiB: the first store to a page, and a second one.
 fn pages(bench: &mut Bench) {
     const PAGES: usize = (64 << 20) / 4096;
     let touch = |area: &MappedArea| {
@@ -281,7 +280,7 @@ fn main() -> anyhow::Result<()> {
     let mut bench =
         Bench::start("fixed_size", "CPU ns of pools of 64 B objects, and of the claims about their designs");
     operations(&mut bench)?;
-    bench_creation(&mut bench);
+    bench_pool_creation(&mut bench);
     walks(&mut bench)?;
     pages(&mut bench);
     bench.run()

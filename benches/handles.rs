@@ -1,5 +1,6 @@
-//! Cost of a handle compared with an index, a pointer, `Arc` and `Weak`. The operations find an object, detect a freed
-//! object, replace an object, and visit all objects. Ratios are ratios to the better of `Arc` and `Weak`, or to `Box`.
+//! Cost of a handle compared with an index, a pointer, `Arc` and `Weak`. The measured operations find an object, detect
+//! a freed object, replace an object, and visit all objects. The tables show ratios to `Box` or to the faster of `Arc`
+//! and `Weak`.
 
 use rand::seq::SliceRandom;
 use std::hint::black_box;
@@ -18,8 +19,8 @@ fn value<const WORDS: usize>(stamp: usize) -> Value<WORDS> {
     value
 }
 
-/// Looks up every name in a random order, repeatedly. `find` returns the stamp of the object that it has found, or 0;
-/// the sum of all stamps is checked.
+/// Looks up every name repeatedly, in a random order. `find` returns the stamp of the object that it finds, or 0; the
+/// caller checks the sum of all stamps.
 struct NameLookup {
     budget: Duration,
     objects: usize,
@@ -43,11 +44,11 @@ impl NameLookup {
                 black_box(pass());
                 objects
             };
-            vec![clock::per_operation(budget, || false, pass)]
+            vec![clock::measure_per_operation(budget, || false, pass)]
         })
     }
 
-    /// Returns all ways to find an object or, if `are_freed` is set, to detect that the object no longer
+    /// Returns the contenders for finding an object or, if `are_freed` is set, for detecting that the object no longer
     /// exists.
     fn contenders(budget: Duration, objects: usize, are_freed: bool) -> anyhow::Result<Vec<Contender>> {
         let stamp_sum = if are_freed { 0 } else { (objects * (objects + 1) / 2) as u64 };
@@ -123,7 +124,8 @@ impl NameLookup {
     }
 }
 
-/// Replaces a random value of 1,000 by a new value, repeatedly. Shows the cost of moving values, by their size.
+/// Repeatedly replaces a random value out of 1,000 by a new value. Shows what it costs to move values, for several
+/// value sizes.
 fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender>> {
     const LIVE: usize = 1000;
     const CHUNK: u64 = 1000;
@@ -134,7 +136,7 @@ fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender
                 (0..CHUNK).for_each(|stamp| replace(below(&mut random, LIVE), value(stamp as usize)));
                 CHUNK
             };
-            vec![clock::per_operation(budget, || false, chunk)]
+            vec![clock::measure_per_operation(budget, || false, chunk)]
         })
     };
     let mut table = HandleTable::<Value<WORDS>>::new();
@@ -172,7 +174,7 @@ fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender
     ])
 }
 
-/// Adds up the values that remain of 10,000, after `freed` per cent of the values were freed at random.
+/// Sums the remaining values after `freed` per cent of 10,000 values were freed at random.
 fn visit(budget: Duration, freed: usize) -> anyhow::Result<Vec<Contender>> {
     const VALUES: usize = 10_000;
     let mut table = HandleTable::<Value<4>>::new();
@@ -198,7 +200,7 @@ fn visit(budget: Duration, freed: usize) -> anyhow::Result<Vec<Contender>> {
                 black_box(pass());
                 count
             };
-            vec![clock::per_operation(budget, || false, pass)]
+            vec![clock::measure_per_operation(budget, || false, pass)]
         })
     };
     Ok(vec![

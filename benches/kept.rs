@@ -1,8 +1,8 @@
 //! Passes the samples of interleaved rounds to criterion as benchmarks.
 //!
-//! Criterion alone would measure one subject after the other, and so would compare different times of day. In these
-//! benches all rounds run first, with every subject in each round. Criterion then gets the samples, for its statistics,
-//! its report, and its saved baselines.
+//! Criterion alone would measure the subjects one after the other, at different times of day. These benches first run
+//! all rounds, with every subject in each round. Afterwards criterion gets the samples, for its statistics, its report,
+//! and its saved baselines.
 
 use crate::report::Row;
 use anyhow::Context;
@@ -18,13 +18,13 @@ use std::time::Duration;
 /// Minimum number of samples that criterion accepts.
 const MIN_SAMPLES: usize = 10;
 
-/// Baselines to save and to compare with.
+/// Criterion baselines to save and to compare with.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Baselines {
-    /// Saves the samples as a baseline of criterion's
+    /// Saves the samples as a criterion baseline of this name
     #[arg(long, value_name = "NAME")]
     save_baseline: Option<String>,
-    /// Compares with a saved baseline
+    /// Compares the samples with the saved baseline of this name
     #[arg(long, value_name = "NAME", conflicts_with = "save_baseline")]
     baseline: Option<String>,
     /// Also writes criterion's HTML report, under target/criterion/report
@@ -32,7 +32,7 @@ pub struct Baselines {
     plots: bool,
 }
 
-/// Criterion's measurement of a value that was already measured, in the unit of its row.
+/// A criterion measurement whose values were measured before; the unit is the unit of the row.
 struct MeasuredValue(&'static str);
 
 impl Measurement for MeasuredValue {
@@ -68,7 +68,7 @@ impl ValueFormatter for MeasuredValue {
     }
 }
 
-/// Criterion's folder in the target directory of this program.
+/// Returns criterion's output folder in the target directory of this program.
 pub(crate) fn directory() -> PathBuf {
     std::env::var_os("CRITERION_HOME").map_or_else(
         || {
@@ -80,12 +80,12 @@ pub(crate) fn directory() -> PathBuf {
     )
 }
 
-/// Circumstances of a row's samples.
+/// Conditions under which the samples of a row were measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Run {
-    /// Commit of the tree, with `-dirty` if the tree had changes.
+    /// Commit of the source tree, with the suffix `-dirty` if the tree had uncommitted changes.
     pub(crate) commit: String,
-    /// Rounds, load and machine of the run.
+    /// Number of rounds, load average, and description of the machine.
     #[serde(rename = "how")]
     pub(crate) conditions: String,
 }
@@ -104,35 +104,36 @@ pub(crate) fn commit() -> String {
     commit_text.ok().filter(|commit_text| !commit_text.is_empty()).unwrap_or_else(|| "unknown".into())
 }
 
-/// Criterion's folder name for `name`. The file of a run is in the folder of its row.
+/// Returns the folder name that criterion derives from `name`. The file with a row's conditions is stored in the folder
+/// of its row.
 fn folder(name: &str) -> String {
     name.replace(['?', '"', '/', '\\', '*', '<', '>', ':', '|', '^'], "_")
 }
-fn run_file(directory: &Path, row: &str, baseline: &str) -> PathBuf {
+fn run_file_path(directory: &Path, row: &str, baseline: &str) -> PathBuf {
     directory.join(folder(row)).join(format!("{baseline}.run.json"))
 }
 
-/// Writes the circumstances of each row that is saved as a baseline.
+/// Writes the conditions of each row that is saved as a baseline.
 ///
 /// # Errors
 /// Fails if a file cannot be written.
 fn save_run(rows: &[&Row], run: &Run, baseline: &str, directory: &Path) -> anyhow::Result<()> {
     for row in rows {
-        let path = run_file(directory, &row.row, baseline);
+        let path = run_file_path(directory, &row.row, baseline);
         std::fs::write(&path, serde_json::to_string(run)?).with_context(|| path.display().to_string())?;
     }
     Ok(())
 }
 
-/// Circumstances of a baseline's rows, with one line for each run. With several runs, a line also names the
-/// run's rows.
+/// Returns the conditions of a baseline's rows, with one line for each run. If there were several runs, each line also
+/// names the rows of the run.
 ///
 /// # Errors
 /// Fails if a file is not a valid [`Run`].
 pub(crate) fn runs(directory: &Path, rows: &[&str], baseline: &str) -> anyhow::Result<String> {
     let mut runs: Vec<(String, Vec<&str>)> = Vec::new();
     for row in rows {
-        let path = run_file(directory, row, baseline);
+        let path = run_file_path(directory, row, baseline);
         let run = match std::fs::read_to_string(&path) {
             Err(_) => "commit not kept".into(),
             Ok(text) => {
@@ -153,11 +154,12 @@ pub(crate) fn runs(directory: &Path, rows: &[&str], baseline: &str) -> anyhow::R
     Ok(runs.into_iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
-/// Passes rows to criterion, each as a benchmark named row/case/subject. Omits rows with too few rounds for criterion.
+/// Passes rows to criterion, each as a benchmark named row/case/subject. Rows with too few rounds for criterion are
+/// omitted.
 ///
 /// # Errors
-/// Fails if the circumstances cannot be saved with a baseline.
-pub(crate) fn analyse(
+/// Fails if the conditions of a saved baseline cannot be written.
+pub(crate) fn analyse_with_criterion(
     rows: &[Row],
     run: &Run,
     baselines: &Baselines,
@@ -169,8 +171,8 @@ pub(crate) fn analyse(
             .with_measurement(MeasuredValue(row.unit))
             .output_directory(directory)
             .sample_size(row.samples.len())
-            // The warm-up is one call, whose value is not used. The number of iterations is then large enough for fractions of
-            // a nanosecond.
+            // The warm-up is one call, whose value is not used. The number of iterations is then large enough for
+            // fractions of a nanosecond.
             .warm_up_time(Duration::from_nanos(1))
             .measurement_time(Duration::from_secs(1))
             .nresamples(10_000);
@@ -198,7 +200,7 @@ pub(crate) fn analyse(
     baselines.save_baseline.as_ref().map_or(Ok(()), |name| save_run(&complete_rows, run, name, directory))
 }
 
-/// Criterion's name of a row within its group. A benchmark without a case has its subject as the case.
+/// Returns criterion's name of a row within its group. If a row has no case, the benchmark's parameter is the subject.
 fn id(row: &Row) -> BenchmarkId {
     match row.case.as_str() {
         "" => BenchmarkId::from_parameter(&row.subject),
@@ -206,10 +208,10 @@ fn id(row: &Row) -> BenchmarkId {
     }
 }
 
-/// Samples of a row that criterion saved as a baseline; empty if criterion saved none.
+/// Returns the samples of a row that criterion saved as a baseline; empty if nothing was saved.
 ///
 /// # Errors
-/// Fails if a file is not a valid criterion file.
+/// Fails if a file is not valid criterion JSON.
 pub(crate) fn saved(
     directory: &Path,
     [row, case, subject]: [&str; 3],
@@ -230,10 +232,10 @@ pub(crate) fn saved(
     Ok(sample.times.iter().zip(&sample.iters).map(|(time, iterations)| time / iterations).collect())
 }
 
-/// Cases and subjects of a row that criterion saved as a baseline, in the order of their names.
+/// Returns the cases and subjects of a row that criterion saved as a baseline, sorted by name.
 ///
 /// # Errors
-/// Fails if a file is not a valid criterion file.
+/// Fails if a file is not valid criterion JSON.
 pub(crate) fn saved_cases(
     directory: &Path,
     row: &str,
@@ -277,7 +279,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let baselines = Baselines { save_baseline: Some("a".into()), ..Baselines::default() };
         let run = Run { commit: "0123abcd".into(), conditions: "11 rounds".into() };
-        analyse(&report.rows, &run, &baselines, folder.path()).unwrap();
+        analyse_with_criterion(&report.rows, &run, &baselines, folder.path()).unwrap();
         for case in ["bench/case", ""] {
             let mut kept_baseline = saved(folder.path(), ["row", case, "subject"], "a").unwrap();
             kept_baseline.sort_by(f64::total_cmp);

@@ -1,8 +1,8 @@
-//! General allocators, for memory of any size.
+//! General-purpose allocators, which serve requests of any size.
 //!
-//! Every allocator gets the size at allocation and at free, as from Rust programs. Allocators whose frees are
-//! faster with a size can use the size. Allocators without a crate, and second versions of crates, are loaded
-//! as shared libraries and called through pointers, so that their symbols stay local.
+//! Every allocator is given the size at allocation and at free, as Rust programs do. An allocator can use that size if
+//! it makes its frees faster. Allocators without a Rust crate, and second versions of crates, are loaded as shared
+//! libraries and called through function pointers, so that their symbols stay local.
 
 use crate::ours::{Global, Kmalloc};
 use crate::preload;
@@ -15,11 +15,11 @@ use std::marker::PhantomData;
 use std::os::unix::ffi::OsStringExt;
 use std::ptr::NonNull;
 
-/// An allocator of memory of any size, for any thread, aligned to 8 bytes.
+/// An allocator of memory blocks of any size, aligned to 8 bytes, for any thread.
 pub trait Malloc: Sync + Sized + Debug + 'static {
     /// Name of the allocator in tables.
     const NAME: &'static str;
-    /// Kind of the allocator, for comparisons.
+    /// Kind of the allocator, which decides what it is compared with.
     const KIND: Kind;
 
     /// Returns `true` if this machine has the allocator.
@@ -29,22 +29,22 @@ pub trait Malloc: Sync + Sized + Debug + 'static {
     /// Prepares the allocator for use.
     ///
     /// # Panics
-    /// Panics if the allocator is not available.
+    /// Panics if this machine does not have the allocator.
     fn new() -> Self;
-    /// Allocates `size` bytes, at least 8.
+    /// Allocates `size` bytes, which must be at least 8.
     fn alloc(&self, size: usize) -> NonNull<u8>;
     /// Frees memory.
     ///
     /// # Safety
-    /// `memory` came from `alloc` with this size, and is no longer used.
+    /// `memory` came from `alloc` with this size, and the caller no longer uses it.
     unsafe fn free(&self, memory: NonNull<u8>, size: usize);
-    /// Returns memory to the system, as much as the allocator's interface allows.
+    /// Returns as much memory to the system as the allocator's interface allows.
     fn give_back(&self) {}
-    /// Ends a reaping interval, if the allocator has reaping intervals.
+    /// Ends a reaping interval of the allocator; does nothing if the allocator has no reaping intervals.
     fn reap(&self) {}
 }
 
-/// Layout of all requests, with `size` bytes.
+/// Returns the layout of a request of `size` bytes.
 #[inline(always)]
 pub(crate) fn layout(size: usize) -> Layout {
     // SAFETY: 8 is a power of two, and no bench has sizes near the largest.
@@ -92,11 +92,11 @@ general! {
         // SAFETY: the call has no precondition.
         unsafe { libmimalloc_sys::mi_collect(true) };
     };
-    /// jemalloc, as the tikv crate builds it.
+    /// jemalloc, as built by the tikv crate.
     #[cfg(feature = "peers")]
     Jemalloc = "jemalloc", General, tikv_jemallocator::Jemalloc, {
-        // 4096 is `MALLCTL_ARENAS_ALL`. The thread's own cache is flushed first. SAFETY: both names are commands without a
-        // value.
+        // 4096 is `MALLCTL_ARENAS_ALL`. The thread's own cache is flushed first. SAFETY: both names are commands
+        // without a value.
         unsafe {
             for command in [c"thread.tcache.flush", c"arena.4096.purge"] {
                 tikv_jemalloc_sys::mallctl(
@@ -117,14 +117,14 @@ general! {
 #[derive(Clone, Copy, Debug)]
 struct LoadedMalloc {
     malloc: unsafe extern "C" fn(usize) -> *mut c_void,
-    /// Frees memory; some libraries ignore the size.
+    /// Function that frees memory; some libraries ignore the size.
     free: unsafe extern "C" fn(*mut c_void, usize),
-    /// Returns memory to the system; some libraries ignore the argument.
+    /// Function that returns memory to the system; some libraries ignore the argument.
     give_back: unsafe extern "C" fn(bool),
 }
 
 impl LoadedMalloc {
-    /// Opens a peer's library, whose symbols are local, so that it replaces no other malloc.
+    /// Opens an allocator's library with local symbols, so that it replaces no other malloc.
     fn open(peer: &str, [malloc, free, give_back]: [&CStr; 3]) -> Option<Self> {
         let mut files =
             preload::files(peer).filter_map(|file| CString::new(file.into_os_string().into_vec()).ok());
@@ -191,11 +191,12 @@ loaded! {
     MiMalloc2 = "mimalloc2", [c"mi_malloc", c"mi_free_size", c"mi_collect"];
     /// gperftools' tcmalloc.
     GPerfTools = "gperftools", [c"tc_malloc", c"tc_free_sized", c"MallocExtension_ReleaseFreeMemory"];
-    /// rpmalloc. A thread's first allocation makes its heap; only a preloaded rpmalloc notices that a thread exits.
+    /// rpmalloc. A thread's first allocation creates its heap; rpmalloc notices that a thread exits only if it is
+    /// preloaded.
     RpMalloc = "rpmalloc", [c"rpmalloc", c"rpfree", c"rpmalloc_thread_collect"];
 }
 
-/// Names of peers whose libraries are not installed.
+/// Names of the other allocators whose libraries are not installed.
 pub(crate) fn missing_libraries() -> impl Iterator<Item = &'static str> {
     let all = [
         (MiMalloc2::NAME, MiMalloc2::available()),
@@ -205,11 +206,11 @@ pub(crate) fn missing_libraries() -> impl Iterator<Item = &'static str> {
     all.into_iter().filter(|(_, available)| !available).map(|(name, _)| name)
 }
 
-/// Objects of one size from a [`Malloc`].
+/// A [`Subject`] whose objects of one size come from a [`Malloc`].
 #[derive(Debug)]
-pub struct OneSize<M, const WORDS: usize>(M);
+pub struct OneSizeObjects<M, const WORDS: usize>(M);
 
-impl<M: Malloc, const WORDS: usize> Subject for OneSize<M, WORDS> {
+impl<M: Malloc, const WORDS: usize> Subject for OneSizeObjects<M, WORDS> {
     const NAME: &'static str = M::NAME;
     const KIND: Kind = M::KIND;
     type ThreadAccess<'s> = OneSizeAccess<'s, M, WORDS>;
@@ -225,7 +226,7 @@ impl<M: Malloc, const WORDS: usize> Subject for OneSize<M, WORDS> {
     }
 }
 
-/// A thread's access to a [`OneSize`] subject.
+/// A thread's access to a [`OneSizeObjects`] subject.
 #[derive(Debug)]
 pub struct OneSizeAccess<'s, M, const WORDS: usize>(&'s M, PhantomData<[u64; WORDS]>);
 
@@ -255,16 +256,17 @@ impl<M: Malloc, const WORDS: usize> ThreadAccess for OneSizeAccess<'_, M, WORDS>
     }
 }
 
-/// Work at the malloc level, which needs several sizes.
+/// A malloc workload, which needs blocks of several sizes.
 pub trait MallocWork: Clone + 'static {
-    /// Runs one round. Returns a value for each column of the group.
+    /// Runs one round. Returns one value for each column of the group.
     fn run<M: Malloc>(&self, malloc: &M) -> Vec<f64>;
 }
 
-/// Contenders for this project's malloc level and for the general allocators.
+/// Returns the contenders at the malloc level: this project's malloc and the general allocators.
 pub fn contenders(work: &impl MallocWork) -> Vec<Contender> {
     fn contender<M: Malloc>(work: &impl MallocWork) -> Option<Contender> {
-        // The malloc is created in its first round, so that its memory does not appear in earlier rounds of other contenders.
+        // The malloc is created in its first round, so that its memory does not appear in earlier rounds of other
+        // contenders.
         let (work, mut malloc) = (work.clone(), None);
         let round = move || work.run(malloc.get_or_insert_with(M::new));
         M::available().then(|| Contender::new(M::NAME, M::KIND, round))

@@ -1,4 +1,5 @@
-//! Results of whole programs with a malloc preloaded, as the bench `malloc` measures them: names, units, saved results, means.
+//! Results of whole programs under a preloaded malloc, as measured by the bench `malloc`: names, units, saved results,
+//! means.
 
 use crate::kept;
 use crate::report::{Column, Report, Row};
@@ -6,18 +7,18 @@ use crate::subject::Kind;
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
-/// Name of the row of whole programs.
+/// Name of the table row for whole programs.
 pub const ROW: &str = "malloc";
-/// Name of this project's malloc.
+/// Name of this project's malloc in the tables.
 pub const OWN_ALLOCATOR: &str = "uslab";
-/// Columns of each program.
+/// Names of the columns that each program has.
 pub const COLUMNS: [&str; 3] = ["time", "CPU time", "peak"];
-/// Prefix of the benchmark programs' names.
-const BENCH: &str = "bench/";
+/// Prefix of the names of the benchmark programs.
+const BENCH_PREFIX: &str = "bench/";
 
-/// Unit of a program's column.
+/// Returns the unit of a program's column.
 pub fn unit(program: &str, column: &str) -> &'static str {
-    match (column, program.starts_with(BENCH)) {
+    match (column, program.starts_with(BENCH_PREFIX)) {
         ("peak", _) => "MiB",
         (_, true) => "ns",
         (_, false) => "s",
@@ -25,15 +26,15 @@ pub fn unit(program: &str, column: &str) -> &'static str {
 }
 
 /// Splits the name of a case into the program and the column.
-pub(crate) fn split_case(case: &str) -> Option<(&str, &str)> {
+pub(crate) fn split_case_name(case: &str) -> Option<(&str, &str)> {
     case.rsplit_once(", ")
 }
 
-/// Results that the bench saved as a baseline; `None` if the bench saved no results. Each case is a separate
+/// Returns the results that the bench saved as a baseline; `None` if it saved no results. Each case becomes a separate
 /// row.
 ///
 /// # Errors
-/// Fails if a file is not a valid criterion file.
+/// Fails if a file is not valid criterion JSON.
 pub(crate) fn saved(directory: &Path, baseline: &str) -> anyhow::Result<Option<Report>> {
     let cases = kept::saved_cases(directory, ROW, baseline)?;
     if cases.is_empty() {
@@ -42,8 +43,8 @@ pub(crate) fn saved(directory: &Path, baseline: &str) -> anyhow::Result<Option<R
     let mut report = Report::new(kept::runs(directory, &[ROW], baseline)?, Vec::new());
     for of_case in cases.chunk_by(|a, b| a.0 == b.0) {
         let case = &of_case[0].0;
-        let Some((program, column)) = split_case(case) else { continue };
-        let column = Column::lower("", unit(program, column)).counts_in(case);
+        let Some((program, column)) = split_case_name(case) else { continue };
+        let column = Column::lower("", unit(program, column)).count_in_summary_row(case);
         let mut subjects = Vec::new();
         for (_, subject) in of_case {
             let kind = if subject == OWN_ALLOCATOR { Kind::Ours } else { Kind::General };
@@ -54,14 +55,13 @@ pub(crate) fn saved(directory: &Path, baseline: &str) -> anyhow::Result<Option<R
     Ok(Some(report))
 }
 
-/// Formats geometric means over the programs: each malloc is compared with the best single peer, which is the peer with
-/// the lowest mean.
+/// Formats geometric means over all programs: each malloc is compared with the other malloc that has the lowest mean.
 pub fn means(report: &Report) -> String {
     let mut text = String::from("geometric means over the programs; the best single peer is 1\n");
     for (programs, bench) in [("benchmark programs", true), ("real programs", false)] {
         for column in COLUMNS {
             let of_column = |row: &&Row| {
-                row.case.starts_with(BENCH) == bench && row.case.ends_with(&format!(", {column}"))
+                row.case.starts_with(BENCH_PREFIX) == bench && row.case.ends_with(&format!(", {column}"))
             };
             let rows: Vec<_> = report.rows.iter().filter(of_column).collect();
             let Some(means) = ColumnMeans::from_rows(&rows) else { continue };
@@ -71,19 +71,19 @@ pub fn means(report: &Report) -> String {
     text
 }
 
-/// Means of one column.
+/// Means of one column over all programs.
 struct ColumnMeans {
     cases: usize,
-    /// For each malloc, the mean over all cases of its ratio to the best peer; the lowest mean comes first.
+    /// For each malloc, the mean over all cases of its ratio to the best other malloc; the lowest mean comes first.
     means: Vec<(String, f64)>,
-    /// Mean of the best peer.
+    /// Mean of the best other malloc.
     best_peer: f64,
-    /// Names of mallocs that failed in some case.
+    /// Names of the mallocs that failed in at least one case.
     incomplete: Vec<String>,
 }
 
 impl ColumnMeans {
-    /// Means of the given rows; `None` if no peer has every case.
+    /// Returns the means of the given rows; `None` if no other malloc has a result in every case.
     fn from_rows(rows: &[&Row]) -> Option<Self> {
         let distinct_names = |name: fn(&Row) -> &String| {
             let mut names: Vec<_> = rows.iter().map(|row| name(row).clone()).collect();

@@ -1,14 +1,14 @@
-//! Subjects of this project: its object caches, malloc and kmalloc, and the magazine layer of 2001.
+//! Subjects of this project: its object caches, malloc and kmalloc, and the magazine layer of the 2001 paper.
 //!
-//! Only this module names items of the project, so that a build of an older commit has to replace only this file and
-//! the folder `ours`.
+//! Only this module uses this project's API, so that a build of an older commit replaces only this file and the folder
+//! `ours`.
 
 mod classic;
 
-use crate::mallocs::{Malloc, OneSize, layout};
+use crate::mallocs::{Malloc, OneSizeObjects, layout};
 use crate::rounds::Contender;
 use crate::subject::{Bytes, Kind, Raw, Subject, ThreadAccess, Work, opaque_pointer};
-pub use classic::Classic;
+pub use classic::ClassicCache;
 use std::alloc::GlobalAlloc;
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -16,37 +16,38 @@ use std::ptr::NonNull;
 use uslab::{CacheBox, Gfp, KmemCache, KmemCacheBuilder, ObjectCache, Subsystem, Uslab};
 pub use uslab_magazine::sync;
 
-/// All contenders of this project, for objects of `WORDS` words.
+/// Returns all contenders of this project, for objects of `WORDS` words.
 pub(crate) fn contenders<const WORDS: usize>(work: &impl Work) -> impl Iterator<Item = Contender> {
     let all = [
-        Contender::of_subject::<Kmem<WORDS>>(work),
-        Contender::of_subject::<Typed<WORDS>>(work),
-        Contender::of_subject::<OneSize<Global, WORDS>>(work),
-        Contender::of_subject::<OneSize<Kmalloc, WORDS>>(work),
-        Contender::of_subject::<Classic<WORDS>>(work),
+        Contender::from_subject::<Kmem<WORDS>>(work),
+        Contender::from_subject::<Typed<WORDS>>(work),
+        Contender::from_subject::<OneSizeObjects<Global, WORDS>>(work),
+        Contender::from_subject::<OneSizeObjects<Kmalloc, WORDS>>(work),
+        Contender::from_subject::<ClassicCache<WORDS>>(work),
     ];
     all.into_iter().flatten()
 }
 
-/// Name of the mechanism that serves the CPUs' slots.
+/// Name of the mechanism by which each CPU reaches its slots.
 pub(crate) fn mechanism() -> String {
     format!("{:?}", uslab_magazine::Cpus::os().mechanism()).to_lowercase()
 }
 
-/// Returns all unused memory to the system: objects to their slabs, empty slabs to the pages, pages to the system.
-pub(crate) fn give_back_all() {
+/// Returns all unused memory to the system: objects to their slabs, empty slabs to the page allocator, pages to the
+/// system.
+pub(crate) fn return_unused_memory() {
     if let Ok(subsystem) = Subsystem::global() {
         subsystem.shrink();
         subsystem.pages().decommit();
     }
 }
 
-/// Ends a reaping interval of the global subsystem.
+/// Ends a reaping interval of the global allocator.
 fn reap_all() {
     Subsystem::global().expect("the global subsystem must start").end_interval();
 }
 
-/// Creates a cache in the global subsystem.
+/// Creates a cache in the global subsystem and returns it.
 fn cache(words: usize) -> KmemCache {
     builder(words).build().expect("a cache")
 }
@@ -54,7 +55,7 @@ fn builder(words: usize) -> KmemCacheBuilder {
     KmemCache::builder(format!("bench-{}", words * 8), words * 8)
 }
 
-/// Untyped objects of a [`KmemCache`].
+/// A subject that allocates untyped objects of a [`KmemCache`].
 #[derive(Debug)]
 pub struct Kmem<const WORDS: usize>(pub KmemCache);
 
@@ -95,14 +96,14 @@ impl ThreadAccess for KmemAccess<'_> {
         unsafe { self.0.free(object.0.cast()) };
     }
     fn give_back(&mut self) {
-        give_back_all();
+        return_unused_memory();
     }
     fn reap(&mut self) {
         reap_all();
     }
 }
 
-/// Typed objects of an [`ObjectCache`], which are freed when their box is dropped.
+/// A subject that allocates typed objects of an [`ObjectCache`]; each is freed when its box is dropped.
 pub struct Typed<const WORDS: usize>(ObjectCache<Bytes<WORDS>>);
 
 impl<const WORDS: usize> fmt::Debug for Typed<WORDS> {
@@ -147,14 +148,14 @@ impl<'s, const WORDS: usize> ThreadAccess for TypedAccess<'s, WORDS> {
         drop(object);
     }
     fn give_back(&mut self) {
-        give_back_all();
+        return_unused_memory();
     }
     fn reap(&mut self) {
         reap_all();
     }
 }
 
-/// [`Uslab`] in a static, as in a program, through `GlobalAlloc`.
+/// A subject that calls [`Uslab`], a static variable, through `GlobalAlloc`, as a program does.
 #[derive(Debug)]
 pub struct Global;
 
@@ -185,7 +186,7 @@ impl Malloc for Global {
     }
 }
 
-/// The kernel-like level: 13 size classes, whose frees find the cache by the object's address.
+/// A subject at the kmalloc level: 13 size classes, whose frees find the cache by the object's address.
 #[derive(Debug)]
 pub struct Kmalloc(&'static uslab::Kmalloc);
 
@@ -206,22 +207,22 @@ impl Malloc for Kmalloc {
         unsafe { self.0.free(memory) };
     }
     fn give_back(&self) {
-        give_back_all();
+        return_unused_memory();
     }
     fn reap(&self) {
         reap_all();
     }
 }
 
-/// A subject of this project that can be disturbed through its other caches.
-pub trait Disturbed: Subject {
-    /// Ends a reaping interval, as a reaper does.
+/// A subject of this project that a bench can disturb through other caches.
+pub trait DisturbedSubject: Subject {
+    /// Ends a reaping interval, as the reaper thread does.
     fn reap();
-    /// Creates another cache on the same pages.
+    /// Creates another cache that shares the page allocator.
     fn other() -> OtherCache;
 }
 
-impl<const WORDS: usize> Disturbed for Kmem<WORDS> {
+impl<const WORDS: usize> DisturbedSubject for Kmem<WORDS> {
     fn reap() {
         reap_all();
     }
@@ -230,7 +231,7 @@ impl<const WORDS: usize> Disturbed for Kmem<WORDS> {
     }
 }
 
-impl<const WORDS: usize> Disturbed for Typed<WORDS> {
+impl<const WORDS: usize> DisturbedSubject for Typed<WORDS> {
     fn reap() {
         reap_all();
     }
@@ -239,7 +240,7 @@ impl<const WORDS: usize> Disturbed for Typed<WORDS> {
     }
 }
 
-impl<const WORDS: usize> Disturbed for OneSize<Global, WORDS> {
+impl<const WORDS: usize> DisturbedSubject for OneSizeObjects<Global, WORDS> {
     fn reap() {
         USLAB.reap();
     }
@@ -248,12 +249,12 @@ impl<const WORDS: usize> Disturbed for OneSize<Global, WORDS> {
     }
 }
 
-/// A cache in addition to the measured cache.
+/// A cache that exists in addition to the measured cache.
 #[derive(Debug)]
 pub struct OtherCache(KmemCache);
 
 impl OtherCache {
-    /// Allocates and frees an object.
+    /// Allocates and frees one object.
     pub fn pair(&self) {
         let mut local = KmemAccess(&self.0);
         let object = local.alloc(1);

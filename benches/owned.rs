@@ -1,5 +1,5 @@
-//! Cost of an object that is `Send` and `'static`, so that a task can own it. `alloc_owned` is compared with a box that
-//! borrows its cache, with memory of the C library, and with a pool that each of its objects owns through an `Arc`. An
+//! Cost of an object that is `Send` and `'static`, so that an async task can own it. Compares `alloc_owned` with a box
+//! that borrows its cache, with C library memory, and with a pool that each object keeps alive through an `Arc`. Each
 //! object has 64 bytes.
 
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use uslab_benches::{Bench, Column, Contender, Kind, clock, work};
 
 type Object = [u64; 8];
 
-/// Objects that are freed when their owner is dropped.
+/// A subject whose objects are freed when their owner is dropped.
 struct FreedOnOwnerDrop<A, O>(A, PhantomData<fn() -> O>);
 
 impl<A: Fn() -> O, O: DerefMut<Target = Object> + Send> ThreadAccess for FreedOnOwnerDrop<A, O> {
@@ -35,7 +35,7 @@ impl<A: Fn() -> O, O: DerefMut<Target = Object> + Send> ThreadAccess for FreedOn
     }
 }
 
-/// Free objects in a locked `Vec`, as a program might write by hand.
+/// A pool as a program might write it by hand: free objects in a locked `Vec`.
 #[derive(Default)]
 #[allow(clippy::vec_box, reason = "allocations return a box, which stays a box")]
 struct Pool(Mutex<Vec<Box<Object>>>);
@@ -83,7 +83,7 @@ fn measure<O: DerefMut<Target = Object> + Send>(
         work::pairs(&mut checked, 10_000);
         assert_eq!(checked.written_sum, checked.read_sum, "the objects must keep their stamps");
         start.into_iter().for_each(|start| _ = start.wait());
-        clock::per_operation(budget, || false, || work::pairs(&mut local, 20_000))
+        clock::measure_per_operation(budget, || false, || work::pairs(&mut local, 20_000))
     };
     move || {
         let alone_ns = pairs(None, alloc.clone());

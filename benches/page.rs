@@ -1,21 +1,21 @@
-//! Writes a page of saved runs as Markdown: rows won and lost, and the tables of some rows.
+//! Writes a Markdown page of saved runs: the rows won and lost, and the tables of some rows.
 
 use crate::means::{self, COLUMNS};
 use crate::report::{Report, places};
 use std::fmt;
 
 pub(crate) struct Page<'r> {
-    /// Command that wrote the page.
+    /// Command line that wrote the page.
     pub(crate) command: String,
-    /// Saved runs, of which the last provides values and tables.
+    /// Saved runs; the values and tables come from the last one.
     pub(crate) runs: &'r [Report],
-    /// Rows of the last table, each with a subject that the row should have.
+    /// Rows of the last table, each with the subject that must be in the row.
     pub(crate) expected: Vec<(String, String)>,
-    /// Saved runs of the whole programs, if any.
+    /// Saved runs of the whole-program bench, if any.
     pub(crate) programs: &'r [Report],
 }
 
-/// Preloaded rows that have a table on the page, each under its heading.
+/// Preloaded rows whose tables are on the page, each with its heading.
 const TABLES: [(&str, &str); 3] = [
     ("1 to 4,096 threads", "crowd preloaded"),
     ("Memory", "memory preloaded"),
@@ -23,12 +23,12 @@ const TABLES: [(&str, &str); 3] = [
 ];
 
 /// Suffix of the names of preloaded rows.
-pub(crate) const PRELOADED: &str = " preloaded";
+pub(crate) const PRELOADED_SUFFIX: &str = " preloaded";
 
 impl Page<'_> {
-    /// Writes a line for each row, with the ratios of each subject.
-    fn wins_and_losses(&self, preloaded_text: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_in_section = |row: &str| row.ends_with(PRELOADED) == preloaded_text;
+    /// Writes one line for each row, with the ratios of each subject.
+    fn write_wins_and_losses(&self, preloaded_text: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_in_section = |row: &str| row.ends_with(PRELOADED_SUFFIX) == preloaded_text;
         let places: Vec<_> =
             places(self.runs).into_iter().filter(|place| is_in_section(place.name)).collect();
         let wins = places.iter().filter(|place| place.ratio < 1.0).count();
@@ -78,7 +78,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Writes each program's ratios to its best peer, and the means.
+    /// Writes each program's ratios to its best competitor, and the means.
     fn programs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(last) = self.programs.last() else {
             return writeln!(f, "Not measured.\n");
@@ -86,14 +86,14 @@ impl Page<'_> {
         let places = places(self.programs);
         let mut programs: Vec<_> = places
             .iter()
-            .filter_map(|place| means::split_case(place.name))
+            .filter_map(|place| means::split_case_name(place.name))
             .map(|(program, _)| program)
             .collect();
         programs.sort_unstable();
         programs.dedup();
         writeln!(
             f,
-            "The ratios of `{}` to the best peer in each program, and from which to which they go over the runs.\n",
+            "For each program, the ratio of `{}` to the best peer; in brackets, the range of the ratio over all runs.\n",
             means::OWN_ALLOCATOR
         )?;
         writeln!(f, "| program | {} |\n|---|{}", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()))?;
@@ -112,7 +112,7 @@ impl Page<'_> {
         writeln!(f)?;
         let means_text = means::means(last);
         let mut lines = means_text.lines();
-        writeln!(f, "Of the last run, {}:\n", lines.next().unwrap_or_default())?;
+        writeln!(f, "Results of the last run, {}:\n", lines.next().unwrap_or_default())?;
         lines.try_for_each(|line| writeln!(f, "- {line}"))?;
         writeln!(f)
     }
@@ -136,9 +136,9 @@ impl fmt::Display for Page<'_> {
             "Ratios to the best peer in the worst case of the row, of the run with the middle ratio, and the lowest and the highest of all runs; below 1 the row is won. `disturbed` compares with the subject's quiet run, `scaling` with the median peer. `-` was not measured, or is not for the subject. The command without `--page` also prints the worst cases.\n"
         )?;
         writeln!(f, "Called in the program:\n")?;
-        self.wins_and_losses(false, f)?;
+        self.write_wins_and_losses(false, f)?;
         writeln!(f, "`libuslab.so` preloaded, to preloaded peers:\n")?;
-        self.wins_and_losses(true, f)?;
+        self.write_wins_and_losses(true, f)?;
         for (heading, row) in TABLES {
             writeln!(f, "## {heading}\n")?;
             writeln!(f, "Medians of the last run; in brackets the ratio to the best peer.\n")?;
@@ -174,7 +174,7 @@ mod tests {
     fn programs(own_time: f64) -> Report {
         let mut report = Report::new("`a`: commit a; 6 rounds".into(), Vec::new());
         for case in ["bench/cfrac, time", "bench/cfrac, peak"] {
-            let column = Column::lower("", "ns").counts_in(case);
+            let column = Column::lower("", "ns").count_in_summary_row(case);
             let results = [("uslab", Kind::Ours, vec![own_time]), ("peer", Kind::General, vec![2.0])];
             report.add(means::ROW, case, &column, results.into_iter());
         }

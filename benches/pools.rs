@@ -10,8 +10,8 @@ use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// The floor, without an allocator: objects are consecutive places of a ring. The cost of the floor is the cost of the
-/// harness.
+/// The floor subject, which has no allocator: its objects are consecutive slots of a ring. The floor's cost is the cost
+/// of the harness.
 #[derive(Debug)]
 pub struct Null {
     live: usize,
@@ -32,7 +32,7 @@ impl Subject for Null {
     }
 }
 
-/// The floor's ring of places.
+/// The ring of slots that the floor hands out.
 #[derive(Debug)]
 pub struct NullAccess {
     places: Box<[u64]>,
@@ -56,19 +56,19 @@ impl ThreadAccess for NullAccess {
     }
 }
 
-/// Free objects in a thread-local `Vec`, and behind it the C library; a program can write this in ten lines. The list
-/// exchanges no objects between threads and frees no memory before its thread exits.
+/// A subject that keeps free objects in a thread-local `Vec`, with the C library behind it; a program can write this in
+/// ten lines. The list does not exchange objects between threads, and frees memory only when its thread exits.
 #[derive(Debug)]
 pub struct TlsVec<const WORDS: usize>;
 
-/// Number of sizes that a bench may have: powers of two up to `2^(SIZES - 1)` words.
+/// Number of object sizes that a bench may have: powers of two up to `2^(SIZES - 1)` words.
 const SIZES: usize = 8;
 
 fn layout(words: usize) -> Layout {
-    Layout::array::<u64>(words).expect("the size must be small")
+    Layout::array::<u64>(words).expect("the size must not overflow")
 }
 
-/// Lists of a thread's free objects, one list for each size.
+/// Free lists of a thread, one list for each size.
 #[derive(Debug)]
 struct FreeLists([Vec<NonNull<u8>>; SIZES]);
 
@@ -137,7 +137,7 @@ impl<const WORDS: usize> ThreadAccess for TlsVecAccess<WORDS> {
     }
 }
 
-/// The crate `slab`, for one thread: objects are values that are moved in and out, and are found by number.
+/// The crate `slab`, for one thread: values are moved in and out, and are found by number.
 #[cfg(feature = "peers")]
 #[derive(Debug)]
 pub struct Slab<const WORDS: usize>;
@@ -259,7 +259,7 @@ impl<'s, const WORDS: usize> ThreadAccess for &'s object_pool::Pool<Box<Bytes<WO
     }
 }
 
-/// The linear pool of `lockfree-object-pool`: objects are not moved, and pages have a bit for each object.
+/// The linear pool of the crate `lockfree-object-pool`: objects are not moved, and each page has one bit per object.
 #[cfg(feature = "peers")]
 pub struct LinearPool<const WORDS: usize>(lockfree_object_pool::LinearObjectPool<Bytes<WORDS>>);
 
@@ -305,7 +305,7 @@ impl<'s, const WORDS: usize> ThreadAccess for &'s lockfree_object_pool::LinearOb
     }
 }
 
-/// `crossbeam-queue`'s `ArrayQueue` as a pool of boxes, with room for all objects that may be in use.
+/// The `ArrayQueue` of the crate `crossbeam-queue`, as a pool of boxes, with room for all objects in use.
 #[cfg(feature = "peers")]
 #[derive(Debug)]
 pub struct ArrayQueue<const WORDS: usize>(crossbeam_queue::ArrayQueue<Box<Bytes<WORDS>>>);

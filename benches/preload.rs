@@ -1,21 +1,21 @@
-//! Mallocs that can be preloaded.
+//! Mallocs that the benches can preload.
 
 use crate::subject::Kind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A malloc and its library.
+/// A malloc and the library that contains it.
 #[derive(Clone, Debug)]
-pub struct Preload {
+pub struct PreloadedMalloc {
     /// Name of the malloc in tables.
     pub name: String,
-    /// Kind of the malloc, for comparisons.
+    /// Kind of the malloc, which decides what it is compared with.
     pub kind: Kind,
     /// Path of the library; `None` for the C library's own malloc.
     pub library: Option<PathBuf>,
 }
 
-/// Peers by the names of their subjects, with the library that `benches/peers` builds, or Debian's library.
+/// Names of the other mallocs, each with a library that `benches/peers` builds, or with Debian's library.
 const PEERS: [(&str, &str); 6] = [
     ("mimalloc2", "libmimalloc.so.2"),
     ("mimalloc3", "libmimalloc.so.3"),
@@ -25,22 +25,24 @@ const PEERS: [(&str, &str); 6] = [
     ("gperftools", "libtcmalloc_minimal.so.4"),
 ];
 
-/// Files that may be a peer's library, for the dynamic linker. A built library comes first, because it is newer.
+/// Returns the files that may be the library of a malloc; the dynamic linker must find them. Libraries that
+/// `benches/peers` built come first, because they are newer.
 pub(crate) fn files(peer: &str) -> impl Iterator<Item = PathBuf> {
     let built_library = target().join(format!("peers/lib{peer}.so"));
     let installed = PEERS.iter().find(|(name, _)| *name == peer).map(|(_, file)| PathBuf::from(file));
     [Some(built_library), installed].into_iter().flatten()
 }
 
-/// The C library's malloc and its peers. Missing peers are named on standard error.
-pub fn peers() -> Vec<Preload> {
+/// Returns the C library's malloc and the other mallocs that are available. Missing mallocs are named on standard
+/// error.
+pub fn peers() -> Vec<PreloadedMalloc> {
     let linker_cache =
         Command::new("ldconfig").arg("-p").output().map(|output| output.stdout).unwrap_or_default();
     let linker_cache = String::from_utf8_lossy(&linker_cache);
     let installed = |file: &Path| {
         linker_cache.lines().any(|line| line.split_whitespace().next().map(Path::new) == Some(file))
     };
-    let mut all = vec![Preload { name: "system".into(), kind: Kind::General, library: None }];
+    let mut all = vec![PreloadedMalloc { name: "system".into(), kind: Kind::General, library: None }];
     for (name, _) in PEERS {
         let library = files(name).find(|file| file.is_file() || installed(file));
         if library.is_none() {
@@ -49,7 +51,7 @@ pub fn peers() -> Vec<Preload> {
             );
             continue;
         }
-        all.push(Preload { name: name.into(), kind: Kind::General, library });
+        all.push(PreloadedMalloc { name: name.into(), kind: Kind::General, library });
     }
     all
 }

@@ -1,5 +1,5 @@
-//! Cost of each option of the malloc. Two small programs run under `libuslab.so` with one option at a time, under the C
-//! library's malloc, and under hardened mallocs if they are installed.
+//! Measures the cost of each option of the malloc. Two small programs run under `libuslab.so` with one option each
+//! time, under the C library's malloc, and under hardened mallocs if they are installed.
 
 use anyhow::Context;
 use std::hint::black_box;
@@ -8,10 +8,11 @@ use std::process::Command;
 use std::ptr::null_mut;
 use uslab_benches::{Bench, Column, Contender, Kind};
 
-/// Environment variable for a process that runs a program: the program's name, and the number of operations.
+/// Environment variable that makes the process run a program: its value holds the program's name and the number of
+/// operations.
 const PROGRAM: &str = "PRICES_PROGRAM";
 
-/// Values of `USLAB_OPTIONS` to compare.
+/// Values of `USLAB_OPTIONS` that are compared.
 const OPTIONS: [&str; 16] = [
     "guard=0",
     "guard=500000",
@@ -31,8 +32,8 @@ const OPTIONS: [&str; 16] = [
     "harden=1",
 ];
 
-/// Hardened mallocs, and the paths of their libraries in Debian or in their own builds.
-const HARDENED: [(&str, &[&str]); 2] = [
+/// Names of hardened mallocs, and the paths of their libraries in Debian or in their own builds.
+const HARDENED_MALLOCS: [(&str, &[&str]); 2] = [
     (
         "scudo",
         &[
@@ -44,7 +45,7 @@ const HARDENED: [(&str, &[&str]); 2] = [
     ("hardened_malloc", &["/usr/local/lib/libhardened_malloc.so", "/usr/lib/libhardened_malloc.so"]),
 ];
 
-/// Number of blocks that the second program holds.
+/// Number of blocks that the second program holds at the same time.
 const HELD_BLOCKS: usize = 2000;
 
 /// Allocates memory, and writes its first byte.
@@ -60,20 +61,20 @@ fn malloc(bytes: usize) -> *mut u8 {
     black_box(memory)
 }
 /// # Safety
-/// `memory` came from [`malloc`] or is null, and is freed once.
+/// `memory` came from [`malloc`] or is null, and is freed only once.
 unsafe fn free(memory: *mut u8) {
     // SAFETY: by contract, `memory` is a block of `malloc`, or null, and is freed once.
     unsafe { libc::free(memory.cast()) };
 }
 
-/// Allocates and frees 100 bytes, repeatedly.
+/// Repeatedly allocates and frees a block of 100 bytes.
 fn pairs(operations: u64) {
     for _ in 0..operations {
         // SAFETY: the memory was just allocated.
         unsafe { free(malloc(100)) };
     }
 }
-/// Replaces random blocks with blocks of random sizes from 16 to 4,000 bytes.
+/// Repeatedly replaces random blocks by blocks of random sizes from 16 to 4,000 bytes.
 fn mixed(operations: u64) {
     let mut blocks = vec![null_mut(); HELD_BLOCKS];
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
@@ -91,7 +92,7 @@ fn mixed(operations: u64) {
     blocks.into_iter().for_each(|memory| unsafe { free(memory) });
 }
 
-/// Runs a program, and prints nanoseconds of CPU time per operation and the largest resident set in KiB.
+/// Runs a program, and prints the CPU nanoseconds per operation and the largest resident set in KiB.
 fn run_program(requested_program: &str) -> anyhow::Result<()> {
     let (name, operations) = requested_program.rsplit_once(' ').context("expected a name and a number")?;
     let (program, operations): (fn(u64), u64) =
@@ -108,7 +109,7 @@ fn run_program(requested_program: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a program under a malloc, in a separate process.
+/// Runs a program under the given malloc, in a separate process.
 fn round(
     program: &str,
     operations: usize,
@@ -138,7 +139,7 @@ fn main() -> anyhow::Result<()> {
     let mut subjects = vec![("the C library's".to_owned(), Kind::General, None, "")];
     subjects
         .extend(OPTIONS.map(|options| (options.to_owned(), Kind::Ours, Some(own_library.clone()), options)));
-    for (name, places) in HARDENED {
+    for (name, places) in HARDENED_MALLOCS {
         match places.iter().map(PathBuf::from).find(|place| place.is_file()) {
             Some(library) => subjects.push((name.to_owned(), Kind::General, Some(library), "")),
             None => eprintln!("prices: skipped {name}: none of {places:?} exists"),

@@ -12,7 +12,7 @@ use uslab_sim::trace::Recording;
 const EVENTS: u64 = 721_538;
 const TEXT: u64 = 125_320_776;
 
-fn whole_trace(c: &mut Criterion) {
+fn bench_whole_trace(c: &mut Criterion) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sim/data/files-6.1.trace.zst");
     let mut group = c.benchmark_group("replay");
     group.sample_size(10).throughput(Throughput::Elements(EVENTS));
@@ -63,5 +63,5 @@ impl Visitor for WholeStream<'_> {
     }
 }
 
-criterion_group!(benches, whole_trace);
+criterion_group!(benches, bench_whole_trace);
 criterion_main!(benches);

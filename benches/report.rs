@@ -1,12 +1,12 @@
-//! Results of a run. For each case and subject, the results have the median of the rounds, their spread, and
-//! the ratio to the best general allocator of the same run. The last table ranks each of this project's
+//! The results of a benchmark run. For each case and subject, the report has the median of the rounds, their spread,
+//! and the ratio to the best general allocator of the same run. The report's last table ranks each of this project's
 //! subjects in each row.
 
-use crate::page::PRELOADED;
+use crate::page::PRELOADED_SUFFIX;
 use crate::subject::Kind;
 use std::fmt::{self, Write};
 
-/// The direction in which a number is better, which also decides the value to compare with.
+/// The direction in which a number is better; it also decides which value the number is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BetterDirection {
     /// Less is better: the number is compared with the lowest median of the general allocators.
@@ -20,13 +20,13 @@ pub enum BetterDirection {
 /// A column of a contender's measurements.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// Name of the column in tables, after the case's name; may be empty.
+    /// Name of the column in tables, printed after the case's name; may be empty.
     pub name: String,
-    /// Unit of the column in tables; may be empty.
+    /// Unit of the column's numbers in tables; may be empty.
     pub unit: &'static str,
     /// Direction in which the column's numbers are better.
     pub better: BetterDirection,
-    /// Row of the last table in which the column counts, if it is not the row of the group.
+    /// Row of the last table in which the column counts; `None` for the row of the group.
     row: Option<String>,
     counts: bool,
     subtract_floor: bool,
@@ -57,12 +57,12 @@ impl Column {
     pub fn ratio(name: impl Into<String>) -> Self {
         Self::new(name, "times", BetterDirection::Ratio)
     }
-    /// Sets the row of the last table in which the column counts.
-    pub fn counts_in(self, row: impl Into<String>) -> Self {
+    /// Sets the last table's row in which the column counts.
+    pub fn count_in_summary_row(self, row: impl Into<String>) -> Self {
         Self { row: Some(row.into()), ..self }
     }
-    /// Shows the column in tables, without counting it in the last table.
-    pub fn shown_only(self) -> Self {
+    /// Shows the column in tables, but does not count it in the last table.
+    pub fn exclude_from_summary(self) -> Self {
         Self { counts: false, ..self }
     }
     /// Subtracts the value of the floor (the harness alone) before the comparison.
@@ -75,7 +75,7 @@ impl Column {
     pub(crate) fn preloaded(&self) -> Self {
         Self { preloaded: true, ..self.clone() }
     }
-    /// Name of the column with the case's name.
+    /// Returns the case's name followed by the name of the column.
     pub(crate) fn case(&self, case: &str) -> String {
         match (case, self.name.as_str()) {
             (case, "") => case.to_owned(),
@@ -83,18 +83,19 @@ impl Column {
             (case, name) => format!("{case}, {name}"),
         }
     }
-    /// Row of the last table in which the column counts, if any. `row` is the row of the group; its name already shows
-    /// if a malloc is preloaded.
+    /// Returns the last table's row in which the column counts, or `None` if it does not count. `row` is the row of the
+    /// group, whose name already shows if a malloc is preloaded.
     pub(crate) fn standing(&self, row: &str) -> Option<String> {
-        let display_name = |name: &String| format!("{name}{}", if self.preloaded { PRELOADED } else { "" });
+        let display_name =
+            |name: &String| format!("{name}{}", if self.preloaded { PRELOADED_SUFFIX } else { "" });
         self.counts.then(|| self.row.as_ref().map_or_else(|| row.to_owned(), display_name))
     }
 }
 
-/// Result of a subject in a case.
+/// The result of one subject in one case.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The row of the case.
+    /// The row that contains the case.
     pub row: String,
     /// The name of the case.
     pub case: String,
@@ -106,39 +107,39 @@ pub struct Row {
     pub subject: String,
     /// Kind of the subject.
     pub kind: Kind,
-    /// Median of the rounds.
+    /// Median of the values of all rounds.
     pub median: f64,
-    /// Lower and upper quartile of the rounds.
+    /// Lower and upper quartile of the values of all rounds.
     pub quartiles: [f64; 2],
-    /// Ratio to the best general allocator (see [`BetterDirection`]).
+    /// Ratio of the median to the best general allocator (see [`BetterDirection`]).
     pub ratio: Option<f64>,
-    /// Values of the rounds, in order.
+    /// Value of each round, in the order of the rounds.
     pub samples: Vec<f64>,
-    /// Row of the last table in which the result counts.
+    /// Row of the last table in which the result counts, if any.
     standing: Option<String>,
 }
 
-/// All results of a run.
+/// All results of a benchmark run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Commit, rounds, load and machine of the run.
     pub(crate) conditions: String,
     /// Names and descriptions of the rows.
     pub(crate) names: Vec<(String, String)>,
-    /// Rows and cases for which no subject has a value.
+    /// Rows and cases in which no subject has a value.
     pub(crate) unmeasured: Vec<(String, String)>,
     /// Results by case, best subject first.
     pub rows: Vec<Row>,
 }
 
-/// Name of the processor, from the kernel.
+/// Name of the processor, as the kernel reports it.
 fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     model.map_or_else(|| "unknown".into(), |(_, model)| model.trim().into())
 }
 
-/// Description of the CPUs, the kernel, and the mechanism of this project's slots.
+/// Describes the CPUs, the kernel, and the mechanism by which this project reaches per-CPU slots.
 pub(crate) fn machine() -> String {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!(
@@ -150,7 +151,7 @@ pub(crate) fn machine() -> String {
     )
 }
 
-/// Quantile `share` of `sorted`, interpolated linearly.
+/// Returns the quantile `share` of `sorted`, interpolated linearly.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let position = share * (sorted.len() - 1) as f64;
     let (lower_index, part) = (position as usize, position.fract());
@@ -168,7 +169,8 @@ impl Report {
         Self { conditions, names, rows: Vec::new(), unmeasured: Vec::new() }
     }
 
-    /// Adds a column of a group with the rounds of all contenders. A contender without rounds gets no row.
+    /// Adds one column of a group to the report, with the values that each contender had in all rounds. A contender
+    /// that has no values gets no row.
     pub(crate) fn add<'a>(
         &mut self,
         row: &str,
@@ -224,8 +226,8 @@ impl Report {
         self.rows.extend(rows);
     }
 
-    /// Formats one row as Markdown: a line for each subject, and a column for each case, with the median and the ratio in a
-    /// cell.
+    /// Formats one row as a Markdown table with one line per subject and one column per case; a cell has the median and
+    /// the ratio.
     pub(crate) fn table(&self, name: &str, description: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = || self.rows.iter().filter(|row| row.row == name);
         let (mut cases, mut subjects) = (Vec::new(), Vec::new());
@@ -270,7 +272,7 @@ impl Report {
         if let Some(widest_spread) = spreads.last() {
             writeln!(
                 f,
-                "\nDistance of the quartiles: {:.0} % of the median in the middle cell, {:.0} % in the widest.",
+                "\nDistance between the quartiles: {:.0} % of the median in the median cell, {:.0} % in the widest.",
                 spreads[spreads.len() / 2] * 100.0,
                 widest_spread * 100.0
             )?;
@@ -296,11 +298,11 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// Worst case of a subject of this project, in a row of one run.
+/// The worst case of one of this project's subjects, within one row of one run.
 struct WorstCase<'r> {
     name: &'r str,
     worst: &'r Row,
-    /// Ratio to the best peer; more is worse.
+    /// Ratio to the best peer; a higher ratio is worse.
     ratio: f64,
 }
 
@@ -318,21 +320,21 @@ impl Report {
         }
         all
     }
-    /// Other results of the given kind in the case of `row`.
-    fn others_in_case<'r>(&'r self, row: &'r Row, kind: Kind) -> impl Iterator<Item = &'r Row> {
+    /// Returns the results of other subjects of the given kind in the same case as `row`.
+    fn other_results_in_case<'r>(&'r self, row: &'r Row, kind: Kind) -> impl Iterator<Item = &'r Row> {
         self.rows.iter().filter(move |r| r.row == row.row && r.case == row.case && r.kind == kind)
     }
 }
 
-/// A subject of this project in one row, over several runs.
+/// One of this project's subjects in one row, over several runs.
 pub(crate) struct SubjectInRow<'r> {
     /// Name of the row of the last table.
     pub(crate) name: &'r str,
-    /// Worst case of the subject in the median run.
+    /// The subject's worst case in the median run.
     pub(crate) worst: &'r Row,
-    /// Ratios of all runs, in order.
+    /// Ratios of all runs, in ascending order.
     pub(crate) ratios: Vec<f64>,
-    /// Ratio in the median run.
+    /// Ratio in the run that is the median.
     pub(crate) ratio: f64,
     /// Best peer in the median run; `None` if the ratio does not compare with a peer.
     pub(crate) best: Option<&'r Row>,
@@ -345,26 +347,26 @@ impl<'r> SubjectInRow<'r> {
         let ratios = runs.iter().map(|(standing, _)| standing.ratio).collect();
         let (WorstCase { name, worst, ratio }, run) = runs.swap_remove(runs.len() / 2);
         let best = run
-            .others_in_case(worst, Kind::General)
+            .other_results_in_case(worst, Kind::General)
             .next()
             .filter(|_| worst.better == BetterDirection::Lower);
         SubjectInRow { name, worst, ratios, ratio, best, run }
     }
-    /// Smallest and largest ratio, if there are several runs.
+    /// Returns the smallest and largest ratio if there are several runs, else an empty string.
     pub(crate) fn spread(&self) -> String {
         match self.ratios.as_slice() {
             [lowest, .., highest] => format!("{lowest:.2}–{highest:.2}"),
             [_] | [] => String::new(),
         }
     }
-    /// Name and value of the best peer.
+    /// Returns the name and value of the best peer.
     pub(crate) fn best(&self) -> String {
         self.best.map_or_else(String::new, |best| format!("{} {}", best.subject, short(best.median)))
     }
 }
 
-/// Each of this project's subjects in each row, worst ratio first. With an even number of runs, the worse of the two middle
-/// runs is the median.
+/// Returns each of this project's subjects in each row, worst ratio first. If the number of runs is even, the worse of
+/// the two middle runs counts as the median.
 pub(crate) fn places(runs: &[Report]) -> Vec<SubjectInRow<'_>> {
     let mut all: Vec<Vec<(WorstCase<'_>, &Report)>> = Vec::new();
     for run in runs {
@@ -384,7 +386,7 @@ pub(crate) fn places(runs: &[Report]) -> Vec<SubjectInRow<'_>> {
     places
 }
 
-/// Formats the last table as Markdown, worst row first. The result is empty if there is no run.
+/// Formats the last table as Markdown, worst row first. The text is empty if no run was saved.
 pub fn standings(runs: &[Report]) -> String {
     let places = places(runs);
     if places.is_empty() {
@@ -395,7 +397,7 @@ pub fn standings(runs: &[Report]) -> String {
     );
     for place in places {
         let SubjectInRow { name, worst, ratio, run, .. } = &place;
-        let commit = run.others_in_case(worst, Kind::Before).filter_map(|row| {
+        let commit = run.other_results_in_case(worst, Kind::Before).filter_map(|row| {
             let commit = row.subject.strip_prefix(&worst.subject)?.strip_prefix('@')?;
             Some(format!("{:.2} ({commit})", worst.median / row.median))
         });
@@ -462,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn benchmark_rows_are_sorted_by_their_worst_ratio() {
+    fn benchmark_rows_are_sorted_by_worst_ratio() {
         let run = |own_time: f64| {
             let case = |own_time, peer| {
                 vec![
@@ -474,8 +476,8 @@ mod tests {
             report([
                 ("a", Column::lower("", "ns"), case(1.0, 2.0)),
                 ("b", Column::lower("", "ns"), case(own_time, 10.0)),
-                ("c", Column::lower("", "ns").counts_in("other"), case(12.0, 10.0)),
-                ("d", Column::lower("", "ns").shown_only(), case(90.0, 10.0)),
+                ("c", Column::lower("", "ns").count_in_summary_row("other"), case(12.0, 10.0)),
+                ("d", Column::lower("", "ns").exclude_from_summary(), case(90.0, 10.0)),
             ])
         };
         let text = standings(&[run(7.0), run(9.0), run(8.0)]);

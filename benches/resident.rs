@@ -1,28 +1,28 @@
-//! Resident memory, and the CPU time of processes.
+//! Resident memory and CPU time of processes.
 
 use anyhow::Context;
 use nix::unistd::{SysconfVar, sysconf};
 use std::fs::File;
 use std::io::Read;
 
-/// Resident bytes of this process, from `smaps_rollup`. The number is exact, while `statm` may lag behind by some pages for
-/// each CPU. Reading `smaps_rollup` does not allocate.
+/// Returns the resident bytes of this process, from `smaps_rollup`. The number is exact, whereas `statm` may lag behind
+/// by some pages for each CPU. Reading `smaps_rollup` does not allocate.
 ///
 /// # Panics
 /// Panics if the kernel has no `smaps_rollup` (added in Linux 4.14).
 pub fn resident() -> f64 {
-    read_rollup("/proc/self/smaps_rollup")
+    read_smaps_rollup("/proc/self/smaps_rollup")
 }
 
-/// Resident bytes of another process, which must exist.
+/// Returns the resident bytes of another process, which must exist.
 ///
 /// # Panics
 /// Panics as [`resident`] does, or if the process does not exist.
-pub fn resident_of(process: u32) -> f64 {
-    read_rollup(&format!("/proc/{process}/smaps_rollup"))
+pub fn resident_bytes_of_process(process: u32) -> f64 {
+    read_smaps_rollup(&format!("/proc/{process}/smaps_rollup"))
 }
 
-fn read_rollup(rollup: &str) -> f64 {
+fn read_smaps_rollup(rollup: &str) -> f64 {
     let mut bytes = [0; 4096];
     let bytes_read = File::open(rollup).and_then(|mut file| file.read(&mut bytes));
     let text = bytes_read
@@ -34,11 +34,11 @@ fn read_rollup(rollup: &str) -> f64 {
     kib.unwrap_or_else(|| panic!("{rollup} has no line Rss")) as f64 * 1024.0
 }
 
-/// Seconds of CPU time that a process has used, in user mode and in the kernel.
+/// Returns the CPU seconds that a process has used, in user mode and in the kernel.
 ///
 /// # Errors
 /// Fails if the process does not exist.
-pub fn cpu_of(process: u32) -> anyhow::Result<[f64; 2]> {
+pub fn cpu_seconds_of_process(process: u32) -> anyhow::Result<[f64; 2]> {
     // Reads fields 14 and 15 of proc_pid_stat(5), which follow the program's name; the name may contain
     // blanks.
     let path = format!("/proc/{process}/stat");

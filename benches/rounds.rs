@@ -1,17 +1,17 @@
-//! Runs of a bench: the command line, and rounds in which each subject has a turn.
+//! Runs a benchmark: parses the command line, and runs rounds in which each subject is measured once.
 //!
-//! A round puts each question to each subject once. Each round starts with another subject, and rounds
-//! alternate between forward and backward order. Disturbances by the machine (other work, frequency,
-//! temperature) therefore affect all subjects alike, and no subject always follows the same other subject.
+//! In each round, every subject answers each question once. Each round starts with another subject, and rounds
+//! alternate between forward and backward order. Disturbances by the machine (other work, frequency, temperature)
+//! therefore affect all subjects alike, and no subject always follows the same other subject.
 
-use crate::child::{self, Companion, Program, Question};
+use crate::child::{self, LazyProcess, Program, Question};
 use crate::kept::{self, Baselines, Run};
 use crate::mallocs;
 use crate::means;
 use crate::ours;
-use crate::page::{PRELOADED, Page};
+use crate::page::{PRELOADED_SUFFIX, Page};
 use crate::pools;
-use crate::preload::{self, Preload};
+use crate::preload::{self, PreloadedMalloc};
 use crate::report::{self, Column, Report, standings};
 use crate::subject::{Kind, LazySubject, Subject, Work};
 use anyhow::Context;
@@ -24,32 +24,34 @@ use std::time::Duration;
 #[derive(Clone, Debug, Parser)]
 #[command(about = "Questions, put to every subject in interleaved rounds")]
 struct Arguments {
-    /// Only rows or cases whose name, as row/case, contains one of these
+    /// Measures only the rows or cases whose name, written row/case, contains one of these texts
     filter: Vec<String>,
-    /// Skips rows and cases whose name contains this; can be given again
+    /// Skips rows and cases whose name contains this text; the option can be repeated
     #[arg(long, value_name = "FILTER")]
     skip: Vec<String>,
-    /// Small and short: numbers mean little, but everything runs
+    /// Quick run that shows that everything works; its numbers mean little
     #[arg(long)]
     quick: bool,
-    /// Rounds, 10 or more for criterion's statistics [default: 11; 3 with --quick]
+    /// Number of rounds, 10 or more for criterion's statistics [default: 11; 3 with --quick]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Only these subjects, separated by commas
+    /// Measures only these subjects, separated by commas
     #[arg(long, value_delimiter = ',')]
     subjects: Option<Vec<String>>,
-    /// An older commit's build by `benches/previous`, whose subjects also take part. The path is relative to the workspace
+    /// A build of an older commit, made by `benches/previous`, whose subjects also take part. The path is relative to
+    /// the workspace
     #[arg(long, value_name = "FOLDER")]
     previous: Vec<PathBuf>,
     #[command(flatten)]
     baselines: Baselines,
-    /// Measures nothing: prints the tables of saved baselines, and the spread of the last table over them
+    /// Measures nothing: prints the tables of saved baselines, and how far the last table varies between them
     #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with_all = ["save_baseline", "baseline"])]
     saved: Vec<String>,
-    /// With --saved: writes these runs, and the runs of the whole programs, as a page. The path is relative to the workspace
+    /// With --saved: writes a page about these runs, and about the runs of the whole programs. The path is relative to
+    /// the workspace
     #[arg(long, value_name = "FILE", requires = "saved", conflicts_with_all = ["filter", "skip", "subjects", "previous"])]
     page: Option<PathBuf>,
-    /// Given by `cargo bench`; without it (`cargo test --benches`) one quick round shows that the bench works
+    /// Passed by `cargo bench`; without it (`cargo test --benches`), one quick round shows that the bench works
     #[arg(long, hide = true)]
     bench: bool,
     /// Answers questions from standard input
@@ -57,7 +59,7 @@ struct Arguments {
     serve: bool,
 }
 
-/// A subject with its work.
+/// A subject together with the work to measure.
 pub struct Contender {
     pub(crate) name: String,
     pub(crate) kind: Kind,
@@ -65,12 +67,13 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Makes a contender. `round` returns one value for each column of the group, or no values if the round failed.
+    /// Makes a contender. The closure `round` returns one value for each column of the group, or no values if the round
+    /// failed.
     pub fn new(name: impl Into<String>, kind: Kind, round: impl FnMut() -> Vec<f64> + 'static) -> Self {
         Self { name: name.into(), kind, round: Box::new(round) }
     }
-    /// Makes a contender of the subject `S`; `None` if the machine does not have `S`, or the work does not suit it.
-    pub fn of_subject<S: Subject>(work: &impl Work) -> Option<Self> {
+    /// Makes a contender of the subject `S`; `None` if the machine does not have `S`, or if `S` cannot do the work.
+    pub fn from_subject<S: Subject>(work: &impl Work) -> Option<Self> {
         let work = work.clone();
         let lazy_subject = LazySubject::<S>::lazy(work.live());
         (S::available() && work.suits::<S>())
@@ -84,31 +87,31 @@ impl fmt::Debug for Contender {
     }
 }
 
-/// Contenders of all subjects that the work suits, with objects of `WORDS` words.
+/// Returns contenders of all subjects that can do the work, with objects of `WORDS` words.
 pub fn contenders<const WORDS: usize>(work: &impl Work) -> Vec<Contender> {
     let all = [
-        Contender::of_subject::<pools::Null>(work),
-        Contender::of_subject::<mallocs::OneSize<mallocs::System, WORDS>>(work),
-        Contender::of_subject::<mallocs::OneSize<mallocs::MiMalloc2, WORDS>>(work),
-        Contender::of_subject::<mallocs::OneSize<mallocs::GPerfTools, WORDS>>(work),
-        Contender::of_subject::<mallocs::OneSize<mallocs::RpMalloc, WORDS>>(work),
+        Contender::from_subject::<pools::Null>(work),
+        Contender::from_subject::<mallocs::OneSizeObjects<mallocs::System, WORDS>>(work),
+        Contender::from_subject::<mallocs::OneSizeObjects<mallocs::MiMalloc2, WORDS>>(work),
+        Contender::from_subject::<mallocs::OneSizeObjects<mallocs::GPerfTools, WORDS>>(work),
+        Contender::from_subject::<mallocs::OneSizeObjects<mallocs::RpMalloc, WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of_subject::<mallocs::OneSize<mallocs::MiMalloc3, WORDS>>(work),
+        Contender::from_subject::<mallocs::OneSizeObjects<mallocs::MiMalloc3, WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of_subject::<mallocs::OneSize<mallocs::Jemalloc, WORDS>>(work),
+        Contender::from_subject::<mallocs::OneSizeObjects<mallocs::Jemalloc, WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of_subject::<mallocs::OneSize<mallocs::SnMalloc, WORDS>>(work),
-        Contender::of_subject::<pools::TlsVec<WORDS>>(work),
+        Contender::from_subject::<mallocs::OneSizeObjects<mallocs::SnMalloc, WORDS>>(work),
+        Contender::from_subject::<pools::TlsVec<WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of_subject::<pools::Slab<WORDS>>(work),
+        Contender::from_subject::<pools::Slab<WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of_subject::<pools::ShardedSlab<WORDS>>(work),
+        Contender::from_subject::<pools::ShardedSlab<WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of_subject::<pools::ObjectPool<WORDS>>(work),
+        Contender::from_subject::<pools::ObjectPool<WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of_subject::<pools::LinearPool<WORDS>>(work),
+        Contender::from_subject::<pools::LinearPool<WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of_subject::<pools::ArrayQueue<WORDS>>(work),
+        Contender::from_subject::<pools::ArrayQueue<WORDS>>(work),
     ];
     all.into_iter().flatten().chain(ours::contenders::<WORDS>(work)).collect()
 }
@@ -133,11 +136,11 @@ impl Group {
     }
 }
 
-/// All rows and contenders of a bench.
+/// All rows and contenders of a benchmark program.
 #[derive(Debug)]
 pub struct Bench {
     name: &'static str,
-    /// Names and descriptions of the rows, in order; groups are added to the last row.
+    /// Names and descriptions of the rows, in order; a new group belongs to the last row.
     rows: Vec<(String, String)>,
     arguments: Arguments,
     groups: Vec<Group>,
@@ -158,15 +161,15 @@ impl Bench {
         let rows = vec![(name.into(), description.into())];
         Self { name, rows, arguments: Arguments::parse(), groups: Vec::new(), preloads: false }
     }
-    /// Returns `true` if the work should be small and short.
+    /// Returns `true` if the benchmark should do only a small amount of work.
     pub fn quick(&self) -> bool {
         self.arguments.quick || !self.arguments.bench
     }
-    /// CPU time of one measurement.
+    /// Returns the CPU time that one measurement should take.
     pub fn budget(&self) -> Duration {
         Duration::from_millis(if self.quick() { 1 } else { 20 })
     }
-    /// Returns `full_count`, or a smaller number if the measured numbers do not matter.
+    /// Returns `full_count`, or a twentieth of it in a quick run.
     pub fn scale(&self, full_count: usize) -> usize {
         if self.quick() { (full_count / 20).max(1) } else { full_count }
     }
@@ -181,18 +184,18 @@ impl Bench {
         self.arguments.rounds.unwrap_or(default_rounds)
     }
 
-    /// Begins a row, to which the following groups belong.
+    /// Begins a new row; the groups that are added next belong to it.
     pub fn row(&mut self, name: impl Into<String>, description: impl Into<String>) {
         self.rows.push((name.into(), description.into()));
     }
 
-    /// Measures each group again in a separate row, with the subject `system` in processes that preload a
-    /// malloc. The preloaded mallocs are this project's and its peers.
+    /// Measures each group a second time, in a separate row: the subject `system` runs in processes that preload a
+    /// malloc. The preloaded mallocs are this project's malloc and its peers.
     pub fn preloads(&mut self) {
         self.preloads = true;
     }
 
-    /// Adds one or more cases to the row. Each contender's round returns a value for each column.
+    /// Adds one or more cases to the last row. Each contender's round returns a value for each column.
     pub fn group(
         &mut self,
         case: impl Into<String>,
@@ -202,7 +205,7 @@ impl Bench {
         self.add(case.into(), columns.into_iter().collect(), contenders, false);
     }
 
-    /// Adds cases as [`group`](Self::group) does, but each round of a contender runs in a new process.
+    /// Adds cases as [`group`](Self::group) does, but runs each round of a contender in a new process.
     pub fn isolated(
         &mut self,
         case: impl Into<String>,
@@ -217,7 +220,7 @@ impl Bench {
         let mut group = Group { row, case, columns, contenders, isolated };
         if isolated && !self.arguments.serve {
             let companion =
-                Companion::new("this", self.program(std::env::current_exe().unwrap_or_default(), None));
+                LazyProcess::new("this", self.program(std::env::current_exe().unwrap_or_default(), None));
             let spawning = |contender: &Contender| {
                 let question = group.question(&contender.name);
                 companion.contender(contender.name.clone(), contender.kind, true, question)
@@ -231,7 +234,7 @@ impl Bench {
         Program { path, library, quick: self.quick() }
     }
 
-    /// Measures, passes the samples to criterion, and prints the tables.
+    /// Runs all measurements, passes the samples to criterion, and prints the tables.
     ///
     /// # Errors
     /// Fails if the command line names a subject, a case, an older build or a baseline that does not exist.
@@ -242,19 +245,19 @@ impl Bench {
     /// Runs the bench as [`run`](Self::run) does, and returns the results.
     ///
     /// # Errors
-    /// Fails as [`run`](Self::run) does.
+    /// Fails under the same conditions as [`run`](Self::run).
     pub fn report(mut self) -> anyhow::Result<Report> {
         if self.arguments.serve {
             self.serve()?;
             std::process::exit(0);
         }
-        self.older_companion()?;
+        self.add_older_subjects()?;
         self.preloaded()?;
         self.select()?;
         let reports = if self.arguments.saved.is_empty() {
             let baselines = self.arguments.baselines.clone();
             let (report, run) = self.measure();
-            kept::analyse(&report.rows, &run, &baselines, &kept::directory())?;
+            kept::analyse_with_criterion(&report.rows, &run, &baselines, &kept::directory())?;
             vec![report]
         } else {
             let saved = self.arguments.saved.iter().map(|name| self.saved(name));
@@ -271,7 +274,7 @@ impl Bench {
         reports.into_iter().next_back().context("expected a question")
     }
 
-    /// Answers the questions of a parent process.
+    /// Runs as a child process, and answers the questions of the parent process.
     fn serve(mut self) -> anyhow::Result<()> {
         child::answer_requests(|question| {
             let group = self.groups.iter_mut().find(|g| g.row == question.row && g.case == question.case);
@@ -280,17 +283,17 @@ impl Bench {
         })
     }
 
-    /// Adds this project's subjects of older commits.
-    fn older_companion(&mut self) -> anyhow::Result<()> {
+    /// Adds the subjects that older builds of this project provide.
+    fn add_older_subjects(&mut self) -> anyhow::Result<()> {
         for folder in self.arguments.previous.clone() {
-            let program = in_workspace(&folder).join(self.name);
+            let program = resolve_workspace_path(&folder).join(self.name);
             anyhow::ensure!(
                 program.is_file(),
                 "--previous: {} does not exist; benches/previous builds it",
                 program.display()
             );
             let commit = name_of(&folder);
-            let previous_build = Companion::new(&commit, self.program(program.canonicalize()?, None));
+            let previous_build = LazyProcess::new(&commit, self.program(program.canonicalize()?, None));
             for group in &mut self.groups {
                 let own_contenders = group.contenders.iter().filter(|contender| contender.kind == Kind::Ours);
                 let names: Vec<_> = own_contenders.map(|contender| contender.name.clone()).collect();
@@ -310,14 +313,14 @@ impl Bench {
         Ok(())
     }
 
-    /// Adds the rows of the preloaded mallocs, each after the row that it repeats.
+    /// Adds the rows of the preloaded mallocs; each follows the row that it repeats.
     fn preloaded(&mut self) -> anyhow::Result<()> {
         // `cargo test --benches` starts no processes and builds nothing.
         if !self.preloads || !self.arguments.bench {
             return Ok(());
         }
         let uses_system = |group: &Group| group.contenders.iter().any(|contender| contender.name == "system");
-        let name = |row: &str| format!("{row}{PRELOADED}");
+        let name = |row: &str| format!("{row}{PRELOADED_SUFFIX}");
         let is_wanted = |group: &Group| {
             uses_system(group) && self.is_selected(&format!("{}/{}", name(&group.row), group.case))
         };
@@ -326,18 +329,18 @@ impl Bench {
         }
         let mut mallocs = preload::peers();
         let library = self.arguments.saved.is_empty().then(uslab_tests::libuslab);
-        mallocs.push(Preload { name: "libuslab".into(), kind: Kind::Ours, library });
+        mallocs.push(PreloadedMalloc { name: "libuslab".into(), kind: Kind::Ours, library });
         for folder in &self.arguments.previous {
-            mallocs.push(Preload {
+            mallocs.push(PreloadedMalloc {
                 name: format!("libuslab@{}", name_of(folder)),
                 kind: Kind::Before,
-                library: Some(in_workspace(folder).join("libuslab.so").canonicalize()?),
+                library: Some(resolve_workspace_path(folder).join("libuslab.so").canonicalize()?),
             });
         }
         let executable = std::env::current_exe()?;
         let processes = mallocs.into_iter().map(|malloc| {
             (
-                Companion::new(&malloc.name, self.program(executable.clone(), malloc.library)),
+                LazyProcess::new(&malloc.name, self.program(executable.clone(), malloc.library)),
                 malloc.name,
                 malloc.kind,
             )
@@ -398,7 +401,7 @@ impl Bench {
             arguments.join(" ")
         );
         let page = Page { command, runs, expected, programs: &programs }.to_string();
-        let file = in_workspace(file);
+        let file = resolve_workspace_path(file);
         std::fs::write(&file, page.trim_end().to_owned() + "\n").with_context(|| file.display().to_string())
     }
 
@@ -424,7 +427,7 @@ impl Bench {
         let load = format!("load average {load_before} to {}", load());
         let conditions = format!("{rounds} interleaved rounds, {load}; {}", report::machine());
         let run = Run { commit, conditions };
-        (self.report_of_samples(run.to_string(), samples), run)
+        (self.report_from_samples(run.to_string(), samples), run)
     }
 
     fn saved(&self, baseline: &str) -> anyhow::Result<Report> {
@@ -446,11 +449,11 @@ impl Bench {
         let saved =
             saved.filter(|(_, rounds_of)| rounds_of.iter().flatten().any(|rounds| !rounds.is_empty()));
         let rows = dedup(saved.map(|(group, _)| group.row.as_str()).collect());
-        Ok(self.report_of_samples(kept::runs(&directory, &rows, baseline)?, samples))
+        Ok(self.report_from_samples(kept::runs(&directory, &rows, baseline)?, samples))
     }
 
-    /// Makes rows from the samples, by group, contender, round and column.
-    fn report_of_samples(&self, conditions: String, samples: Vec<Vec<Vec<Vec<f64>>>>) -> Report {
+    /// Makes a report from the samples, which are indexed by group, contender, round and column.
+    fn report_from_samples(&self, conditions: String, samples: Vec<Vec<Vec<Vec<f64>>>>) -> Report {
         let mut report = Report::new(conditions, self.rows.clone());
         for (group, mut samples) in self.groups.iter().zip(samples) {
             for (i, column) in group.columns.iter().enumerate() {
@@ -493,8 +496,8 @@ impl Bench {
     }
 }
 
-/// Order of the contenders in a round. Each round begins with another contender, and rounds alternate between
-/// forward and backward order, so that no contender always follows the same other contender.
+/// Returns the order in which the contenders run in a round. Each round begins with the next contender, and rounds
+/// alternate between forward and backward order, so no contender always follows the same one.
 fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |i| {
         let i = (i + round) % contenders;
@@ -502,12 +505,13 @@ fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Resolves a path of the command line, because cargo starts benches in their package's folder.
-fn in_workspace(path: &Path) -> PathBuf {
+/// Resolves a path from the command line relative to the workspace, because cargo starts benches in their package's
+/// folder.
+fn resolve_workspace_path(path: &Path) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// Name of the folder, which is a commit.
+/// Returns the last component of the folder's path, which is the name of a commit.
 fn name_of(folder: &Path) -> String {
     folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
 }
@@ -522,7 +526,7 @@ fn dedup(names: Vec<&str>) -> Vec<&str> {
     seen_names
 }
 
-/// Load average of the last minute; 0 if it cannot be read.
+/// Returns the load average of the last minute; 0 if it cannot be read.
 fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0)

@@ -1,9 +1,9 @@
-//! A server's memory as its users see it. The example server runs on object caches and on `Box`; for `Box` it uses
-//! `Uslab`, the C library's malloc, or one of their peers. `redis-benchmark` loads each server.
+//! Measures a server's memory and speed as its users see them. The example server runs on object caches and on `Box`;
+//! for `Box` it uses `Uslab`, the C library's malloc, or one of their peers. `redis-benchmark` loads each server.
 //!
-//! Each round starts a new server process. The server gets values of four sizes under the same random keys,
-//! one size after the other, so that most values replace a value of another size. At the end of a round every
-//! key is deleted and all clients disconnect.
+//! Each round starts a new server process. The server gets values of four sizes under the same random keys, one size
+//! after the other, so most values replace a value of another size. At the end of a round, the benchmark deletes every
+//! key and disconnects all clients.
 
 use anyhow::Context;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,15 +11,15 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use uslab_benches::preload::{Preload, peers};
-use uslab_benches::resident::{cpu_of, resident_of};
+use uslab_benches::preload::{PreloadedMalloc, peers};
+use uslab_benches::resident::{cpu_seconds_of_process, resident_bytes_of_process};
 use uslab_benches::{Bench, Column, Contender, Kind};
 
-/// Sizes of values in bytes: three in size classes, and one of whole pages.
+/// Sizes of the values in bytes: three are in size classes, and one takes whole pages.
 const SIZES: [u32; 4] = [16, 200, 1000, 10_000];
 const CLIENTS: u32 = 50;
-/// Time between the load and the reading of the remaining memory: several intervals of this project's reaper, and more
-/// than the delays of other mallocs.
+/// Time from the load to the reading of the remaining memory: it covers several reaper intervals of this project, and
+/// other mallocs' delays.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// A server, and the command that starts it.
@@ -47,7 +47,7 @@ fn subjects() -> Vec<Subject> {
         memory,
         preload: None,
     });
-    let preloaded = peers().into_iter().map(|Preload { name, kind, library }| Subject {
+    let preloaded = peers().into_iter().map(|PreloadedMalloc { name, kind, library }| Subject {
         name: format!("box-{name}"),
         kind,
         program: system,
@@ -57,7 +57,7 @@ fn subjects() -> Vec<Subject> {
     contenders.into_iter().chain(preloaded).collect()
 }
 
-/// A running server, which is killed on drop.
+/// A running server process, which is killed on drop.
 struct Server {
     process: Child,
     address: String,
@@ -91,7 +91,7 @@ impl Server {
         std::fs::read_to_string(&path).context(path)
     }
 
-    /// Peak of the server's resident bytes.
+    /// Returns the peak of the server's resident bytes.
     fn peak(&self) -> anyhow::Result<f64> {
         let status = self.proc("status")?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -108,7 +108,7 @@ impl Drop for Server {
     }
 }
 
-/// Work of a server's clients in one round.
+/// The work that a server's clients do in one round.
 #[derive(Clone, Copy)]
 struct Load {
     requests: usize,
@@ -117,8 +117,8 @@ struct Load {
 }
 
 impl Load {
-    /// Sets values of one size, and then gets these values. Returns the requests per second and the 99th
-    /// percentile in ms, for sets and for gets.
+    /// Sets values of one size, and then gets the same values. Returns the requests per second and the 99th percentile
+    /// of the latency in ms, for sets and for gets.
     fn run(self, server: &Server, bytes: u32) -> anyhow::Result<Vec<[f64; 2]>> {
         let (host, port) = server.address.rsplit_once(':').context("no free port")?;
         let options = [
@@ -157,11 +157,12 @@ impl Load {
         let n = rows.len() as f64;
         let seconds: f64 = rows.iter().map(|[rate, _]| 1.0 / rate).sum();
         let p99 = rows.iter().map(|[_, p99]| p99).sum::<f64>() / n;
-        let cpu = cpu_of(server.process.id())?.map(|seconds| seconds * 1e6 / (n * self.requests as f64));
+        let cpu = cpu_seconds_of_process(server.process.id())?
+            .map(|seconds| seconds * 1e6 / (n * self.requests as f64));
         let peak = server.peak()?;
         server.clear()?;
         std::thread::sleep(IDLE);
-        let resident_bytes = resident_of(server.process.id());
+        let resident_bytes = resident_bytes_of_process(server.process.id());
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
         Ok(vec![n / seconds / 1000.0, p99, cpu[0] + cpu[1], cpu[1], mib(peak), mib(resident_bytes)])
     }

@@ -1,6 +1,6 @@
-//! Cost that checks, statistics and missing magazines add to the allocation and free of a hot object.
-//! Counting itself cannot be switched off, because the counts are part of the magazine's word. Only reading
-//! the counts therefore has a cost.
+//! Cost that checks, statistics and disabled magazines add to the allocation and free of a hot object. The counting
+//! itself cannot be disabled, because the counts are part of the magazine's word. The benchmark therefore measures only
+//! the cost of reading the counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use uslab_benches::subject::Checked;
 use uslab_benches::{Bench, Column, Contender, Kind, clock, work};
 use uslab_magazine::sync::{AtomicBool, Ordering};
 
-/// A cache in a separate subsystem.
+/// A cache that belongs to a separate subsystem.
 struct SeparateCache {
     cache: KmemCache,
     subsystem: Subsystem,
@@ -29,10 +29,10 @@ impl SeparateCache {
         let mut checked = Checked::new(&mut local);
         work::pairs(&mut checked, 10_000);
         assert_eq!(checked.written_sum, checked.read_sum, "the objects must keep their stamps");
-        vec![clock::per_operation(budget, || false, || work::pairs(&mut local, 20_000))]
+        vec![clock::measure_per_operation(budget, || false, || work::pairs(&mut local, 20_000))]
     }
     /// Measures allocations and frees while another thread reads the cache's statistics continuously.
-    fn pairs_polled(&self, budget: Duration) -> Vec<f64> {
+    fn measure_pairs_while_polled(&self, budget: Duration) -> Vec<f64> {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let poll = || {
@@ -66,7 +66,10 @@ fn main() -> anyhow::Result<()> {
             }),
         ),
         own_contender("check_frees", Box::new(move || checked_cache.pairs(budget))),
-        own_contender("numbers read meanwhile", Box::new(move || polled_cache.pairs_polled(budget))),
+        own_contender(
+            "numbers read meanwhile",
+            Box::new(move || polled_cache.measure_pairs_while_polled(budget)),
+        ),
         own_contender("no magazines", Box::new(move || without_magazines.pairs(budget))),
     ];
     bench.group("pair", [Column::lower("", "ns")], pairs);
@@ -80,7 +83,7 @@ fn main() -> anyhow::Result<()> {
                     (0..100).for_each(|_| drop(std::hint::black_box(reader_cache.cache.info())));
                     100
                 };
-                vec![clock::per_operation(budget, || false, read_stats)]
+                vec![clock::measure_per_operation(budget, || false, read_stats)]
             }),
         ),
         own_contender(
@@ -90,7 +93,7 @@ fn main() -> anyhow::Result<()> {
                     drop(std::hint::black_box(reading_all.subsystem.slabinfo()));
                     1
                 };
-                vec![clock::per_operation(budget, || false, read_stats)]
+                vec![clock::measure_per_operation(budget, || false, read_stats)]
             }),
         ),
     ];

@@ -1,19 +1,19 @@
-//! Subjects of comparisons. A [`Subject`] allocates objects of one size for any number of threads. Each thread uses the subject
-//! through its own [`ThreadAccess`], which for most subjects is only a reference.
+//! Subjects of comparisons. A [`Subject`] allocates objects of one size for any number of threads. Each thread uses the
+//! subject through its own [`ThreadAccess`], which for most subjects is only a reference.
 //!
-//! All subjects do the same work for an object: they allocate it, write its first word, and free it. The
-//! first word is a *stamp*. Before the timing starts, [`Checked`] compares the stamps written with the stamps
-//! read back. A subject that allocates one object twice therefore cannot win, and neither can an optimiser
-//! that removes the work.
+//! All subjects do the same work for an object: they allocate it, write its first word, and free it. The first word of
+//! an object is its *stamp*. Before the timing starts, [`Checked`] compares the stamps written with the stamps read
+//! back. A subject that allocates one object twice therefore cannot win, and neither can an optimiser that removes the
+//! work.
 
 use std::cell::OnceCell;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// An object of `WORDS` words. Moving an object (into slabs that store values) copies only the stamp.
+/// A test object of `WORDS` words. Moving the object (into slabs that store values) copies only the stamp.
 pub type Bytes<const WORDS: usize> = [MaybeUninit<u64>; WORDS];
 
-/// Returns an object whose first word is `stamp`.
+/// Makes an object whose first word is `stamp`.
 #[inline(always)]
 pub fn stamped<const WORDS: usize>(stamp: u64) -> Bytes<WORDS> {
     let mut bytes = [MaybeUninit::uninit(); WORDS];
@@ -21,7 +21,7 @@ pub fn stamped<const WORDS: usize>(stamp: u64) -> Bytes<WORDS> {
     bytes
 }
 
-/// The kind of a subject, for comparisons.
+/// The kind of a subject, which decides what it is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The harness alone, which allocates nothing.
@@ -30,14 +30,14 @@ pub enum Kind {
     Ours,
     /// A subject of this project at an older commit.
     Before,
-    /// A general allocator; ratios in tables compare with the best general allocator.
+    /// A general allocator; tables show ratios to the best general allocator.
     General,
     /// A pool of objects of one kind.
     Pool,
 }
 
-/// An allocator of objects of one size. A new subject is created for each question and size, and kept over
-/// the rounds.
+/// An allocator of objects of one size. The benchmark creates a subject for each question and size, and keeps it over
+/// all rounds.
 pub trait Subject: Sync + Sized + 'static {
     /// Name of the subject in tables and for `--subjects`.
     const NAME: &'static str;
@@ -47,46 +47,46 @@ pub trait Subject: Sync + Sized + 'static {
     const SHARED: bool = true;
     /// `true` if the time of an allocation is proportional to the number of objects in use.
     const LINEAR: bool = false;
-    /// `true` if objects are distinct. `false` only for the floor, whose objects overlap.
+    /// `true` if live objects do not overlap. Only the floor has `false`, because its objects overlap.
     const CHECKED: bool = true;
-    /// A thread's access to the subject.
+    /// The value through which one thread uses the subject.
     type ThreadAccess<'s>: ThreadAccess;
 
     /// Returns `true` if this machine has the subject.
     fn available() -> bool {
         true
     }
-    /// Creates the subject for at most `live` objects at a time.
+    /// Creates the subject; at most `live` objects will be in use at a time.
     fn new(live: usize) -> Self;
-    /// Access to the subject for the calling thread.
+    /// Returns the value through which the calling thread uses the subject.
     fn local(&self) -> Self::ThreadAccess<'_>;
 }
 
-/// A thread's use of a [`Subject`].
+/// The value through which one thread uses a [`Subject`].
 pub trait ThreadAccess {
-    /// An object in use; dropping it need not free it.
+    /// An object in use; dropping the value need not free the object.
     type Object: Send;
 
     /// Allocates an object whose first word is `stamp`.
     ///
     /// # Panics
-    /// Panics if memory is short.
+    /// Panics if memory for the object is short.
     fn alloc(&mut self, stamp: u64) -> Self::Object;
     /// Reads the first word of an object.
     fn stamp(&self, object: &Self::Object) -> u64;
-    /// Address of the first word, if code outside of the subject may write to the word while the object is in use.
+    /// Returns the address of the object's first word, or `None` if only the subject may access the object.
     fn address(&self, _object: &Self::Object) -> Option<NonNull<u64>> {
         None
     }
     /// Frees an object.
     fn free(&mut self, object: Self::Object);
-    /// Returns memory to the system, as much as the subject's interface allows.
+    /// Returns as much memory to the system as the subject's interface allows.
     fn give_back(&mut self) {}
-    /// Ends a reaping interval, if the subject has reaping intervals.
+    /// Ends a reaping interval; does nothing if the subject has no reaping intervals.
     fn reap(&mut self) {}
 }
 
-/// The address of an object that is freed explicitly.
+/// The address of an object that the caller frees explicitly.
 #[derive(Debug)]
 pub struct Raw(pub NonNull<u64>);
 
@@ -105,7 +105,7 @@ impl Raw {
         unsafe { object.write(stamp) };
         Self(opaque_pointer(object))
     }
-    /// First word of the object.
+    /// Returns the first word of the object.
     #[inline(always)]
     pub fn stamp(&self) -> u64 {
         // SAFETY: the object was stamped when the `Raw` was created, and is not freed while the `Raw` exists.
@@ -113,10 +113,11 @@ impl Raw {
     }
 }
 
-/// Returns the address; the compiler cannot infer that the result equals the argument.
+/// Returns the pointer unchanged; the compiler cannot infer that the result equals the argument.
 ///
-/// The compiler must assume that the object is read, so it can remove neither the stamp nor an allocation whose free it
-/// sees. Hiding an address costs no instruction, whereas `black_box` goes through memory.
+/// The compiler must assume that other code reads the object, so it cannot remove the write of the stamp, or an
+/// allocation that is freed. Hiding an address this way costs no instruction, whereas `black_box` stores it in memory
+/// and loads it again.
 #[inline(always)]
 pub fn opaque_pointer<T>(address: NonNull<T>) -> NonNull<T> {
     #[cfg(target_arch = "x86_64")]
@@ -132,7 +133,7 @@ pub fn opaque_pointer<T>(address: NonNull<T>) -> NonNull<T> {
     std::hint::black_box(address)
 }
 
-/// Hides an index from the compiler, as [`opaque_pointer`] does, for subjects whose objects are numbers.
+/// Hides an index from the compiler as [`opaque_pointer`] hides an address, for subjects whose objects are numbers.
 #[inline(always)]
 pub fn hide_index(index: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
@@ -146,24 +147,24 @@ pub fn hide_index(index: usize) -> usize {
     std::hint::black_box(index)
 }
 
-/// A [`ThreadAccess`] that stamps every object differently, and sums the stamps that it wrote and the stamps that it read before each
-/// free.
+/// A [`ThreadAccess`] that stamps every object differently, and sums both the written stamps and the stamps that it
+/// reads before each free.
 #[derive(Debug)]
 pub struct Checked<'l, L> {
     local: &'l mut L,
     next: u64,
-    /// Wrapping sum of the stamps written.
+    /// Wrapping sum of the stamps that were written.
     pub written_sum: u64,
-    /// Wrapping sum of the stamps read.
+    /// Wrapping sum of the stamps that were read.
     pub read_sum: u64,
 }
 
 impl<'l, L: ThreadAccess> Checked<'l, L> {
-    /// Wraps `local` and checks its operations from now on.
+    /// Wraps `local`, and sums the stamps of all later operations.
     pub fn new(local: &'l mut L) -> Self {
         Self { local, next: 0, written_sum: 0, read_sum: 0 }
     }
-    /// Checks the sums after all objects were freed.
+    /// Checks that both sums are equal after all objects were freed.
     ///
     /// # Panics
     /// Panics if the sums differ.
@@ -194,7 +195,7 @@ impl<L: ThreadAccess> ThreadAccess for Checked<'_, L> {
     }
 }
 
-/// A subject that is created at its first use, so that a caller can measure a baseline before.
+/// A subject that is created at its first use, so that a caller can first measure a baseline without it.
 #[derive(Debug)]
 pub struct LazySubject<S> {
     subject: OnceCell<S>,
@@ -202,17 +203,17 @@ pub struct LazySubject<S> {
 }
 
 impl<S: Subject> LazySubject<S> {
-    /// Makes a subject for at most `live` objects at a time, which is not created yet.
+    /// Makes a lazy subject for at most `live` objects at a time, without creating the subject yet.
     pub fn lazy(live: usize) -> Self {
         Self { subject: OnceCell::new(), live }
     }
-    /// Returns the subject, and creates it if necessary.
+    /// Returns the subject, and creates it at the first call.
     pub fn get(&self) -> &S {
         self.subject.get_or_init(|| S::new(self.live))
     }
 }
 
-/// Work of a bench that any subject can do.
+/// Benchmark work that is generic over the subject.
 pub trait Work: Clone + 'static {
     /// Maximum number of objects that are in use at a time.
     fn live(&self) -> usize;
@@ -220,6 +221,6 @@ pub trait Work: Clone + 'static {
     fn suits<S: Subject>(&self) -> bool {
         !S::LINEAR || self.live() <= 10_000
     }
-    /// Runs one round. Returns a value for each column of the group.
+    /// Runs one round. Does the work with the subject `S`, and returns a value for each column of the group.
     fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64>;
 }

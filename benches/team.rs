@@ -21,7 +21,7 @@ pub fn pin(cpu: usize) {
     }
 }
 
-/// The threads of a run, each of which measures itself while all threads run.
+/// The threads of a run; each thread measures itself while all threads run.
 #[derive(Debug)]
 pub struct Team {
     barrier: Barrier,
@@ -33,7 +33,8 @@ pub struct Team {
 impl Team {
     /// Runs `member(i, team)` on each thread `i` of `threads`. Returns nanoseconds per operation for each thread.
     ///
-    /// `worker` must call [`Team::measure`] once. `pinned` threads stay on one CPU each, round-robin.
+    /// `worker` must call [`Team::measure`] once. If `pinned` is set, each thread stays on one CPU; the CPUs are
+    /// assigned round-robin.
     pub fn run(
         threads: usize,
         pinned: bool,
@@ -56,8 +57,8 @@ impl Team {
         })
     }
 
-    /// Waits for the other threads, then returns CPU nanoseconds per operation of `chunk`. No thread stops before all
-    /// threads have used the budget, so each thread is measured while all others are running.
+    /// Waits for the other threads, then runs `chunk` repeatedly and returns CPU nanoseconds per operation. No thread
+    /// stops before all threads have used their budget, so each thread is measured while all others run.
     pub fn measure(&self, chunk: impl FnMut() -> u64) -> f64 {
         self.barrier.wait();
         let mut is_counted = false;
@@ -68,16 +69,16 @@ impl Team {
             }
             self.ready_count.load(Ordering::Relaxed) < self.threads
         };
-        crate::clock::per_operation(self.budget, has_more, chunk)
+        crate::clock::measure_per_operation(self.budget, has_more, chunk)
     }
 
-    /// Waits for the other threads of the team.
+    /// Waits until the other threads of the team arrive here.
     pub fn wait(&self) {
         self.barrier.wait();
     }
 }
 
-/// Mean of the values.
+/// Returns the arithmetic mean of the values.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }

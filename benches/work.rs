@@ -1,4 +1,4 @@
-//! The timed loops. Every subject runs the same source code.
+//! The timed loops. Every subject runs the same source code of these loops.
 
 use crate::subject::ThreadAccess;
 use rand::rngs::SmallRng;
@@ -6,19 +6,19 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use std::mem::MaybeUninit;
 
-/// A random number generator with the same numbers in every run.
+/// Returns a random number generator that yields the same numbers in every run.
 pub fn random() -> SmallRng {
     SmallRng::seed_from_u64(0x5eed)
 }
 
-/// A random number below `bound`, computed by a multiplication.
+/// Returns a random number below `bound`, computed by a multiplication.
 #[inline(always)]
 pub fn below(rng: &mut SmallRng, bound: usize) -> usize {
     ((u64::from(rng.next_u32()) * bound as u64) >> 32) as usize
 }
 
-/// Returns the given reference; the compiler must assume that other code has its address. Without this function,
-/// the compiler could keep fields in registers during the whole loop, which it could not do in real programs.
+/// Returns the given reference; the compiler must assume that other code holds its address. Without this function, the
+/// compiler could keep fields in registers during the whole loop, which is impossible in real programs.
 #[inline(always)]
 fn escape<L>(local: &mut L) -> &mut L {
     std::hint::black_box(local)
@@ -35,18 +35,18 @@ pub fn pairs<L: ThreadAccess>(local: &mut L, count: u64) -> u64 {
     count
 }
 
-/// The order in which a batch is freed.
+/// The order in which the objects of a batch are freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Frees the last object first.
+    /// Frees the newest object first.
     Lifo,
-    /// Frees the first object first.
+    /// Frees the oldest object first.
     Fifo,
-    /// Frees in a shuffled order, the same in every batch.
+    /// Frees the objects in a shuffled order, which is the same in every batch.
     Random,
 }
 
-/// A batch: a number of allocations, then as many frees.
+/// A batch: a number of allocations, followed by equally many frees.
 #[derive(Clone, Debug)]
 pub struct Batch {
     order: Box<[u32]>,
@@ -67,12 +67,12 @@ impl Batch {
     pub fn size(&self) -> usize {
         self.order.len()
     }
-    /// Creates a place for each object and writes to the place, so that its page and cache line are present before the
-    /// clock starts.
+    /// Creates a slot for each object and writes to it, so that its page and cache line are present before the clock
+    /// starts.
     pub fn places<L: ThreadAccess>(&self, _of: &L) -> Places<L::Object> {
         Places::new(self.size())
     }
-    /// Runs one batch. Returns the number of pairs.
+    /// Runs one batch. Returns the number of allocation and free pairs.
     #[inline(always)]
     pub fn run<L: ThreadAccess>(&self, local: &mut L, places: &mut Places<L::Object>) -> u64 {
         let local = escape(local);
@@ -87,12 +87,13 @@ impl Batch {
     }
 }
 
-/// Places for objects of any kind, filled and emptied in any order. Objects left at the drop are leaked.
+/// Slots for objects of any kind, which can be filled and emptied in any order. Dropping the slots leaks the objects
+/// that are still in them.
 #[derive(Debug)]
 pub struct Places<O>(Box<[MaybeUninit<O>]>);
 
 impl<O> Places<O> {
-    /// Creates `places` places and writes to each place.
+    /// Creates `places` slots, and writes to each slot.
     pub fn new(places: usize) -> Self {
         let mut room = Box::new_uninit_slice(places);
         for place in &mut room {
@@ -106,10 +107,10 @@ impl<O> Places<O> {
     pub fn put(&mut self, place: usize, object: O) {
         self.0[place].write(object);
     }
-    /// Empties a place, and returns its object.
+    /// Empties a slot, and returns the object that was in it.
     ///
     /// # Safety
-    /// The place must hold an object.
+    /// The slot must hold an object.
     #[inline(always)]
     pub unsafe fn take(&mut self, place: usize) -> O {
         // SAFETY: by contract, the place is filled.
@@ -117,7 +118,7 @@ impl<O> Places<O> {
     }
 }
 
-/// Many live objects, some of which are replaced in bursts: a burst frees random objects and then allocates equally
+/// Many live objects, some of which are replaced in bursts: each burst frees random objects, and then allocates equally
 /// many.
 #[derive(Debug)]
 pub struct Churn<O> {
@@ -126,7 +127,7 @@ pub struct Churn<O> {
 }
 
 /// Maximum number of objects in a burst.
-const BURST: usize = 256;
+const MAX_BURST_OBJECTS: usize = 256;
 
 impl<O> Churn<O> {
     /// Allocates `live` objects.
@@ -137,10 +138,10 @@ impl<O> Churn<O> {
         churn.objects.shuffle(&mut churn.rng);
         churn
     }
-    /// Runs one burst of 1 to 256 frees and as many allocations. Returns the number of pairs.
+    /// Runs one burst of 1 to 256 frees and as many allocations. Returns the number of allocation and free pairs.
     #[inline(always)]
     pub fn burst<L: ThreadAccess<Object = O>>(&mut self, local: &mut L) -> u64 {
-        let size = 1 + below(&mut self.rng, BURST.min(self.objects.len()));
+        let size = 1 + below(&mut self.rng, MAX_BURST_OBJECTS.min(self.objects.len()));
         for _ in 0..size {
             let victim = below(&mut self.rng, self.objects.len());
             local.free(self.objects.swap_remove(victim));

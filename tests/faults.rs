@@ -1,10 +1,10 @@
-//! Tests that every public operation survives every refused resource. For each number `n`, the test tries
-//! three rules. In all three the `n`-th call of any fault point fails; in the second, all later calls fail,
-//! too; in the third, all later calls of the same fault point. Under each rule, an operation returns an
-//! error, or succeeds without the refused resource. After a refusal, no object is lost, all counts agree, and
-//! the operation succeeds without faults.
+//! Tests that every public operation works or returns an error when a resource is refused. For each number `n`, the
+//! test runs each operation under three fault rules. The first rule lets the `n`-th call of any fault point fail; the
+//! second rule also lets all later calls fail; the third rule, all later calls of the same fault point. Under each
+//! rule, an operation must return an error, or succeed without the refused resource. After a refusal, no object may be
+//! lost, all counts must agree, and the operation must succeed without faults.
 //!
-//! The test runs alone in its process. The operations wait until the process has no RCU reader, and tests in
+//! The test needs a process for itself. Some operations wait until the process has no RCU reader, so several tests in
 //! one process would wait for each other's readers.
 #![cfg(not(any(loom, shuttle)))]
 
@@ -12,7 +12,7 @@
 #[path = "slab/common.rs"]
 mod common;
 
-use common::{assert_all_given_back, config};
+use common::{assert_all_memory_returned, config};
 use std::alloc::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -25,19 +25,19 @@ use uslab_buddy::Order;
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::catch_panic;
 
-/// One operation that runs under one rule.
+/// A trial that runs one operation under one fault rule.
 struct FaultTrial {
     subsystem: Subsystem,
     faults: Faults,
     rule: Rule,
-    /// The errors that operations returned.
+    /// The errors that operations returned during the trial.
     messages: std::cell::RefCell<BTreeSet<String>>,
 }
 
 impl FaultTrial {
-    /// Runs `operation` under the rule. An operation that fails must change nothing, and must succeed when it is
-    /// repeated without faults.
-    fn may_fail<R, E: Display>(&self, operation: impl FnMut() -> Result<R, E>) -> R {
+    /// Runs `operation` under the fault rule of the trial. If the operation fails, it must change nothing, and must
+    /// succeed when it is repeated without faults.
+    fn run_expecting_possible_error<R, E: Display>(&self, operation: impl FnMut() -> Result<R, E>) -> R {
         let mut operation = operation;
         let before = self.subsystem.check().unwrap();
         self.faults.arm(vec![self.rule.clone()]);
@@ -64,8 +64,9 @@ impl FaultTrial {
         self.messages.borrow_mut().insert(messages);
         operation().unwrap_or_else(|error| panic!("the operation must succeed without faults: {error}"))
     }
-    /// Runs, like `may_fail`, an operation that never returns an error.
-    fn must_work<R>(&self, operation: impl FnOnce() -> R) -> R {
+    /// Runs an operation under the fault rule; unlike with `run_expecting_possible_error`, the operation must not
+    /// return an error.
+    fn must_succeed<R>(&self, operation: impl FnOnce() -> R) -> R {
         self.faults.arm(vec![self.rule.clone()]);
         let outcome = operation();
         self.faults.disarm();
@@ -91,24 +92,24 @@ fn plain() -> KmemCacheBuilder {
 fn constructed() -> KmemCacheBuilder {
     KmemCache::builder("constructed", 1000).ctor(|bytes| bytes.fill(1))
 }
-/// Returns a cache with objects so small that the bitmap of a slab does not fit into its frame.
+/// Returns a cache whose objects are so small that the bitmap of a slab does not fit into its frame.
 fn tiny() -> KmemCacheBuilder {
     KmemCache::builder("tiny", 8)
 }
-/// Returns a cache whose slabs have a high order, or a smaller order if memory is short.
+/// Returns a cache whose slabs have a high order; if memory is short, the slabs have a smaller order.
 fn wide_cache() -> KmemCacheBuilder {
     KmemCache::builder("wide", 2500)
 }
 
 fn run_trial(trial: &FaultTrial, builder: KmemCacheBuilder) {
     let cache = trial.cache(builder);
-    let object = trial.may_fail(|| cache.alloc(Gfp::KERNEL));
+    let object = trial.run_expecting_possible_error(|| cache.alloc(Gfp::KERNEL));
     free(&cache, [object]);
 }
 fn bulk(trial: &FaultTrial, builder: KmemCacheBuilder, n: usize) {
     let cache = trial.cache(builder);
     let mut objects = vec![None; n];
-    trial.may_fail(|| {
+    trial.run_expecting_possible_error(|| {
         cache
             .alloc_bulk(Gfp::KERNEL, &mut objects)
             .inspect_err(|_| assert!(objects.iter().all(Option::is_none)))
@@ -117,7 +118,7 @@ fn bulk(trial: &FaultTrial, builder: KmemCacheBuilder, n: usize) {
 }
 fn memory(trial: &FaultTrial, size: usize) {
     let kmalloc = trial.subsystem.kmalloc();
-    let memory = trial.may_fail(|| kmalloc.alloc(size, Gfp::KERNEL));
+    let memory = trial.run_expecting_possible_error(|| kmalloc.alloc(size, Gfp::KERNEL));
     // SAFETY: the memory was allocated just now.
     unsafe { kmalloc.free(memory) };
 }
@@ -125,11 +126,13 @@ fn memory(trial: &FaultTrial, size: usize) {
 type Operation = (&'static str, fn(&FaultTrial));
 
 const OPERATIONS: &[Operation] = &[
-    ("build a cache", |t| drop(t.may_fail(|| plain().build_in(&t.subsystem)))),
+    ("build a cache", |t| drop(t.run_expecting_possible_error(|| plain().build_in(&t.subsystem)))),
     ("build a typed cache", |t| {
-        drop(t.may_fail(|| ObjectCache::builder("typed").ctor(|| 7_u64).build_in(&t.subsystem)))
+        drop(t.run_expecting_possible_error(|| {
+            ObjectCache::builder("typed").ctor(|| 7_u64).build_in(&t.subsystem)
+        }))
     }),
-    ("build a malloc", |t| drop(t.may_fail(|| Malloc::new(&t.subsystem)))),
+    ("build a malloc", |t| drop(t.run_expecting_possible_error(|| Malloc::new(&t.subsystem)))),
     ("alloc", |t| run_trial(t, plain())),
     ("alloc, constructed", |t| run_trial(t, constructed())),
     ("alloc, long bitmap", |t| run_trial(t, tiny())),
@@ -142,23 +145,23 @@ const OPERATIONS: &[Operation] = &[
         let object = liveness.clone();
         let cache = ObjectCache::builder("typed").ctor(move || object.clone());
         let cache = cache.build_in(&t.subsystem).unwrap();
-        assert!(Arc::ptr_eq(&liveness, &t.may_fail(|| cache.alloc())));
+        assert!(Arc::ptr_eq(&liveness, &t.run_expecting_possible_error(|| cache.alloc())));
         drop(cache);
         assert_eq!(Arc::strong_count(&liveness), 1, "every constructed object must be destructed");
     }),
     ("alloc a block", |t| {
         let cache = t.cache(plain());
-        drop(t.may_fail(|| cache.alloc_block(Gfp::ZERO)));
+        drop(t.run_expecting_possible_error(|| cache.alloc_block(Gfp::ZERO)));
     }),
     ("alloc on a node", |t| {
         let cache = t.cache(plain());
-        let object = t.may_fail(|| cache.alloc_node(Gfp::THIS_NODE, 0));
+        let object = t.run_expecting_possible_error(|| cache.alloc_node(Gfp::THIS_NODE, 0));
         free(&cache, [object]);
     }),
     ("alloc, the second slab", |t| {
         let cache = t.cache(plain());
         let first = t.objects(&cache, 40);
-        let more_objects = t.may_fail(|| {
+        let more_objects = t.run_expecting_possible_error(|| {
             let mut more_objects: Vec<NonNull<u8>> = vec![];
             for _ in 0..100 {
                 let object =
@@ -174,16 +177,16 @@ const OPERATIONS: &[Operation] = &[
     ("alloc_bulk, long bitmap", |t| bulk(t, tiny(), 1500)),
     ("prefill", |t| {
         let cache = t.cache(plain());
-        drop(t.may_fail(|| cache.prefill(Gfp::KERNEL, 150)));
+        drop(t.run_expecting_possible_error(|| cache.prefill(Gfp::KERNEL, 150)));
     }),
     ("prefill, constructed", |t| {
         let cache = t.cache(constructed());
-        drop(t.may_fail(|| cache.prefill(Gfp::KERNEL, 30)));
+        drop(t.run_expecting_possible_error(|| cache.prefill(Gfp::KERNEL, 30)));
     }),
     ("refill", |t| {
         let cache = t.cache(plain());
         let mut private = cache.prefill(Gfp::KERNEL, 10).unwrap();
-        t.may_fail(|| private.refill(150));
+        t.run_expecting_possible_error(|| private.refill(150));
         assert!(private.len() >= 150);
     }),
     ("private frees", |t| {
@@ -191,56 +194,58 @@ const OPERATIONS: &[Operation] = &[
         let objects = t.objects(&cache, 300);
         let mut private = cache.prefill(Gfp::KERNEL, 1).unwrap();
         // SAFETY: the objects were allocated from this cache above, and are freed once.
-        t.must_work(|| objects.into_iter().for_each(|object| unsafe { private.free(object) }));
-        t.must_work(|| drop(private));
+        t.must_succeed(|| objects.into_iter().for_each(|object| unsafe { private.free(object) }));
+        t.must_succeed(|| drop(private));
     }),
     ("free", |t| {
         let cache = t.cache(plain());
         let objects = t.objects(&cache, 1000);
-        t.must_work(|| free(&cache, objects));
+        t.must_succeed(|| free(&cache, objects));
     }),
     ("free on another CPU", |t| {
         let cache = t.cache(plain());
         let objects = t.objects(&cache, 1000);
         on_cpu(1);
-        t.must_work(|| free(&cache, objects));
+        t.must_succeed(|| free(&cache, objects));
         on_cpu(0);
     }),
     ("shrink", |t| {
         let cache = t.cache(plain());
         free(&cache, t.objects(&cache, 1000));
-        t.must_work(|| cache.shrink());
+        t.must_succeed(|| cache.shrink());
     }),
     ("reap", |t| {
         let cache = t.cache(plain());
         free(&cache, t.objects(&cache, 1000));
-        t.must_work(|| (0..4).map(|_| t.subsystem.reap()).sum::<u64>());
+        t.must_succeed(|| (0..4).map(|_| t.subsystem.reap()).sum::<u64>());
     }),
     ("drain", |t| {
         let cache = t.cache(plain());
         free(&cache, t.objects(&cache, 1000));
-        t.must_work(|| t.subsystem.drain_cpus(0..2));
+        t.must_succeed(|| t.subsystem.drain_cpus(0..2));
     }),
     ("destroy", |t| {
         let cache = t.cache(constructed());
         free(&cache, t.objects(&cache, 200));
-        assert_eq!(t.must_work(|| cache.destroy()), Ok(()));
+        assert_eq!(t.must_succeed(|| cache.destroy()), Ok(()));
     }),
     ("release pages", |t| {
         drop(t.subsystem.pages().alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
-        t.must_work(|| t.subsystem.pages().decommit());
+        t.must_succeed(|| t.subsystem.pages().decommit());
     }),
     ("kmalloc", |t| memory(t, 100)),
     ("kmalloc, smallest", |t| memory(t, 8)),
     ("kmalloc, largest class", |t| memory(t, 8192)),
     ("kmalloc, large", |t| memory(t, 100_000)),
     ("kmalloc, largest", |t| memory(t, 4 << 20)),
-    ("kmalloc a block", |t| drop(t.may_fail(|| t.subsystem.kmalloc().alloc_block(700, Gfp::KERNEL)))),
+    ("kmalloc a block", |t| {
+        drop(t.run_expecting_possible_error(|| t.subsystem.kmalloc().alloc_block(700, Gfp::KERNEL)))
+    }),
     ("malloc", |t| {
         let malloc = Malloc::new(&t.subsystem).unwrap();
         for size in [100, 5000, 50_000, 5 << 20] {
             let layout = Layout::from_size_align(size, 64).unwrap();
-            let memory = t.may_fail(|| malloc.alloc(layout, Gfp::ZERO));
+            let memory = t.run_expecting_possible_error(|| malloc.alloc(layout, Gfp::ZERO));
             // SAFETY: the memory was allocated just now with this layout.
             unsafe { malloc.free_sized(memory, layout) };
         }
@@ -254,7 +259,9 @@ const OPERATIONS: &[Operation] = &[
         unsafe {
             memory.write_bytes(7, 40);
             for new_size in [300, 70_000, 5 << 20, 9 << 20, 6 << 20, 100] {
-                memory = t.may_fail(|| malloc.realloc_sized(memory, layout(size), new_size, Gfp::KERNEL));
+                memory = t.run_expecting_possible_error(|| {
+                    malloc.realloc_sized(memory, layout(size), new_size, Gfp::KERNEL)
+                });
                 size = new_size;
                 assert!(core::slice::from_raw_parts(memory.as_ptr(), 40).iter().all(|byte| *byte == 7));
             }
@@ -266,21 +273,23 @@ const OPERATIONS: &[Operation] = &[
         let mut memory = kmalloc.alloc(40, Gfp::KERNEL).unwrap();
         for size in [3000, 2000, 70_000, 100] {
             // SAFETY: the memory was allocated above.
-            memory = t.may_fail(|| unsafe { kmalloc.realloc(memory, size, Gfp::KERNEL) });
+            memory = t.run_expecting_possible_error(|| unsafe { kmalloc.realloc(memory, size, Gfp::KERNEL) });
         }
         // SAFETY: the memory was allocated above, and is freed once.
         unsafe { kmalloc.free(memory) };
     }),
     ("pages", |t| {
         for order in [0, 3, 10].map(|order| Order::new(order).unwrap()) {
-            drop(t.may_fail(|| t.subsystem.pages().alloc_block(order, Gfp::KERNEL, None)));
+            drop(
+                t.run_expecting_possible_error(|| t.subsystem.pages().alloc_block(order, Gfp::KERNEL, None)),
+            );
         }
     }),
 ];
 
 #[derive(Default)]
 struct TrialTotals {
-    /// The number of calls that a trial refused first.
+    /// The number of trials in which at least one call was refused.
     points: u64,
     /// The number of all refused calls.
     injections: u64,
@@ -303,7 +312,7 @@ impl TrialTotals {
 }
 
 /// Returns the rules to try: for each `n`, the rules that refuse calls from the `n`-th call on.
-fn modes() -> impl Iterator<Item = Rule> {
+fn fault_rules() -> impl Iterator<Item = Rule> {
     let fire_once = Rule { times: Some(1), ..Rule::every(None) };
     [fire_once, Rule::every(None)].into_iter().chain(POINTS.map(|point| Rule::every(Some(point))))
 }
@@ -322,7 +331,7 @@ fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut TrialT
             for _ in 0..8 {
                 uslab::rcu::advance();
             }
-            assert_all_given_back(&trial.subsystem);
+            assert_all_memory_returned(&trial.subsystem);
         });
         assert!(outcome.is_ok(), "{name}, {nodes} nodes: refused by {:?}", trial.rule);
         sum.messages.append(&mut trial.messages.borrow_mut());
@@ -332,7 +341,7 @@ fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut TrialT
     }
 }
 
-/// If a resource is refused while a subsystem starts, either the subsystem is smaller, or the error names the
+/// If a resource is refused while a subsystem starts, either the subsystem has fewer features, or the error names the
 /// resource.
 fn start(mode: &Rule, sum: &mut TrialTotals) {
     for n in 1.. {
@@ -343,7 +352,7 @@ fn start(mode: &Rule, sum: &mut TrialTotals) {
         let start_result = Subsystem::new(config);
         faults.disarm();
         match start_result {
-            Ok(subsystem) => assert_all_given_back(&subsystem),
+            Ok(subsystem) => assert_all_memory_returned(&subsystem),
             Err(error) => _ = sum.messages.insert(error.to_string()),
         }
         if !sum.add(&faults) {
@@ -355,7 +364,7 @@ fn start(mode: &Rule, sum: &mut TrialTotals) {
 #[test]
 fn each_operation_survives_each_refused_system_call() {
     let mut sum = TrialTotals::default();
-    for mode in modes() {
+    for mode in fault_rules() {
         start(&mode, &mut sum);
         for operation in OPERATIONS {
             [1, 2].into_iter().for_each(|nodes| sweep(*operation, nodes, &mode, &mut sum));
@@ -408,12 +417,12 @@ fn injected_faults_can_be_limited_to_large_orders() {
     faults.disarm();
     free(&cache, objects);
     drop(cache);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 /// A slab of boxed objects needs a side table with one word for each page.
 #[test]
-fn byte_limit_of_a_fault_includes_the_side_table() {
+fn fault_size_limit_counts_the_side_table() {
     let mut config = config(1, 1, 16 << 20);
     let faults = Faults::new(1);
     config.pages.faults = faults.clone();
@@ -433,5 +442,5 @@ fn byte_limit_of_a_fault_includes_the_side_table() {
     faults.disarm();
     drop(allocated);
     drop(cache);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }

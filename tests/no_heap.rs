@@ -1,5 +1,5 @@
-//! Tests that code that runs during an allocation never calls the global heap, because the global heap may
-//! use this subsystem.
+//! Tests that code which runs during an allocation never calls the global heap, because the global heap may be built on
+//! this subsystem.
 
 #![cfg(not(any(loom, shuttle)))]
 
@@ -23,15 +23,15 @@ use uslab_magazine::sync::{assert_unlocked, thread_local};
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static HELD: Cell<isize> = const { Cell::new(0) };
-    /// A function that runs in this thread's next heap call; its argument is the number of requested bytes.
+    /// A function that this thread's next heap call runs; its argument is the number of requested bytes.
     static CALL_IN_HEAP: Cell<Option<fn(usize)>> = const { Cell::new(None) };
-    /// `Some(0)` if this thread's next heap call is to be refused; after the refusal, the number of bytes
-    /// that it requested.
+    /// `Some(0)` if this thread's next heap call must be refused; after the refusal, the number of bytes that the call
+    /// requested.
     static REFUSED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The system's heap, with counts of each thread's calls and unfreed bytes. The heap also checks that a
-/// thread holds no lock during a call.
+/// The system's heap; it counts the calls and the unfreed bytes of each thread. The heap also checks that a thread
+/// holds no lock during a call.
 struct Counting;
 
 // SAFETY: each method forwards to the system's heap, or returns null if that is allowed.
@@ -86,8 +86,7 @@ fn heap_call_counter_counts_allocations_and_frees() {
     assert_eq!(CALLS.get(), before + 2);
 }
 
-/// Regression test: while holding locks that allocations need, the list of caches grew and the census
-/// allocated.
+/// Regression test: the list of caches grew, and the census allocated, while they held locks that allocations need.
 #[test]
 fn functions_that_call_the_heap_hold_no_lock() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
@@ -119,10 +118,10 @@ fn dropped_handle_cache_frees_its_heap_memory() {
 }
 
 #[test]
-fn number_table_blocks_that_lose_a_race_are_freed() {
+fn handle_table_blocks_that_lose_a_race_are_freed() {
     thread_local! {
         static CACHE: Cell<Option<Rc<HandleCache<u64>>>> = const { Cell::new(None) };
-        static LATE_CALLS: Cell<u64> = const { Cell::new(0) };
+        static LATE_CALL_COUNT: Cell<u64> = const { Cell::new(0) };
     }
     // The function does what another thread might do at this point, where no lock is held.
     fn allocate_earlier(bytes: usize) {
@@ -132,7 +131,7 @@ fn number_table_blocks_that_lose_a_race_are_freed() {
             let handle = cache.alloc().unwrap();
             assert!(cache.free(handle));
             CACHE.set(Some(cache));
-            LATE_CALLS.set(LATE_CALLS.get() + 1);
+            LATE_CALL_COUNT.set(LATE_CALL_COUNT.get() + 1);
         }
     }
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
@@ -147,7 +146,7 @@ fn number_table_blocks_that_lose_a_race_are_freed() {
         (0..400).for_each(|_| handles.push(cache.alloc().unwrap()));
         CALL_IN_HEAP.set(None);
         CACHE.set(None);
-        assert_eq!(LATE_CALLS.take(), 3, "the table grows to 64, 128 and 256 numbers");
+        assert_eq!(LATE_CALL_COUNT.take(), 3, "the table grows to 64, 128 and 256 numbers");
         assert!(handles.into_iter().all(|handle| cache.free(handle)));
         drop(cache);
         HELD.get() - before
@@ -188,7 +187,7 @@ fn object_is_freed_if_its_number_cannot_be_allocated() {
     }
 }
 
-/// The guard requests its memory only once.
+/// The guard must request its memory only once.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn guard_without_memory_takes_no_samples() {

@@ -25,7 +25,7 @@ impl Work for Batches {
         }
         checked.finish::<S>();
         let ten = || (0..10).map(|_| self.batch.run(&mut local, &mut places)).sum();
-        vec![clock::per_operation(self.budget, || false, ten)]
+        vec![clock::measure_per_operation(self.budget, || false, ten)]
     }
 }
 

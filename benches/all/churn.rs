@@ -1,5 +1,4 @@
-//! Cost of an allocation and free among 100,000 live objects; random bursts replace 1 to 256 objects at a
-//! time.
+//! Cost of one allocation and free when 100,000 objects are live; random bursts replace 1 to 256 objects at a time.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;
@@ -7,12 +6,12 @@ use uslab_benches::work::Churn;
 use uslab_benches::{Bench, Column, LazySubject, Subject, Work, clock, contenders};
 
 #[derive(Clone)]
-struct Churning {
+struct ChurnWorkload {
     live: usize,
     budget: Duration,
 }
 
-impl Work for Churning {
+impl Work for ChurnWorkload {
     fn live(&self) -> usize {
         self.live
     }
@@ -25,7 +24,7 @@ impl Work for Churning {
         checked.finish::<S>();
         let mut churn = Churn::fill(&mut local, self.live);
         churn.bursts(&mut local, self.live as u64);
-        let ns = clock::per_operation(self.budget, || false, || churn.bursts(&mut local, 10_000));
+        let ns = clock::measure_per_operation(self.budget, || false, || churn.bursts(&mut local, 10_000));
         churn.empty(&mut local);
         vec![ns]
     }
@@ -36,6 +35,6 @@ pub(crate) fn row(bench: &mut Bench) {
         "churn",
         "CPU ns for a pair of 64 B among 100,000 live objects, replaced in random bursts of 1 to 256",
     );
-    let churning = Churning { live: bench.scale(100_000), budget: bench.budget() };
+    let churning = ChurnWorkload { live: bench.scale(100_000), budget: bench.budget() };
     bench.group("", [Column::lower("", "ns")], contenders::<8>(&churning));
 }

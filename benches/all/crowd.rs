@@ -1,5 +1,5 @@
-//! Cost of an allocation and free, and memory per thread, when many threads allocate. All threads are alive
-//! at the same time, and move freely among the CPUs.
+//! Cost of an allocation and free, and memory per thread, when many threads allocate. All threads exist at the same
+//! time, and the scheduler may move them between CPUs.
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -13,9 +13,9 @@ use uslab_benches::{
     Bench, Column, Contender, Kind, LazySubject, Subject, ThreadAccess, Work, clock, contenders,
 };
 
-/// Number of objects that a thread holds at a time.
+/// Number of objects that one thread holds at the same time.
 const BATCH: usize = 64;
-/// Number of batches between two readings of the thread's CPU time.
+/// Number of batches that run between two readings of the thread's CPU time.
 const BATCHES_PER_READING: usize = 8;
 const MIB: f64 = 1048576.0;
 /// Size of a thread's stack in bytes: too small for a huge page.
@@ -24,11 +24,12 @@ const STACK: usize = 256 << 10;
 #[derive(Clone)]
 struct Crowd {
     threads: usize,
-    /// Number of timed turns of each thread.
+    /// Number of timed rounds that each thread runs.
     turns: usize,
 }
 
-/// Allocates a batch and frees the batch, [`BATCHES_PER_READING`] times. Returns the CPU time used.
+/// Allocates and frees [`BATCHES_PER_READING`] batches, one after the other. Returns the CPU time that the calling
+/// thread used.
 fn turn<S: Subject>(local: &mut S::ThreadAccess<'_>) -> Duration {
     let start_time = clock::cpu();
     for _ in 0..BATCHES_PER_READING {
@@ -87,8 +88,8 @@ impl Crowd {
     }
 }
 
-/// Returns the MiB of threads that do not call malloc. Threads of the standard library call malloc, and their
-/// memory counts for every subject.
+/// Returns the resident memory, in MiB, of threads that do not call malloc. Threads created by the standard library
+/// call malloc, and that memory would count for every subject.
 fn idle_threads_mib(threads: usize) -> f64 {
     extern "C" fn worker(barrier: *mut c_void) -> *mut c_void {
         // Uses about as much of the stack as other members use outside the malloc.
@@ -103,8 +104,8 @@ fn idle_threads_mib(threads: usize) -> f64 {
     let argument = std::ptr::from_ref(&barrier).cast_mut().cast::<c_void>();
     let mut workers = Vec::with_capacity(threads);
     let before = resident();
-    // SAFETY: the attributes are initialized before they are used. Threads get a valid argument, and each thread is joined
-    // once.
+    // SAFETY: the attributes are initialized before they are used. Threads get a valid argument, and each thread is
+    // joined once.
     unsafe {
         let mut attributes = MaybeUninit::uninit();
         assert_eq!(libc::pthread_attr_init(attributes.as_mut_ptr()), 0);
@@ -147,8 +148,9 @@ pub(crate) fn row(bench: &mut Bench) {
         let crowd =
             Crowd { threads: bench.scale(threads), turns: (bench.scale(4096) / bench.scale(threads)).max(4) };
         // The memory of a few threads is below the precision of the readings.
-        let memory = (threads >= 64)
-            .then(|| Column::lower("memory", "MiB").subtract_floor().counts_in("memory of a crowd"));
+        let memory = (threads >= 64).then(|| {
+            Column::lower("memory", "MiB").subtract_floor().count_in_summary_row("memory of a crowd")
+        });
         let columns = [Some(Column::lower("pair", "ns")), memory];
         let mut all = contenders::<8>(&crowd);
         let null = move || vec![crowd.measure(&Null::new(BATCH))[0], idle_threads_mib(crowd.threads)];

@@ -1,25 +1,25 @@
-//! Duration of single operations on one cache while other caches are disturbed. Each quantile is divided by
-//! the same quantile of a quiet run.
+//! Latency of single operations on one cache while other caches are disturbed. Each quantile is divided by the same
+//! quantile of an undisturbed run.
 
-use crate::tails::{COUNTED, Ticks, TimedChurn};
+use crate::tails::{COUNTED, TickHistogram, TimedChurn};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::time::{Duration, Instant};
-use uslab_benches::mallocs::OneSize;
+use uslab_benches::mallocs::OneSizeObjects;
 use uslab_benches::ours::sync::{AtomicBool, Mutex, Ordering};
-use uslab_benches::ours::{Disturbed, Global, Kmem, Typed};
+use uslab_benches::ours::{DisturbedSubject, Global, Kmem, Typed};
 use uslab_benches::team::pin;
 use uslab_benches::{Bench, Column, Contender};
 
-/// Work of the second CPU during the run.
+/// What the second CPU does while the operations are timed.
 #[derive(Clone, Copy, Debug)]
 enum Disturbance {
     /// The reaper reaps all caches once a second.
     Reaper,
     /// A thread creates, uses once and destroys 1,000 caches a second.
     Births,
-    /// Drains of another cache wait for a CPU whose thread was interrupted and does not run. With restartable sequences, no
-    /// drain waits for an interrupted thread.
+    /// Drains of another cache wait for a CPU whose thread was interrupted and does not run. With restartable
+    /// sequences, no drain waits for an interrupted thread.
     StuckDrain,
 }
 
@@ -29,12 +29,12 @@ const DISTURBANCES: [(&str, Disturbance); 3] = [
     ("stuck drain", Disturbance::StuckDrain),
 ];
 
-/// Time for which an interrupted thread does not run.
-const INTERRUPTION: Duration = Duration::from_millis(20);
+/// How long an interrupted thread is kept from running.
+const INTERRUPTION_TIME: Duration = Duration::from_millis(20);
 
 impl Disturbance {
-    /// Disturbs the caches until `stop` is set. Returns the number of disturbances per second.
-    fn run<S: Disturbed>(self, stop: &AtomicBool) -> f64 {
+    /// Disturbs the other caches until `stop` is set. Returns the number of disturbances per second.
+    fn run<S: DisturbedSubject>(self, stop: &AtomicBool) -> f64 {
         let is_stopped = || stop.load(Ordering::Relaxed);
         let start = Instant::now();
         let mut times = 0;
@@ -67,7 +67,7 @@ impl Disturbance {
                         std::thread::sleep(Duration::from_millis(2));
                         other_allocator.drain();
                         times += 1;
-                        std::thread::sleep(INTERRUPTION);
+                        std::thread::sleep(INTERRUPTION_TIME);
                     }
                 });
             }
@@ -76,7 +76,8 @@ impl Disturbance {
     }
 }
 
-/// Calls `action` once in each interval; if a call is late, the next calls follow sooner. Returns the number of calls.
+/// Calls `action` once per interval; after a late call, the next calls follow faster until they are on schedule.
+/// Returns the number of calls of `action`.
 fn repeat_every(interval: Duration, is_stopped: &impl Fn() -> bool, mut action: impl FnMut()) -> u32 {
     let mut next_time = Instant::now() + interval;
     let mut times = 0;
@@ -93,21 +94,21 @@ fn repeat_every(interval: Duration, is_stopped: &impl Fn() -> bool, mut action: 
     times
 }
 
-/// Stops a thread for [`INTERRUPTION`], at any instruction.
+/// Stops a thread for [`INTERRUPTION_TIME`], at any instruction.
 fn interrupt(thread: Pthread) {
     // The call fails if the thread has exited.
     _ = pthread_kill(thread, Signal::SIGUSR1);
 }
 
 extern "C" fn spin_in_signal_handler(_: libc::c_int) {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(INTERRUPTION.subsec_nanos()) };
+    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(INTERRUPTION_TIME.subsec_nanos()) };
     // SAFETY: `nanosleep` is async-signal-safe; `time` is a local of this function.
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
 /// Returns, for each disturbance, the quantiles of a disturbed run relative to a quiet run, and the number of
 /// disturbances per second.
-fn round<S: Disturbed>(subject: &S, tail: &TimedChurn) -> Vec<f64> {
+fn round<S: DisturbedSubject>(subject: &S, tail: &TimedChurn) -> Vec<f64> {
     let run = |disturbance: Option<Disturbance>| {
         let stop = AtomicBool::new(false);
         let (ticks, rate) = std::thread::scope(|scope| {
@@ -129,7 +130,8 @@ fn round<S: Disturbed>(subject: &S, tail: &TimedChurn) -> Vec<f64> {
                 disturbing.map_or(0.0, |thread| thread.join().expect("the disturbing thread must not panic")),
             )
         });
-        let quantiles = |ticks: Ticks| COUNTED.map(|(_, quantile)| ticks.value_at_quantile(quantile) as f64);
+        let quantiles =
+            |ticks: TickHistogram| COUNTED.map(|(_, quantile)| ticks.value_at_quantile(quantile) as f64);
         (ticks.into_iter().flat_map(quantiles).collect::<Vec<_>>(), rate)
     };
     let results_of = |(_, disturbance)| {
@@ -144,7 +146,7 @@ fn round<S: Disturbed>(subject: &S, tail: &TimedChurn) -> Vec<f64> {
     DISTURBANCES.into_iter().flat_map(results_of).collect()
 }
 
-fn contender<S: Disturbed>(tail: &TimedChurn) -> Contender {
+fn contender<S: DisturbedSubject>(tail: &TimedChurn) -> Contender {
     let (tail, mut subject) = (tail.clone(), None);
     Contender::new(S::NAME, S::KIND, move || round(subject.get_or_insert_with(|| S::new(tail.live)), &tail))
 }
@@ -158,10 +160,10 @@ pub(crate) fn row(bench: &mut Bench) {
         let quantiles = ["alloc", "free"].into_iter().flat_map(move |operation| {
             COUNTED.map(|(quantile, _)| {
                 Column::ratio(format!("{name}, {operation} {quantile}"))
-                    .counts_in(format!("disturbed, {name}"))
+                    .count_in_summary_row(format!("disturbed, {name}"))
             })
         });
-        quantiles.chain([Column::higher(format!("{name}, times"), "a second").shown_only()])
+        quantiles.chain([Column::higher(format!("{name}, times"), "a second").exclude_from_summary()])
     });
     let columns: Vec<_> = columns.collect();
     let time = Duration::from_millis(if bench.quick() { 50 } else { 2500 });
@@ -169,7 +171,7 @@ pub(crate) fn row(bench: &mut Bench) {
     let contenders = vec![
         contender::<Kmem<8>>(&tail),
         contender::<Typed<8>>(&tail),
-        contender::<OneSize<Global, 8>>(&tail),
+        contender::<OneSizeObjects<Global, 8>>(&tail),
     ];
     bench.group("", columns, contenders);
 }

@@ -1,4 +1,4 @@
-//! Cost of allocating and freeing the same object over and over, with a write to its first word.
+//! Cost of allocating and freeing one object over and over, with a write to its first word.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;
@@ -19,7 +19,7 @@ impl Work for Pairs {
         work::pairs(&mut checked, 10_000);
         checked.finish::<S>();
         let local = &mut local;
-        vec![clock::per_operation(self.budget, || false, || work::pairs(local, 20_000))]
+        vec![clock::measure_per_operation(self.budget, || false, || work::pairs(local, 20_000))]
     }
 }
 

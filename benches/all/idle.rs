@@ -1,4 +1,4 @@
-//! Memory of idle threads that have allocated once, to show if the memory grows with the number of threads.
+//! Memory of idle threads that have allocated once; shows if the memory grows with the number of threads.
 
 use std::sync::Barrier;
 use uslab_benches::resident::resident;
@@ -10,7 +10,8 @@ struct Idle {
 }
 
 impl Idle {
-    /// Resident bytes per thread, including the thread's stack, when each thread has run `allocate_once` and is waiting.
+    /// Resident bytes per thread, including the thread's stack, when each thread has run `allocate_once` and is
+    /// waiting.
     fn bytes(&self, allocate_once: impl Fn() + Sync) -> f64 {
         let (barrier, allocate_once) = (&Barrier::new(self.threads + 1), &allocate_once);
         let before = resident();

@@ -12,8 +12,7 @@ use uslab_benches::{Bench, Column, clock, work};
 enum Sizes {
     /// All sizes are equally likely.
     Uniform,
-    /// The logarithm of the size is uniformly distributed, so that small sizes are more frequent, as in most
-    /// programs.
+    /// The logarithm of the size is uniformly distributed: small sizes are more frequent, as in most programs.
     LogUniform,
 }
 
@@ -25,7 +24,7 @@ struct Mixed {
 }
 
 impl Mixed {
-    /// Draws the sizes in advance, so that the loop computes no logarithm. The number of sizes is a power of two.
+    /// Draws all sizes in advance, so that the timed loop computes no logarithm. The number of sizes is a power of two.
     fn new(bench: &Bench, sizes: Sizes) -> Self {
         let mut rng = work::random();
         let size = |_| match sizes {
@@ -53,7 +52,8 @@ impl MallocWork for Mixed {
             unsafe { malloc.free(memory, size as usize) };
         };
         let mut live: Vec<_> = (0..self.live).map(|_| alloc()).collect();
-        // Each live block at the end must still hold its own stamp. SAFETY: `alloc` stamped the block, which is not freed yet.
+        // Each live block at the end must still hold its own stamp. SAFETY: `alloc` stamped the block, which is not
+        // freed yet.
         let mut stamps_seen: Vec<u64> =
             live.iter().map(|(memory, _)| unsafe { memory.cast::<u64>().read_unaligned() }).collect();
         stamps_seen.sort_unstable();
@@ -72,7 +72,7 @@ impl MallocWork for Mixed {
             count
         };
         replace(4 * self.live as u64);
-        let ns = clock::per_operation(self.budget, || false, || replace(10_000));
+        let ns = clock::measure_per_operation(self.budget, || false, || replace(10_000));
         live.into_iter().for_each(free);
         vec![ns]
     }

@@ -1,4 +1,4 @@
-//! Cost of an allocation after frees that left every slab half empty.
+//! Cost of an allocation after earlier frees left every slab half empty.
 
 use crate::memory::free;
 use rand::seq::SliceRandom;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use uslab_benches::work::{Places, random};
 use uslab_benches::{Bench, Column, LazySubject, Subject, ThreadAccess, Work, clock, contenders};
 
-/// Number of times that a round frees half of the objects and allocates them again.
-const HALVES_PER_ROUND: usize = 4;
+/// Number of times per round that half of the objects are freed and allocated again.
+const HALF_REFILLS_PER_ROUND: usize = 4;
 
 #[derive(Clone)]
 struct Refills {
@@ -27,7 +27,7 @@ impl Work for Refills {
             places.put(place as usize, local.alloc(u64::from(place)));
         }
         let mut cpu_time = Duration::ZERO;
-        for _ in 0..HALVES_PER_ROUND {
+        for _ in 0..HALF_REFILLS_PER_ROUND {
             order.shuffle(&mut rng);
             let first_half = &order[..self.objects / 2];
             free::<S, _>(&mut local, &mut places, first_half);
@@ -38,7 +38,7 @@ impl Work for Refills {
             cpu_time += clock::cpu() - start;
         }
         free::<S, _>(&mut local, &mut places, &order);
-        vec![cpu_time.as_nanos() as f64 / (HALVES_PER_ROUND * (self.objects / 2)) as f64]
+        vec![cpu_time.as_nanos() as f64 / (HALF_REFILLS_PER_ROUND * (self.objects / 2)) as f64]
     }
 }
 

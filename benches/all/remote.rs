@@ -1,13 +1,13 @@
-//! Cost of an object that one thread allocates and another thread frees. A ring connects a producer and a consumer, so that all
-//! frees are remote.
+//! Cost of an object that is allocated by one thread and freed by another thread. A ring passes objects from a producer
+//! to a consumer, so all frees are remote.
 
 use std::time::Instant;
 use uslab_benches::team::{self, cpus};
 use uslab_benches::{Bench, Column, LazySubject, Subject, ThreadAccess, Work, contenders};
 
-const RING: usize = 1024;
-/// Number of objects in a segment; the time of a whole segment is measured.
-const SEGMENT: u64 = 10_000;
+const RING_CAPACITY: usize = 1024;
+/// Number of objects in a segment; one time measurement covers one segment.
+const OBJECTS_PER_SEGMENT: u64 = 10_000;
 
 #[derive(Clone)]
 struct Remote {
@@ -16,8 +16,8 @@ struct Remote {
     reads_object: bool,
 }
 
-/// Spins until `poll` returns a value. After many attempts it also yields its CPU, on which the other thread may
-/// have to run.
+/// Spins until `poll` returns a value. After many attempts it yields the CPU, in case the other thread needs that CPU
+/// to run.
 fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     for turn in 0_u32.. {
         if let Some(value) = poll() {
@@ -31,7 +31,7 @@ fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
 impl Work for Remote {
     fn live(&self) -> usize {
         // Counts the objects in the ring, and one object held by each thread.
-        RING + 2
+        RING_CAPACITY + 2
     }
     fn suits<S: Subject>(&self) -> bool {
         S::SHARED
@@ -39,8 +39,9 @@ impl Work for Remote {
     fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
         let subject = lazy_subject.get();
         // One additional segment is the warm-up.
-        let (reads, segments, count) = (self.reads_object, self.segments, (self.segments + 1) * SEGMENT);
-        let (mut ring, mut receiver) = rtrb::RingBuffer::new(RING);
+        let (reads, segments, count) =
+            (self.reads_object, self.segments, (self.segments + 1) * OBJECTS_PER_SEGMENT);
+        let (mut ring, mut receiver) = rtrb::RingBuffer::new(RING_CAPACITY);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 team::pin(0);
@@ -62,20 +63,20 @@ impl Work for Remote {
                 let mut times = Vec::with_capacity(segments as usize + 1);
                 for segment in 0..=segments {
                     let start = Instant::now();
-                    for i in 0..SEGMENT {
+                    for i in 0..OBJECTS_PER_SEGMENT {
                         let object = wait(|| receiver.pop().ok());
                         if reads {
                             let stamp = local.stamp(&object);
                             assert_eq!(
                                 stamp,
-                                segment * SEGMENT + i,
+                                segment * OBJECTS_PER_SEGMENT + i,
                                 "{}: an object holds the stamp of another object",
                                 S::NAME
                             );
                         }
                         local.free(object);
                     }
-                    times.push(start.elapsed().as_nanos() as f64 / SEGMENT as f64);
+                    times.push(start.elapsed().as_nanos() as f64 / OBJECTS_PER_SEGMENT as f64);
                 }
                 times.remove(0);
                 times.sort_by(f64::total_cmp);
@@ -93,7 +94,7 @@ pub(crate) fn row(bench: &mut Bench) {
     );
     if cpus() < 2 {
         eprintln!(
-            "remote: the machine has one CPU, so the threads alternate and this measures the scheduler"
+            "remote: the machine has only one CPU, so the row measures the scheduler instead of remote frees"
         );
     }
     for (case, reads) in [("read", true), ("not read", false)] {

@@ -1,5 +1,5 @@
-//! Cost of false sharing: two threads write to their own small objects. If an allocator puts objects of both threads on one
-//! cache line, each write takes the line from the other CPU (as in Hoard's tests cache-thrash and cache-scratch).
+//! Cost of false sharing: two threads write to their own small objects. If an allocator puts objects of both threads on
+//! one cache line, each write takes the line from the other CPU (as in Hoard's tests cache-thrash and cache-scratch).
 
 use std::time::Duration;
 use uslab_benches::ours::sync::Mutex;
@@ -12,23 +12,23 @@ const OBJECTS: usize = 32;
 const WRITES_PER_OBJECT: u64 = 100;
 
 #[derive(Clone, Copy)]
-enum HandOver {
+enum HandOverMode {
     /// Threads allocate their own objects from the start (active sharing: cache-thrash).
     No,
-    /// One thread allocates the first objects of all threads in turn, so that neighbouring objects belong to different
-    /// threads. Other threads free their first objects, and may get the same objects again (passive sharing:
-    /// cache-scratch).
+    /// One thread allocates the first objects for all threads, alternating between threads, so neighbouring objects
+    /// belong to different threads. Threads free these first objects and may get the same objects again (passive
+    /// sharing: cache-scratch).
     Yes,
 }
 
 #[derive(Clone)]
 struct Sharing {
-    hand_over: HandOver,
+    hand_over: HandOverMode,
     threads: usize,
     budget: Duration,
 }
 
-/// Measures false sharing among objects; subjects without addresses cannot be measured.
+/// Measures false sharing among objects; subjects whose objects have no addresses cannot be measured.
 impl Work for Sharing {
     fn live(&self) -> usize {
         self.threads * OBJECTS
@@ -46,7 +46,7 @@ impl Work for Sharing {
             return Vec::new();
         }
         let mut piles: Vec<Vec<_>> = (0..self.threads).map(|_| Vec::with_capacity(OBJECTS)).collect();
-        if let HandOver::Yes = self.hand_over {
+        if let HandOverMode::Yes = self.hand_over {
             for i in 0..self.threads * OBJECTS {
                 piles[i % self.threads].push(local.alloc(0));
             }
@@ -82,7 +82,7 @@ impl Work for Sharing {
 pub(crate) fn row(bench: &mut Bench) {
     bench.row("sharing", "CPU ns for a write to a thread's own small objects, two pinned threads");
     let threads = cpus().min(2);
-    for (case, hand_over) in [("thrash", HandOver::No), ("scratch", HandOver::Yes)] {
+    for (case, hand_over) in [("thrash", HandOverMode::No), ("scratch", HandOverMode::Yes)] {
         let work = Sharing { hand_over, threads, budget: bench.budget() };
         bench.group(format!("{case}, 8 B"), [Column::lower("", "ns")], contenders::<1>(&work));
         bench.group(format!("{case}, 16 B"), [Column::lower("", "ns")], contenders::<2>(&work));

@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 use uslab_benches::{Bench, Column, Contender, Kind};
 
-/// Only one subject starts processes, with the malloc of this process, so the row compares only the preloaded
-/// mallocs.
+/// The row has one subject, which starts processes with the malloc of this process; it therefore compares only the
+/// preloaded mallocs.
 pub(crate) fn row(bench: &mut Bench) {
     bench.row("start", "wall us for `true`, from its start to its end");
     let times = bench.scale(200);

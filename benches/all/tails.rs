@@ -1,4 +1,4 @@
-//! Duration of single operations under churn; the quantiles go up to the slowest operation.
+//! Latency of single operations under churn, from the median to the slowest operation.
 
 use hdrhistogram::Histogram;
 use std::cell::OnceCell;
@@ -9,18 +9,19 @@ use uslab_benches::{Bench, Column, LazySubject, Subject, ThreadAccess, Work, clo
 
 const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
-/// The quantiles that count in the last table. Of a million operations, a hundred take longer than the higher of these
-/// quantiles.
+/// The latency quantiles that the last table ranks. The higher quantile is 99.99 %: of a million operations, a hundred
+/// take longer.
 pub(crate) const COUNTED: [(&str, f64); 2] = [QUANTILES[2], QUANTILES[3]];
 
-/// Histogram of ticks, with a precision of two digits; it uses few pages, so that recording hardly disturbs the caches.
-pub(crate) type Ticks = Histogram<u32>;
+/// Histogram of clock ticks with a precision of two digits; it uses few pages, so recording hardly disturbs the CPU
+/// caches.
+pub(crate) type TickHistogram = Histogram<u32>;
 
 /// A churn workload in which each operation is timed individually.
 #[derive(Clone)]
 pub(crate) struct TimedChurn {
     pub(crate) live: usize,
-    /// Minimum number of pairs.
+    /// Minimum number of allocation and free pairs to run.
     pub(crate) pairs: u64,
     /// Minimum duration.
     pub(crate) time: Duration,
@@ -31,9 +32,10 @@ impl TimedChurn {
         Self { live: bench.scale(100_000), pairs: bench.scale(1_000_000) as u64, time: Duration::ZERO }
     }
 
-    pub(crate) fn measure<L: ThreadAccess>(&self, local: &mut L) -> [Ticks; 2] {
+    pub(crate) fn measure<L: ThreadAccess>(&self, local: &mut L) -> [TickHistogram; 2] {
         // The upper bound is at least a second at any clock rate. `new_with_bounds` accepts these bounds.
-        let ticks = || Ticks::new_with_bounds(1, 1 << 32, 2).expect("the bounds must ascend");
+        let ticks =
+            || TickHistogram::new_with_bounds(1, 1 << 32, 2).expect("the histogram bounds must be valid");
         let mut churn = Churn::fill(local, self.live);
         churn.bursts(local, self.live as u64);
         let mut stamped = Stamped { local, allocs: ticks(), frees: ticks() };
@@ -54,8 +56,8 @@ impl TimedChurn {
 /// A [`ThreadAccess`] that times every operation of another `ThreadAccess`.
 struct Stamped<'l, L> {
     local: &'l mut L,
-    allocs: Ticks,
-    frees: Ticks,
+    allocs: TickHistogram,
+    frees: TickHistogram,
 }
 
 impl<L: ThreadAccess> ThreadAccess for Stamped<'_, L> {
@@ -79,19 +81,19 @@ impl<L: ThreadAccess> ThreadAccess for Stamped<'_, L> {
 }
 
 #[derive(Clone)]
-struct Tails {
+struct TailLatencyBench {
     tail: TimedChurn,
-    /// Nanoseconds per tick, measured at the first use.
+    /// Length of a clock tick in nanoseconds, measured at the first use.
     nanoseconds_a_tick: Rc<OnceCell<f64>>,
 }
 
-impl Work for Tails {
+impl Work for TailLatencyBench {
     fn live(&self) -> usize {
         self.tail.live
     }
     fn run<S: Subject>(&self, lazy_subject: &LazySubject<S>) -> Vec<f64> {
         let ticks = self.tail.measure(&mut lazy_subject.get().local());
-        let period = self.nanoseconds_a_tick.get_or_init(clock::stamp_period);
+        let period = self.nanoseconds_a_tick.get_or_init(clock::nanoseconds_per_tick);
         let quantiles = ticks.into_iter().flat_map(|ticks| {
             QUANTILES.map(|(_, quantile)| ticks.value_at_quantile(quantile) as f64 * period)
         });
@@ -108,12 +110,12 @@ pub(crate) fn row(bench: &mut Bench) {
         QUANTILES.map(|quantile| {
             let column = Column::lower(format!("{operation} {}", quantile.0), "ns");
             if COUNTED.contains(&quantile) {
-                column.counts_in(format!("tails of {operation}"))
+                column.count_in_summary_row(format!("tails of {operation}"))
             } else {
-                column.shown_only()
+                column.exclude_from_summary()
             }
         })
     });
-    let tails = Tails { tail: TimedChurn::new(bench), nanoseconds_a_tick: Rc::default() };
+    let tails = TailLatencyBench { tail: TimedChurn::new(bench), nanoseconds_a_tick: Rc::default() };
     bench.group("", columns, contenders::<8>(&tails));
 }

@@ -1,5 +1,5 @@
-//! Cost of an allocation and free when several threads allocate at the same time; each thread frees only its
-//! own objects.
+//! Cost of one allocation and free when several threads allocate at the same time; each thread frees only its own
+//! objects.
 
 use std::time::Duration;
 use uslab_benches::subject::Checked;
@@ -7,14 +7,16 @@ use uslab_benches::team::{Team, cpus, mean};
 use uslab_benches::work::{self, Batch, Order};
 use uslab_benches::{Bench, Column, LazySubject, Subject, Work, contenders};
 
-/// Batches in random order if `batch` is set, else one object that is allocated and freed over and over.
+/// With `batch`, threads allocate batches and free them in random order; without it, they allocate and free one object
+/// over and over.
 #[derive(Clone)]
 struct Threads {
     batch: Option<Batch>,
     threads: usize,
-    /// `true` for threads that stay on one CPU each, at most one per CPU; other threads may move.
+    /// `true` if each thread stays on one CPU, with at most one thread per CPU; `false` if threads may move.
     pinned: bool,
-    /// `true` if the row shows the scaling with threads instead of the time of an allocation and free.
+    /// `true` if the row shows how throughput scales with threads; `false` if it shows the time of one allocation and
+    /// free.
     scaling: bool,
     budget: Duration,
 }

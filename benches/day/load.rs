@@ -1,4 +1,4 @@
-//! The load: number of clients by the time of day, and the requests of each client.
+//! The load of the simulated day: the number of clients at each time of day, and each client's requests.
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
@@ -16,35 +16,35 @@ use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep_until};
 use uslab_magazine::sync::Counter;
 
-/// Number of clients of a server at the peak.
+/// Number of clients that each server has at the peak.
 const CLIENTS: usize = 200;
 /// Number of requests after which a client opens a new connection.
 const REQUESTS: usize = 400;
 const KEYS: u64 = 100_000;
-/// Smallest and largest size of a value in bytes; the logarithms of the sizes are uniformly distributed. The
-/// server would send a value larger than its buffer of 8 KiB in parts, without `TCP_NODELAY`, so the
-/// network's timers would determine the time.
+/// Smallest and largest size of a value in bytes; the logarithms of the sizes are uniformly distributed. A reply larger
+/// than the server's buffer of 8 KiB would be sent in parts without `TCP_NODELAY`, so network timers would determine
+/// its time.
 const SIZES: (f64, f64) = (64.0, 8000.0);
-/// Mean lifetimes of values in days: the lifetime of most values, and the lifetime of one value in ten.
+/// Mean lifetimes of values in days: the first is for most values, the second for one value in ten.
 const MEAN_LIFETIMES: (f64, f64) = (1.0 / 20.0, 1.0 / 5.0);
 
-/// The load over the day.
+/// The load curve over the day.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Curve {
     day: Duration,
-    /// Number of requests per second of one client.
+    /// Number of requests that one client sends per second.
     rate: f64,
 }
 
 impl Curve {
-    /// Makes a day of this length, with `peak` requests per second at its peak.
+    /// Makes the load curve of a day of this length, with `peak` requests per second at its peak.
     pub(crate) fn new(day: Duration, peak: f64) -> Self {
         Self { day, rate: peak / CLIENTS as f64 }
     }
     pub(crate) fn day(self) -> Duration {
         self.day
     }
-    /// Load as a fraction of the peak, at a time given as a fraction of the day.
+    /// Returns the load as a fraction of the peak; the time is given as a fraction of the day.
     pub(crate) fn load(time_of_day: f64) -> f64 {
         const NIGHT_LOAD: f64 = 0.05;
         let slope = |x: f64| NIGHT_LOAD + (1.0 - NIGHT_LOAD) * (1.0 - (PI * x).cos()) / 2.0;
@@ -60,7 +60,7 @@ impl Curve {
     }
 }
 
-/// Measurements of one server.
+/// Measurements of one server over the simulated day.
 #[derive(Debug)]
 pub(crate) struct ServerMeasurements {
     intervals: Vec<Mutex<Histogram<u64>>>,
@@ -76,7 +76,7 @@ impl ServerMeasurements {
         let intervals = (0..intervals).map(|_| Mutex::new(empty())).collect();
         Self { intervals, values: Mutex::default(), errors: Counter::new(0) }
     }
-    /// Number of bytes of values that have not expired.
+    /// Returns the total size in bytes of the values that have not expired at this time.
     pub(crate) fn live(&self, time_of_day: Duration) -> usize {
         let mut values = self.values.lock();
         values.retain(|_, (_, expiry)| *expiry > time_of_day);
@@ -90,7 +90,7 @@ impl ServerMeasurements {
     }
 }
 
-/// Starts one server's clients for a day. `seed` differs between servers.
+/// Starts the clients of one server, which run for a day. `seed` must differ between servers.
 pub(crate) fn start(
     runtime: &Runtime,
     address: SocketAddr,
@@ -118,14 +118,14 @@ struct Client {
     address: SocketAddr,
     curve: Curve,
     start: Instant,
-    /// Lowest load at which the client is active.
+    /// Lowest load, as a fraction of the peak, at which the client sends requests.
     needed_load: f64,
     request_rng: SmallRng,
     arrival_rng: SmallRng,
     server_measurements: Arc<ServerMeasurements>,
 }
 
-/// Draws from an exponential distribution.
+/// Draws a random number from an exponential distribution.
 fn exponential(rng: &mut SmallRng, mean: f64) -> f64 {
     -mean * (1.0 - rng.random::<f64>()).ln()
 }
@@ -146,7 +146,7 @@ impl Client {
         }
     }
 
-    /// Sends the requests of one connection, each when it is due.
+    /// Sends the requests of one connection, each at its scheduled time.
     async fn connection(&mut self, due_time: &mut Duration) -> Result<(), Error> {
         let stream = TcpStream::connect(self.address).await?;
         stream.set_nodelay(true)?;
@@ -192,7 +192,7 @@ impl Client {
     }
 }
 
-/// Reads a complete reply: a status, a missing value, or a value.
+/// Reads one complete reply: a status, a missing value, or a value.
 async fn receive(stream: &mut BufReader<TcpStream>) -> Result<(), Error> {
     let mut line = String::new();
     stream.read_line(&mut line).await?;

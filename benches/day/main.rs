@@ -1,10 +1,9 @@
-//! Simulates a day of a published server: `mini-redis` on object caches, compared with `mini-redis` on other mallocs, all at
-//! the same time under the same load. `.ci/adopt servers` builds the servers; `slab/examples/adopt/README.md` describes the
-//! changes.
+//! Simulates a day of a published server: `mini-redis` runs on object caches and on other mallocs, at the same time and
+//! under the same load. `.ci/adopt servers` builds the servers; `slab/examples/adopt/README.md` describes the changes.
 //!
 //! Clients connect in the morning and leave in the evening. Each client sends requests at random times, half of them
-//! `SET` with a time to live, half `GET`. The time of a request begins when the request is due, so a request that waits
-//! behind a slow request is slow, too.
+//! `SET` with a time to live, half `GET`. The time of a request is measured from its scheduled time, so a request
+//! delayed by a slow request counts as slow, too.
 
 mod load;
 mod picture;
@@ -22,21 +21,21 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use uslab_benches::resident::{cpu_of, resident_of};
+use uslab_benches::resident::{cpu_seconds_of_process, resident_bytes_of_process};
 
-/// A day's load on servers
+/// Simulates a day's load on servers
 #[derive(Debug, Parser)]
 struct Options {
-    /// Minutes of the day
+    /// Length of the simulated day in minutes
     #[arg(long, default_value_t = 20.0)]
     minutes: f64,
-    /// Requests a second to each server at the peak
+    /// Requests per second that each server gets at the peak
     #[arg(long, default_value_t = 600.0)]
     rate: f64,
-    /// The servers: programs that listen at `--port PORT`
+    /// Server programs to compare; each listens at `--port PORT`
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/adopt/servers"))]
     servers: PathBuf,
-    /// Where rows, table and picture are written
+    /// Folder to which the rows, the table and the picture are written
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/day"))]
     out: PathBuf,
     /// Given by cargo
@@ -44,17 +43,17 @@ struct Options {
     bench: bool,
 }
 
-/// Order of the servers: this project's servers, then the servers for comparison. Unknown servers follow.
+/// Order of the servers in the table: this project's servers, then the other servers. Unknown servers follow.
 const ORDER: [&str; 5] = ["object-caches", "uslab", "jemalloc", "mimalloc", "system"];
-/// Number of this project's servers. The table shows the ratio of each of this project's servers to the best of the
-/// other servers.
-const OWN_SERVERS: usize = 2;
-/// Number of intervals in a day, each with separate quantiles.
+/// Number of this project's servers, which come first in the order. For each of this project's servers, the table shows
+/// the ratio to the best other server.
+const OWN_SERVER_COUNT: usize = 2;
+/// Number of intervals into which the day is divided; each has separate quantiles.
 const INTERVALS: usize = 40;
-/// Parts of the day, with the end of each part as a fraction of the day.
+/// Names of the parts of the day, with the end of each part as a fraction of the day.
 const PARTS: [(&str, f64); 3] = [("rise", 0.3), ("peak", 0.6), ("night", 1.0)];
 
-/// A running server, which is killed on drop.
+/// A running server process, which is killed on drop.
 struct Server {
     name: String,
     process: Child,
@@ -68,7 +67,8 @@ impl Server {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new(program);
         command.args(["--port", &address.port().to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
-        // `USLAB_OPTIONS` affects only servers on uslab's malloc. Other mallocs return memory automatically, or not at all.
+        // `USLAB_OPTIONS` affects only servers on uslab's malloc. Other mallocs return memory automatically, or not at
+        // all.
         command.env("USLAB_OPTIONS", "reap=500");
         let process = command.spawn().with_context(|| program.display().to_string())?;
         let server = Self { name, process, address };
@@ -93,47 +93,47 @@ impl Drop for Server {
     }
 }
 
-/// A line of the output file of rows.
+/// One row of the output file.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Row<'a> {
-    /// Memory of a server, measured once a second.
+    /// Memory of a server over the day, measured once per second.
     Memory { server: &'a str, second: f64, resident: u64, live: u64 },
-    /// Times in microseconds of the requests that were due in an interval.
+    /// Latencies in microseconds of the requests that were scheduled in one interval.
     Times { server: &'a str, from: f64, requests: u64, p50: u64, p99: u64, max: u64 },
 }
 
-/// Results of one server's day.
-struct Day {
+/// Results of one server over the simulated day.
+struct DayResults {
     name: String,
-    /// One entry per second: the time, the resident bytes, and the bytes of live values.
+    /// One entry per second: the time, the server's resident bytes, and the bytes of unexpired values.
     memory: Vec<(f64, f64, f64)>,
     intervals: Vec<Histogram<u64>>,
-    /// CPU time of the server in seconds.
+    /// CPU time that the server used, in seconds.
     cpu: f64,
     errors: u64,
 }
 
-impl Day {
-    /// Peak of the resident memory in MiB.
+impl DayResults {
+    /// Returns the peak resident memory in MiB.
     fn peak(&self) -> f64 {
         self.memory.iter().map(|(_, resident, _)| resident / MIB).fold(0.0, f64::max)
     }
     fn mean(&self) -> f64 {
         self.memory.iter().map(|(_, resident, _)| resident / MIB).sum::<f64>() / self.memory.len() as f64
     }
-    /// Median resident memory of the last tenth of the day, in MiB.
+    /// Returns the median resident memory over the last tenth of the day, in MiB.
     fn end(&self) -> f64 {
         let mut last: Vec<_> = self.memory.iter().rev().take(self.memory.len().div_ceil(10)).collect();
         last.sort_by(|a, b| a.1.total_cmp(&b.1));
         last.get(last.len() / 2).map_or(0.0, |(_, resident, _)| resident / MIB)
     }
-    /// 99th percentile of request times over a part of the day, in milliseconds.
+    /// Returns the 99th percentile of request latencies between two times of the day, in milliseconds.
     fn p99(&self, from: f64, to: f64) -> f64 {
         let interval_of = |part: f64| (part * INTERVALS as f64).round() as usize;
-        let mut histogram = Histogram::<u64>::new(3).expect("a commit must have three digits");
+        let mut histogram = Histogram::<u64>::new(3).expect("a precision of three digits must be valid");
         for interval in &self.intervals[interval_of(from)..interval_of(to)] {
-            histogram.add(interval).expect("the field must have the same width");
+            histogram.add(interval).expect("the histograms must have the same range");
         }
         histogram.value_at_quantile(0.99) as f64 / 1000.0
     }
@@ -188,7 +188,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run(servers: &[Server], curve: Curve) -> anyhow::Result<Vec<Day>> {
+fn run(servers: &[Server], curve: Curve) -> anyhow::Result<Vec<DayResults>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let measurements: Vec<_> = servers.iter().map(|_| Arc::new(ServerMeasurements::new(INTERVALS))).collect();
     let mut memory: BTreeMap<usize, Vec<(f64, f64, f64)>> = BTreeMap::new();
@@ -201,15 +201,22 @@ fn run(servers: &[Server], curve: Curve) -> anyhow::Result<Vec<Day>> {
         std::thread::sleep((start + elapsed).saturating_duration_since(Instant::now()));
         for (i, (server, measurements)) in servers.iter().zip(&measurements).enumerate() {
             let totals = memory.entry(i).or_default();
-            totals.push((second as f64, resident_of(server.process.id()), measurements.live(elapsed) as f64));
+            totals.push((
+                second as f64,
+                resident_bytes_of_process(server.process.id()),
+                measurements.live(elapsed) as f64,
+            ));
         }
     }
     std::thread::sleep((start + curve.day()).saturating_duration_since(Instant::now()));
-    let cpu = servers.iter().map(|server| cpu_of(server.process.id())).collect::<Result<Vec<_>, _>>()?;
+    let cpu = servers
+        .iter()
+        .map(|server| cpu_seconds_of_process(server.process.id()))
+        .collect::<Result<Vec<_>, _>>()?;
     runtime.shutdown_timeout(Duration::from_secs(10));
     let days =
         servers.iter().zip(&measurements).zip(cpu).enumerate().map(|(i, ((server, measurements), cpu))| {
-            Day {
+            DayResults {
                 name: server.name.clone(),
                 memory: memory.remove(&i).unwrap_or_default(),
                 intervals: measurements.intervals(),
@@ -220,22 +227,22 @@ fn run(servers: &[Server], curve: Curve) -> anyhow::Result<Vec<Day>> {
     Ok(days.collect())
 }
 
-/// Names of the columns, and the value of each column for a day.
-type Columns = [(&'static str, fn(&Day) -> f64); 7];
+/// The columns of the table: a name, and a function that computes the value from a day's results.
+type Columns = [(&'static str, fn(&DayResults) -> f64); 7];
 const COLUMNS: Columns = [
-    ("RSS, peak, MiB", Day::peak),
-    ("mean of the day", Day::mean),
-    ("end of the night", Day::end),
+    ("RSS, peak, MiB", DayResults::peak),
+    ("mean of the day", DayResults::mean),
+    ("end of the night", DayResults::end),
     ("p99, rise, ms", |day| day.p99(0.0, PARTS[0].1)),
     ("peak", |day| day.p99(PARTS[0].1, PARTS[1].1)),
     ("evening and night", |day| day.p99(PARTS[1].1, PARTS[2].1)),
     ("CPU, s", |day| day.cpu),
 ];
 
-/// Makes a table with a row for each server. In rows of this project, the ratio to the best of the other servers is in
-/// brackets.
-fn table(days: &[Day]) -> String {
-    let is_own_server = |day: &Day| ORDER[..OWN_SERVERS].contains(&day.name.as_str());
+/// Makes a table with one row per server. In rows of this project's servers, brackets show the ratio to the best other
+/// server.
+fn table(days: &[DayResults]) -> String {
+    let is_own_server = |day: &DayResults| ORDER[..OWN_SERVER_COUNT].contains(&day.name.as_str());
     let mut text = format!("| server | {} | requests |\n|---|", COLUMNS.map(|(name, _)| name).join(" | "));
     text += &"---|".repeat(COLUMNS.len() + 1);
     text += "\n";

@@ -1,6 +1,6 @@
-//! Draws the day: memory above, times below, and the load as a shaded area behind both charts.
+//! Draws the day's results: memory above, latencies below, and the load as a shaded area behind both charts.
 
-use super::{Day, INTERVALS, MIB, load::Curve};
+use super::{DayResults, INTERVALS, MIB, load::Curve};
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::*;
@@ -17,25 +17,25 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
 ];
-const SHADE: RGBAColor = RGBAColor(128, 128, 128, 0.12);
+const SHADE_COLOUR: RGBAColor = RGBAColor(128, 128, 128, 0.12);
 
 type DrawResult<T = ()> = Result<T, DrawingAreaErrorKind<Error>>;
 
-pub(super) fn draw(days: &[Day], length: f64) -> DrawResult<String> {
+pub(super) fn draw(days: &[DayResults], length: f64) -> DrawResult<String> {
     let mut svg = String::new();
     {
         let canvas = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         canvas.fill(&WHITE)?;
         let (upper_area, lower_area) = canvas.split_vertically(SIZE.1 / 2);
         let minutes = length / 60.0;
-        let max_memory = days.iter().map(Day::peak).fold(1.0, f64::max) * 1.05;
+        let max_memory = days.iter().map(DayResults::peak).fold(1.0, f64::max) * 1.05;
         let mut chart = ChartBuilder::on(&upper_area)
             .caption("Resident memory, MiB; dashed: values that are live", ("sans-serif", 16))
             .margin(10)
             .x_label_area_size(24)
             .y_label_area_size(60)
             .build_cartesian_2d(0.0..minutes, 0.0..max_memory)?;
-        fill_area(&mut chart, minutes, 0.0, |load| max_memory * load)?;
+        shade_load_area(&mut chart, minutes, 0.0, |load| max_memory * load)?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
@@ -50,7 +50,7 @@ pub(super) fn draw(days: &[Day], length: f64) -> DrawResult<String> {
             chart.draw_series(DashedLineSeries::new(live, 6, 4, BLACK.stroke_width(1)))?;
         }
 
-        let p99 = |day: &Day| -> Vec<(f64, f64)> {
+        let p99 = |day: &DayResults| -> Vec<(f64, f64)> {
             let boxplot_of = |(i, times): (usize, &hdrhistogram::Histogram<u64>)| {
                 let middle_minute = (i as f64 + 0.5) * minutes / INTERVALS as f64;
                 (middle_minute, times.value_at_quantile(0.99) as f64 / 1000.0)
@@ -66,7 +66,7 @@ pub(super) fn draw(days: &[Day], length: f64) -> DrawResult<String> {
             .x_label_area_size(36)
             .y_label_area_size(60)
             .build_cartesian_2d(0.0..minutes, (axis_min..axis_max).log_scale())?;
-        fill_area(&mut chart, minutes, axis_min, |load| axis_min * (axis_max / axis_min).powf(load))?;
+        shade_load_area(&mut chart, minutes, axis_min, |load| axis_min * (axis_max / axis_min).powf(load))?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
@@ -90,8 +90,8 @@ pub(super) fn draw(days: &[Day], length: f64) -> DrawResult<String> {
     Ok(svg)
 }
 
-/// Shades the load behind a chart, from the value `axis_min` upwards.
-fn fill_area<Y: Ranged<ValueType = f64> + ValueFormatter<f64>>(
+/// Shades the area under the load curve behind a chart, starting at the axis value `axis_min`.
+fn shade_load_area<Y: Ranged<ValueType = f64> + ValueFormatter<f64>>(
     chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<plotters::coord::types::RangedCoordf64, Y>>,
     minutes: f64,
     axis_min: f64,
@@ -99,6 +99,6 @@ fn fill_area<Y: Ranged<ValueType = f64> + ValueFormatter<f64>>(
 ) -> DrawResult {
     let top = (0..=200).map(|i| f64::from(i) / 200.0).map(|part| (part * minutes, height(Curve::load(part))));
     let corners: Vec<_> = [(0.0, axis_min)].into_iter().chain(top).chain([(minutes, axis_min)]).collect();
-    chart.draw_series([Polygon::new(corners, SHADE)])?;
+    chart.draw_series([Polygon::new(corners, SHADE_COLOUR)])?;
     Ok(())
 }

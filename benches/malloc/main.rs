@@ -1,9 +1,9 @@
 //! Time and memory of whole programs, each with several mallocs preloaded.
 //!
-//! The programs are the benchmark programs of `programs/`, real programs, and servers. The mallocs are the C
-//! library's malloc, `libuslab.so`, and peers, which `benches/peers` has built or the machine has as shared
-//! libraries. A missing program or library is named on standard error. Each program must give the same answer
-//! with every malloc.
+//! The programs are the benchmark programs of `programs/`, real programs, and servers. The mallocs are the C library's
+//! malloc, `libuslab.so`, and other mallocs that `benches/peers` has built or that are installed as shared libraries.
+//! If a program or library is missing, its name is printed on standard error. The output of a program must be the same
+//! under every malloc.
 
 mod real;
 mod servers;
@@ -15,43 +15,46 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use uslab_benches::means::{COLUMNS, OWN_ALLOCATOR, ROW, means, unit};
-use uslab_benches::preload::{Preload, peers};
+use uslab_benches::preload::{PreloadedMalloc, peers};
 use uslab_benches::{Bench, Column, Contender, Kind};
 use wait4::{ResourceUsage, Wait4};
 
-/// The mallocs of this run.
-fn preloads() -> Vec<Preload> {
-    let own_library =
-        Preload { name: OWN_ALLOCATOR.into(), kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
+/// The mallocs that this run compares.
+fn preloads() -> Vec<PreloadedMalloc> {
+    let own_library = PreloadedMalloc {
+        name: OWN_ALLOCATOR.into(),
+        kind: Kind::Ours,
+        library: Some(uslab_tests::libuslab()),
+    };
     [vec![own_library], peers()].concat()
 }
 
-/// A program to measure, and its work.
+/// A program to measure, with its input and arguments.
 #[derive(Clone, Copy)]
 struct Program {
     case: &'static str,
-    /// Executables that the program requires.
+    /// Executables that must be installed to run the program.
     needs: &'static [&'static str],
     run: fn(&Work<'_>) -> Result<Cost, Failure>,
 }
 
-/// One run of a program.
+/// One run of a program under one malloc.
 struct Work<'a> {
     library: Option<&'a Path>,
-    /// `true` for a small run, which only shows that the program works.
+    /// `true` for a short run, which only shows that the program works.
     quick: bool,
     dir: &'a Path,
 }
 
 struct Cost {
     time: Duration,
-    /// User and system time of the program and of all children for which it waited.
+    /// User and system time of the program and of all child processes that it waited for.
     cpu: Duration,
-    /// Largest resident set of a process, in bytes.
+    /// Largest resident set of any of the processes, in bytes.
     peak: f64,
-    /// Number of operations by which times are divided; `None` for real programs.
+    /// Number of operations by which the times are divided; `None` for real programs.
     operations: Option<f64>,
-    /// The program's output, which is the same with every malloc.
+    /// The program's standard output, which must be the same under every malloc.
     answer: Vec<u8>,
 }
 
@@ -110,7 +113,7 @@ impl Work<'_> {
     fn scale(&self, full: u32) -> u32 {
         if self.quick { (full / 20).max(1) } else { full }
     }
-    /// Makes a command that runs with the work's malloc preloaded.
+    /// Makes a command that runs with the malloc of this run preloaded.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.dir).stdin(Stdio::null());
@@ -119,7 +122,8 @@ impl Work<'_> {
         }
         command
     }
-    /// Runs a command until it exits. The command must succeed, and print something.
+    /// Runs a command until it exits, and returns its cost. The command must succeed and print something on standard
+    /// output.
     fn time(&self, mut command: Command) -> Result<Cost, Failure> {
         let printed = self.dir.join("answer");
         command.stdout(File::create(&printed).expect("a file"));
@@ -134,7 +138,7 @@ impl Work<'_> {
         assert!(!answer.is_empty(), "{command:?} prints nothing");
         Ok(Cost { answer, ..Cost::new(time, &end.rusage) })
     }
-    /// Writes a file into the run's folder.
+    /// Writes a file into the folder of the run.
     fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.dir.join(name);
         std::fs::write(&path, text).expect("a file");
@@ -154,7 +158,7 @@ impl Cost {
     }
 }
 
-/// Runs a program of `programs/`.
+/// Runs one of the benchmark programs in `programs/`.
 fn bench(work: &Work<'_>, arguments: &[&str]) -> Result<Cost, Failure> {
     let mut command = work.command(env!("CARGO_BIN_EXE_programs"));
     command.args(arguments).args(work.quick.then_some("--quick"));
@@ -169,9 +173,9 @@ fn bench(work: &Work<'_>, arguments: &[&str]) -> Result<Cost, Failure> {
         .lines()
         .find_map(|line| line.strip_prefix("peak ")?.strip_suffix(" KiB")?.parse::<f64>().ok());
     Ok(Cost {
-        operations: Some(operations.expect("a number of operations")),
-        // The program measures its peak itself, because the kernel's peak of a child includes this process's memory at the
-        // fork.
+        operations: Some(operations.expect("the program must print its operations")),
+        // The program measures its peak itself, because the kernel's peak of a child includes this process's memory at
+        // the fork.
         peak: peak.expect("a peak") * 1024.0,
         ..cost
     })

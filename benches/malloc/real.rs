@@ -1,10 +1,11 @@
-//! Interpreters, compilers and a browser, each with fixed work. Each program's output is the same with every malloc.
+//! Interpreters, compilers and a browser, each of which does a fixed amount of work. Each program's output is the same
+//! with every malloc.
 
 use crate::{Cost, Failure, Work};
 use std::fmt::Write as _;
 use std::process::Command;
 
-/// Runs Python on dictionaries, strings, JSON, and short-lived objects.
+/// Runs a Python script that uses dictionaries, strings, JSON, and short-lived objects.
 pub(crate) fn python(work: &Work<'_>, malloc: &str) -> Result<Cost, Failure> {
     // Finds the interpreter itself, because `python3` may be a launcher.
     let output = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
@@ -62,7 +63,7 @@ int f{n}(struct s{n} *s, int k) {{
     work.time(command)
 }
 
-/// Fills, indexes, joins and thins an SQLite table of 100,000 rows.
+/// Fills, indexes, joins, and partly deletes an SQLite table of 100,000 rows.
 pub(crate) fn sqlite(work: &Work<'_>) -> Result<Cost, Failure> {
     let rows = work.scale(100_000);
     let script = format!(
@@ -82,7 +83,7 @@ pub(crate) fn sqlite(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Runs Perl on hashes of growing strings, lists, and substitutions.
+/// Runs a Perl script that uses hashes of growing strings, lists, and substitutions.
 pub(crate) fn perl(work: &Work<'_>) -> Result<Cost, Failure> {
     let script = format!(
         "my $sum = 0;
@@ -101,7 +102,7 @@ pub(crate) fn perl(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Runs PHP on arrays of strings, JSON, substitutions, and objects.
+/// Runs a PHP script that uses arrays of strings, JSON, substitutions, and objects.
 pub(crate) fn php(work: &Work<'_>) -> Result<Cost, Failure> {
     // With PHP's own memory manager, almost no allocation would reach malloc.
     let script = format!(
@@ -124,7 +125,7 @@ pub(crate) fn php(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Runs Ruby on hashes, strings, symbols, and objects, under its garbage collector.
+/// Runs a Ruby script that uses hashes, strings, symbols, and objects, under Ruby's garbage collector.
 pub(crate) fn ruby(work: &Work<'_>) -> Result<Cost, Failure> {
     let script = format!(
         "sum = 0
@@ -143,7 +144,7 @@ pub(crate) fn ruby(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Runs Node.js: objects and strings are on V8's heap; buffers and compression use malloc.
+/// Runs a Node.js script: objects and strings are in V8's heap; buffers and compression use malloc.
 pub(crate) fn node(work: &Work<'_>) -> Result<Cost, Failure> {
     let script = format!(
         "const zlib = require('zlib'), crypto = require('crypto');
@@ -164,7 +165,7 @@ pub(crate) fn node(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Runs Java: direct buffers, compression and compiler threads use malloc; Java's heap does not.
+/// Runs a Java program: direct buffers, compression and compiler threads use malloc; Java's heap does not.
 pub(crate) fn java(work: &Work<'_>) -> Result<Cost, Failure> {
     let source = format!(
         "import java.nio.ByteBuffer;
@@ -200,8 +201,8 @@ pub(crate) fn java(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Runs a Go program whose goroutines call malloc by cgo. The program is first built by gcc, which runs with the malloc
-/// that is measured.
+/// Runs a Go program whose goroutines call malloc through cgo. Before the run, gcc builds the program; gcc also runs
+/// under the measured malloc.
 pub(crate) fn go(work: &Work<'_>) -> Result<Cost, Failure> {
     let source = format!(
         "package main
@@ -241,7 +242,7 @@ func main() {{
     work.time(command)
 }
 
-/// Compiles generic functions and closures with optimisation.
+/// Compiles Rust generics and closures with optimisation.
 pub(crate) fn rustc(work: &Work<'_>) -> Result<Cost, Failure> {
     let mut source = String::from("#![crate_type = \"lib\"]\nuse std::collections::BTreeMap;\n");
     for n in 0..work.scale(100) {
@@ -272,7 +273,8 @@ pub fn f{n}(words: &[&str]) -> usize {{
     work.time(command)
 }
 
-/// Runs a browser on a page whose script makes and removes 40,000 elements, and prints the page's document.
+/// Runs a browser on a page whose script creates and removes 40,000 elements; the browser prints the resulting
+/// document.
 pub(crate) fn chromium(work: &Work<'_>) -> Result<Cost, Failure> {
     let page = format!(
         "<!doctype html><title>work</title><body><script>

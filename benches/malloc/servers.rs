@@ -1,5 +1,5 @@
-//! Servers, each with a client that sends a fixed number of requests. The time is the client's; CPU time and peak memory are
-//! the server's.
+//! Measures servers, each with a client that sends a fixed number of requests. The wall-clock time is the client's; CPU
+//! time and peak memory are the server's.
 
 use crate::{Cost, Failure, Work};
 use nix::sys::signal::{Signal, kill};
@@ -13,11 +13,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use wait4::Wait4 as _;
 
-/// Maximum time until a server's first answer.
+/// How long to wait for a server's first answer.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Starts `server`, waits until `answers` returns `true`, measures the time of `load`, and ends the server with the
-/// signal `end`.
+/// Starts `server`, waits until `answers` returns `true`, times `load`, and stops the server with the signal `end`.
 fn measure_server(
     mut server: Command,
     end: Signal,
@@ -54,7 +53,7 @@ fn measure_server(
     Ok(Cost { answer, ..Cost::new(time, &exit_status.rusage) })
 }
 
-/// Output of a client, which must succeed.
+/// Returns the standard output of a client, which must succeed.
 fn output(mut client: Command) -> Result<String, Failure> {
     let client_output = client.output().expect("the server must start");
     if !client_output.status.success() {
@@ -63,12 +62,12 @@ fn output(mut client: Command) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&client_output.stdout).into_owned())
 }
 
-/// A port of this machine on which no process listens.
+/// Returns a local TCP port on which no process listens.
 fn port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
 }
 
-/// Sends redis-benchmark's requests for strings, lists, sets, hashes and sorted sets.
+/// Loads a Redis server with redis-benchmark's requests for strings, lists, sets, hashes and sorted sets.
 pub(crate) fn redis(work: &Work<'_>) -> Result<Cost, Failure> {
     let socket = work.dir.join("socket");
     let mut server = work.command("redis-server");
@@ -92,7 +91,7 @@ pub(crate) fn redis(work: &Work<'_>) -> Result<Cost, Failure> {
     measure_server(server, Signal::SIGTERM, answers, load)
 }
 
-/// Sets values of 10 to 4,000 bytes, replaces them, and reads them back, on eight connections.
+/// Loads a memcached server on eight connections: sets, replaces and reads back values of 10 to 4,000 bytes.
 pub(crate) fn memcached(work: &Work<'_>) -> Result<Cost, Failure> {
     let socket = work.dir.join("socket");
     let mut server = work.command("memcached");
@@ -112,7 +111,8 @@ pub(crate) fn memcached(work: &Work<'_>) -> Result<Cost, Failure> {
     measure_server(server, Signal::SIGTERM, || UnixStream::connect(&socket).is_ok(), load)
 }
 
-/// Sends one connection's requests, and returns the number of bytes read back. Each value must be as it was set.
+/// Sends the memcached requests of one connection, and returns the number of bytes that it read back. Each value that
+/// is read back must equal the value that was set.
 fn ask_memcached(socket: &Path, connection: u32, rounds: u32) -> Result<usize, Failure> {
     let exchange = || -> std::io::Result<Option<usize>> {
         let mut stream = UnixStream::connect(socket)?;
@@ -146,7 +146,7 @@ fn ask_memcached(socket: &Path, connection: u32, rounds: u32) -> Result<usize, F
     }
 }
 
-/// Sends HTTP requests on 16 connections that stay open.
+/// Sends HTTP requests on 16 persistent connections.
 fn http(work: &Work<'_>, server: Command, port: u16) -> Result<Cost, Failure> {
     let address = format!("http://127.0.0.1:{port}/index.html");
     let ab = |requests: u32| {
@@ -166,7 +166,7 @@ fn http(work: &Work<'_>, server: Command, port: u16) -> Result<Cost, Failure> {
     measure_server(server, Signal::SIGTERM, answers, load)
 }
 
-/// Serves a page of 20 KiB, which is compressed for each request.
+/// Loads an nginx server with requests for a page of 20 KiB, which it compresses for each request.
 pub(crate) fn nginx(work: &Work<'_>) -> Result<Cost, Failure> {
     let port = port();
     let page: String = (0..2_500).map(|n| format!("{} ", n * 7919 % 10_007)).collect();
@@ -190,7 +190,7 @@ pub(crate) fn nginx(work: &Work<'_>) -> Result<Cost, Failure> {
     http(work, server, port)
 }
 
-/// Serves answers that HAProxy makes itself, with changed headers.
+/// Loads HAProxy with requests that it answers without a backend, with changed headers.
 pub(crate) fn haproxy(work: &Work<'_>) -> Result<Cost, Failure> {
     let port = port();
     let conf = work.file(
@@ -216,12 +216,12 @@ frontend all
     http(work, server, port)
 }
 
-/// Runs pgbench, the benchmark of PostgreSQL, on a database that does not wait for writes to disk.
+/// Loads a PostgreSQL server with pgbench, on a database that does not wait for writes to disk.
 pub(crate) fn postgres(work: &Work<'_>) -> Result<Cost, Failure> {
     // PostgreSQL's tools are in the folder of its server, which need not be in the path.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let postgres = std::env::split_paths(&path).map(|dir| dir.join("postgres")).find(|file| file.is_file());
-    let program = std::fs::canonicalize(postgres.expect("the program was found before")).expect("a path");
+    let program = std::fs::canonicalize(postgres.expect("postgres must be in the path")).expect("a path");
     let data = work.dir.join("data");
     let is_root = nix::unistd::geteuid().is_root();
     // The PostgreSQL server refuses to run as root.

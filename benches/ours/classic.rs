@@ -1,14 +1,14 @@
-//! The magazine layer of 2001 ([`uslab_lab::classic`]) on this project's slabs. Shows the cost of a CPU layer in which
-//! each operation takes the lock of its CPU, as in the paper.
+//! The magazine layer of the 2001 paper ([`uslab_lab::classic`]) on this project's slabs. Shows the cost of a CPU layer
+//! in which each operation locks its CPU, as in the paper.
 
-use super::give_back_all;
+use super::return_unused_memory;
 use crate::subject::{Kind, Raw, Subject, ThreadAccess};
 use std::ptr::NonNull;
 use uslab::{Gfp, KmemCache, Magazines};
 use uslab_lab::classic::{Cache, Sizes, Slab};
 use uslab_magazine::Cpus;
 
-/// The slab layer: an object cache without magazines.
+/// The slab layer below the magazines: an object cache without magazines.
 #[derive(Debug)]
 pub(super) struct Slabs(KmemCache);
 
@@ -22,11 +22,11 @@ impl Slab<Raw> for Slabs {
     }
 }
 
-/// [`Cache`] of objects of `WORDS` times 8 bytes.
+/// A [`Cache`] whose objects have `WORDS` times 8 bytes.
 #[derive(Debug)]
-pub struct Classic<const WORDS: usize>(Cache<Raw, Slabs>);
+pub struct ClassicCache<const WORDS: usize>(Cache<Raw, Slabs>);
 
-impl<const WORDS: usize> Subject for Classic<WORDS> {
+impl<const WORDS: usize> Subject for ClassicCache<WORDS> {
     const NAME: &'static str = "magazines01";
     const KIND: Kind = Kind::Pool;
     type ThreadAccess<'s> = ClassicAccess<'s>;
@@ -36,14 +36,14 @@ impl<const WORDS: usize> Subject for Classic<WORDS> {
             KmemCache::builder(format!("bench-classic-{}", WORDS * 8), WORDS * 8).magazines(Magazines::Off);
         Self(Cache::new(Cpus::os(), Sizes::default(), Slabs(slabs.build().expect("a cache"))))
     }
-    /// Ends an interval before a thread's round, so that magazines grow if CPUs contend.
+    /// Ends a reaping interval before a thread's round, so that magazines grow if CPUs contend.
     fn local(&self) -> ClassicAccess<'_> {
         self.0.end_interval();
         ClassicAccess(&self.0)
     }
 }
 
-/// A thread's access to a [`Classic`] cache.
+/// A thread's access to a [`ClassicCache`] cache.
 #[derive(Debug)]
 pub struct ClassicAccess<'s>(&'s Cache<Raw, Slabs>);
 
@@ -67,6 +67,6 @@ impl ThreadAccess for ClassicAccess<'_> {
     }
     fn give_back(&mut self) {
         self.0.drain();
-        give_back_all();
+        return_unused_memory();
     }
 }

@@ -1,8 +1,8 @@
-//! Replaces random blocks, some of them much more often than others, and writes and reads each block from end to end.
+//! Replaces random blocks, some of them much more often than others, and writes and reads every byte of each block.
 //!
-//! Source: Ignatchenko, Ligoum and Iwatani, "Testing memory allocators: ptmalloc2 vs tcmalloc vs hoard vs
-//! jemalloc" (ithare.com, 2018). Places are chosen by a Pareto distribution, and sizes by powers of two. A
-//! chosen place is filled if it is empty, and emptied otherwise.
+//! Source: Ignatchenko, Ligoum and Iwatani, "Testing memory allocators: ptmalloc2 vs tcmalloc vs hoard vs jemalloc"
+//! (ithare.com, 2018). Slots are chosen by a Pareto distribution; sizes are distributed over powers of two. If the
+//! chosen slot is empty, the program allocates a block for it; otherwise it frees the slot's block.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 
@@ -23,9 +23,9 @@ pub(crate) const PROGRAM: Program = Program {
                     let mut random = Random::new(thread);
                     let mut blocks: Vec<Option<Block>> = (0..places).map(|_| None).collect();
                     for _ in 0..operations {
-                        let place = &mut blocks[pareto(&mut random, places)];
+                        let place = &mut blocks[random_pareto_below(&mut random, places)];
                         match place.take() {
-                            Some(block) => block.check_filled(),
+                            Some(block) => block.check_block_stamps(),
                             None => {
                                 let mut block = Block::new(random.log_uniform(3, 10), random.stamp());
                                 block.fill();
@@ -40,9 +40,9 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// Returns a random number below `bound`, which is in the first fifth with a probability of four fifths. The
-/// rule applies again within the first fifth, up to six times.
-fn pareto(random: &mut Random, mut bound: usize) -> usize {
+/// Returns a random number below `bound`; with a probability of four fifths, it is in the lowest fifth of the range.
+/// The same rule applies within the lowest fifth, up to six times.
+fn random_pareto_below(random: &mut Random, mut bound: usize) -> usize {
     for _ in 0..6 {
         let first = bound.div_ceil(5);
         if first == bound || random.below(5) == 0 {

@@ -1,9 +1,9 @@
-//! Provokes false sharing: objects of different threads on one cache line.
+//! Provokes false sharing: objects of different threads are on one cache line.
 //!
-//! Source: Berger and others, "Hoard: a scalable memory allocator for multithreaded applications" (ASPLOS
-//! 2000), section 5.3. In cache-thrash, an allocator that serves several threads from one cache line makes
-//! the threads share the line actively. In cache-scratch, all threads start with neighbouring objects that
-//! one thread allocated. An allocator prolongs the sharing if it reuses an object which another thread freed.
+//! Source: Berger and others, "Hoard: a scalable memory allocator for multithreaded applications" (ASPLOS 2000),
+//! section 5.3. In cache-thrash, an allocator that serves several threads from one cache line makes the threads share
+//! the line actively. In cache-scratch, one thread first allocates neighbouring objects and passes them to the other
+//! threads. An allocator prolongs the sharing if it reuses an object that another thread freed.
 
 use crate::common::{Block, Parameter, Parameters, Program, THREADS};
 use std::sync::Barrier;
@@ -15,7 +15,7 @@ pub(crate) const SCRATCH: Program = Program {
     run: |parameters| run(parameters, true),
 };
 
-pub(crate) const THRASH: Program = Program {
+pub(crate) const CACHE_THRASH: Program = Program {
     name: "cache-thrash",
     about: "threads write to their own small objects; an operation is an object",
     parameters: PARAMETERS,

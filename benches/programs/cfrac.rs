@@ -1,9 +1,10 @@
-//! Factors a number by continued fractions, with integers of arbitrary size: many tiny blocks that live for one operation.
+//! Factors a number by continued fractions, with integers of arbitrary size: many tiny blocks that live for one
+//! operation.
 //!
 //! Source: Morrison and Brillhart, "A method of factoring and the factorization of F7" (1975), and Knuth's
-//! *Seminumerical Algorithms*, section 4.5.4. The convergents of the number's square root give squares that
-//! are small modulo the number. Squares with only small factors are combined to a congruence of two squares.
-//! Every result of every operation is a new block.
+//! *Seminumerical Algorithms*, section 4.5.4. The convergents of the number's square root give squares that are small
+//! modulo the number. Squares with only small factors are combined to a congruence of two squares. The result of each
+//! operation is a new block.
 
 use crate::common::{Parameter, Program};
 use std::cmp::Ordering;
@@ -18,7 +19,7 @@ pub(crate) const PROGRAM: Program = Program {
         Parameter::new("base", 300, 40, "primes to divide by"),
     ],
     run: |parameters| {
-        let [p, q] = ["p", "q"].map(|name| Natural::from(parameters.get(name)));
+        let [p, q] = ["p", "q"].map(|name| NaturalNumber::from(parameters.get(name)));
         let (factor, divisions) = factor(&(&p * &q), parameters.size("base"));
         if factor != p && factor != q {
             eprintln!("corrupted, or not two primes: the factor found is {:?}", factor.0);
@@ -28,18 +29,18 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// A natural number as digits, lowest digit first; the highest digit is not 0. Each number is a separate block of exactly its
-/// length.
+/// A natural number as an array of digits, lowest digit first; the highest digit is not 0. The digits of a number are
+/// stored in a block of exactly their length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Natural(Vec<u32>);
+struct NaturalNumber(Vec<u32>);
 
-impl From<u64> for Natural {
+impl From<u64> for NaturalNumber {
     fn from(number: u64) -> Self {
         Self::from_digits(vec![number as u32, (number >> 32) as u32])
     }
 }
 
-impl Natural {
+impl NaturalNumber {
     fn from_digits(mut digits: Vec<u32>) -> Self {
         while digits.last() == Some(&0) {
             digits.pop();
@@ -52,7 +53,7 @@ impl Natural {
     fn bits(&self) -> usize {
         self.0.last().map_or(0, |top| 32 * self.0.len() - top.leading_zeros() as usize)
     }
-    /// Quotient and remainder of a division by one digit.
+    /// Returns the quotient and the remainder of a division by one digit.
     fn divided_by_digit(&self, divisor: u32) -> (Self, u32) {
         let mut remainder = 0;
         let mut quotient = self.0.clone();
@@ -75,7 +76,7 @@ impl Natural {
         digits.push(carry as u32);
         Self::from_digits(digits)
     }
-    /// Quotient and remainder: Knuth's algorithm D, section 4.3.1.
+    /// Returns the quotient and the remainder, by Knuth's algorithm D, section 4.3.1.
     fn divided_by(&self, divisor: &Self) -> (Self, Self) {
         if let [digit] = divisor.0[..] {
             let (quotient, remainder) = self.divided_by_digit(digit);
@@ -129,7 +130,7 @@ impl Natural {
     fn modulo(&self, modulus: &Self) -> Self {
         self.divided_by(modulus).1
     }
-    /// Largest number whose square is not greater than this number, by Newton's method.
+    /// Returns the largest number whose square is at most this number, by Newton's method.
     fn square_root(&self) -> Self {
         let mut square_root = Self::from(1).shifted(self.bits().div_ceil(2));
         loop {
@@ -149,22 +150,22 @@ impl Natural {
     }
 }
 
-impl PartialOrd for Natural {
+impl PartialOrd for NaturalNumber {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Natural {
+impl Ord for NaturalNumber {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_length = self.0.len().cmp(&other.0.len());
         by_length.then_with(|| self.0.iter().rev().cmp(other.0.iter().rev()))
     }
 }
 
-impl Add for &Natural {
-    type Output = Natural;
-    fn add(self, other: &Natural) -> Natural {
+impl Add for &NaturalNumber {
+    type Output = NaturalNumber;
+    fn add(self, other: &NaturalNumber) -> NaturalNumber {
         let (longer, shorter) = if self.0.len() < other.0.len() { (other, self) } else { (self, other) };
         let mut sum = Vec::with_capacity(longer.0.len() + 1);
         let mut carry = 0;
@@ -174,14 +175,14 @@ impl Add for &Natural {
             carry = value >> 32;
         }
         sum.push(carry as u32);
-        Natural::from_digits(sum)
+        NaturalNumber::from_digits(sum)
     }
 }
 
-impl Sub for &Natural {
-    type Output = Natural;
-    /// Subtracts `other`, which must not be larger.
-    fn sub(self, other: &Natural) -> Natural {
+impl Sub for &NaturalNumber {
+    type Output = NaturalNumber;
+    /// Subtracts `other`, which must not be larger than this number.
+    fn sub(self, other: &NaturalNumber) -> NaturalNumber {
         let mut difference = Vec::with_capacity(self.0.len());
         let mut borrow = 0i64;
         for (position, digit) in self.0.iter().enumerate() {
@@ -189,13 +190,13 @@ impl Sub for &Natural {
             difference.push(value as u32);
             borrow = value >> 32;
         }
-        Natural::from_digits(difference)
+        NaturalNumber::from_digits(difference)
     }
 }
 
-impl Mul for &Natural {
-    type Output = Natural;
-    fn mul(self, other: &Natural) -> Natural {
+impl Mul for &NaturalNumber {
+    type Output = NaturalNumber;
+    fn mul(self, other: &NaturalNumber) -> NaturalNumber {
         let mut product = vec![0; self.0.len() + other.0.len()];
         for (position, digit) in self.0.iter().enumerate() {
             let mut carry = 0;
@@ -205,35 +206,35 @@ impl Mul for &Natural {
                 carry = value >> 32;
             }
         }
-        Natural::from_digits(product)
+        NaturalNumber::from_digits(product)
     }
 }
 
-/// A relation: modulo the number, `x * x` equals -1 to the power of the first exponent, times each prime to
+/// A relation: modulo the number to factor, `x * x` equals -1 to the power of the first exponent, times each prime to
 /// the power of its exponent.
 struct CongruenceRelation {
-    x: Natural,
+    x: NaturalNumber,
     exponents: Vec<u32>,
 }
 
-/// Returns a proper factor of `number`, which is composite, and the number of divisions. Ends the program if it finds no
-/// factor.
-fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
+/// Returns a proper factor of `number`, which must be composite, and the number of divisions that were needed. Ends the
+/// program if it finds no factor.
+fn factor(number: &NaturalNumber, primes: usize) -> (NaturalNumber, u64) {
     let base = base(number, primes);
     let mut divisions = 0;
     let square_root = number.square_root();
     // The variables have Knuth's names. In each step, `x * x` is `(-1)^step * q` modulo the number.
     let (mut p, mut q) = (square_root.clone(), number - &(&square_root * &square_root));
-    let (mut before, mut x) = (Natural::from(1), square_root.clone());
+    let (mut before, mut x) = (NaturalNumber::from(1), square_root.clone());
     let mut relations: Vec<CongruenceRelation> = Vec::new();
     for step in 1..STEPS {
         if q.0.is_empty() {
             break;
         }
-        if let Some(exponents) = smooth(&q, step % 2, &base, &mut divisions) {
+        if let Some(exponents) = smooth_factor_exponents(&q, step % 2, &base, &mut divisions) {
             relations.push(CongruenceRelation { x: x.clone(), exponents });
             if relations.len() > base.len() + 10 {
-                if let Some(found_factor) = find_factor(number, &base, &relations) {
+                if let Some(found_factor) = find_proper_factor(number, &base, &relations) {
                     return (found_factor, divisions);
                 }
                 relations.drain(..relations.len() / 2);
@@ -252,8 +253,8 @@ fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
 /// Maximum number of steps; a number that can be factored in minutes needs fewer.
 const STEPS: u32 = 1 << 24;
 
-/// Returns the first primes modulo which the number is a square, because no other prime can be a divisor.
-fn base(number: &Natural, primes: usize) -> Vec<u32> {
+/// Returns the smallest primes modulo which the number is a square, because no other prime can divide a small residue.
+fn base(number: &NaturalNumber, primes: usize) -> Vec<u32> {
     let prime = |n: &u32| {
         (2..)
             .take_while(|small_divisor| small_divisor * small_divisor <= *n)
@@ -266,8 +267,13 @@ fn base(number: &Natural, primes: usize) -> Vec<u32> {
     (2..).filter(prime).filter(square).take(primes).collect()
 }
 
-/// Returns the exponents of -1 and of the primes in the base, for a number that has no other prime factors.
-fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Option<Vec<u32>> {
+/// Returns the exponents of -1 and of the primes in the factor base, or `None` if the number has other prime factors.
+fn smooth_factor_exponents(
+    number: &NaturalNumber,
+    sign: u32,
+    base: &[u32],
+    divisions: &mut u64,
+) -> Option<Vec<u32>> {
     let mut cofactor = number.clone();
     let mut exponents = Vec::new();
     for (position, prime) in base.iter().enumerate() {
@@ -290,7 +296,11 @@ fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Opt
 
 /// Returns a proper factor, computed from relations whose product has only even exponents; Gaussian
 /// elimination modulo 2 finds these relations.
-fn find_factor(number: &Natural, base: &[u32], relations: &[CongruenceRelation]) -> Option<Natural> {
+fn find_proper_factor(
+    number: &NaturalNumber,
+    base: &[u32],
+    relations: &[CongruenceRelation],
+) -> Option<NaturalNumber> {
     // Each row of the elimination has its exponents, and the relations that were multiplied.
     let mut rows: Vec<(Vec<bool>, Vec<bool>)> = (0..relations.len())
         .map(|i| {
@@ -310,15 +320,15 @@ fn find_factor(number: &Natural, base: &[u32], relations: &[CongruenceRelation])
         pivot_count += 1;
     }
     rows[pivot_count..].iter().find_map(|(_, combined)| {
-        let (mut x, mut exponents) = (Natural::from(1), vec![0; base.len() + 1]);
+        let (mut x, mut exponents) = (NaturalNumber::from(1), vec![0; base.len() + 1]);
         for (relation, _) in relations.iter().zip(combined).filter(|(_, combined)| **combined) {
             x = (&x * &relation.x).modulo(number);
             exponents.iter_mut().zip(&relation.exponents).for_each(|(sum, exponent)| *sum += exponent);
         }
-        let mut y = Natural::from(1);
+        let mut y = NaturalNumber::from(1);
         for (prime, exponent) in base.iter().zip(&exponents[1..]) {
             for _ in 0..exponent / 2 {
-                y = (&y * &Natural::from(u64::from(*prime))).modulo(number);
+                y = (&y * &NaturalNumber::from(u64::from(*prime))).modulo(number);
             }
         }
         let found_factor = (&x + &y).gcd(number.clone());

@@ -1,22 +1,22 @@
-//! Parameters, random numbers, and blocks that detect foreign writes, for all programs.
+//! Code that all programs share: parameters, random numbers, and blocks that detect writes by other code.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
 
 pub(crate) struct Program {
     pub(crate) name: &'static str,
-    /// Description of the program in `--help`, on one line.
+    /// Description of the program on one line of the `--help` text.
     pub(crate) about: &'static str,
     pub(crate) parameters: &'static [Parameter],
     pub(crate) run: fn(&Parameters) -> u64,
 }
 
-/// A number that the command line may set.
+/// A numeric parameter that the command line can set.
 pub(crate) struct Parameter {
     pub(crate) name: &'static str,
-    /// Default value; 0 means the number of CPUs.
+    /// Default value of the parameter; 0 means the number of CPUs.
     pub(crate) full_value: u64,
-    /// Default value with `--quick`.
+    /// Default value of the parameter with `--quick`.
     pub(crate) quick: u64,
     /// Unit and meaning of the parameter.
     pub(crate) about: &'static str,
@@ -28,7 +28,7 @@ impl Parameter {
     }
 }
 
-/// The parameter `threads`, which all programs with threads have.
+/// The parameter `threads`, which every program with threads has.
 pub(crate) const THREADS: Parameter =
     Parameter::new("threads", 0, 0, "concurrent threads; the default is the number of CPUs");
 
@@ -36,7 +36,7 @@ pub(crate) const THREADS: Parameter =
 pub(crate) struct Parameters(Vec<(&'static str, u64)>);
 
 impl Parameters {
-    /// Default values of `program`, changed by `arguments`.
+    /// Starts with the default values of `program`, and applies the command line `arguments`.
     pub(crate) fn parse(
         program: &Program,
         mut arguments: impl Iterator<Item = String>,
@@ -78,7 +78,7 @@ impl Parameters {
             _ => Ok(numbers),
         }
     }
-    /// The value of the parameter called `name`.
+    /// Returns the value of the parameter called `name`.
     pub(crate) fn get(&self, name: &str) -> u64 {
         self.0
             .iter()
@@ -91,11 +91,11 @@ impl Parameters {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014), with the same numbers in every run.
+/// SplitMix64 (Steele, Lea, Flood 2014); it yields the same numbers in every run.
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Makes a generator; each stream has different numbers.
+    /// Makes a random generator; each value of `stream` gives a different sequence.
     pub(crate) fn new(stream: u64) -> Self {
         Self((stream + 1).wrapping_mul(0xd134_2543_de82_ef95))
     }
@@ -106,20 +106,20 @@ impl Random {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    /// A random number below `bound`, which is not 0.
+    /// Returns a random number below `bound`, which must not be 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
-    /// A random number from `min` to `max`, both included.
+    /// Returns a random number from `min` to `max`, both included.
     pub(crate) fn in_range(&mut self, min: usize, max: usize) -> usize {
         min + self.below(max - min + 1)
     }
-    /// A random number from `2^low` to `2^high`, which is excluded; the logarithm is uniformly distributed.
+    /// Returns a random number from `2^low` up to, but not including, `2^high`; its logarithm is uniformly distributed.
     pub(crate) fn log_uniform(&mut self, min_log: u32, max_log: u32) -> usize {
         let power = 1 << self.in_range(min_log as usize, max_log as usize - 1);
         power + self.below(power)
     }
-    /// A random stamp for a block.
+    /// Returns a random stamp to write to a block.
     pub(crate) fn stamp(&mut self) -> u32 {
         self.next() as u32
     }
@@ -127,21 +127,21 @@ impl Random {
 
 const PAGE: usize = 4096;
 
-/// Functions with which a program allocates.
-pub(crate) trait Api {
+/// The allocation functions that a program calls.
+pub(crate) trait AllocationApi {
     /// Allocates at least `size` bytes, aligned to 8; returns null if memory is short.
     fn alloc(size: usize) -> *mut u8;
     /// Frees memory.
     ///
     /// # Safety
-    /// `memory` came from `alloc` with this size, and is no longer used.
+    /// `memory` came from `alloc` with this size, and the caller no longer uses it.
     unsafe fn free(memory: *mut u8, size: usize);
 }
 
 /// The C functions `malloc` and `free`.
 pub(crate) struct Malloc;
 
-impl Api for Malloc {
+impl AllocationApi for Malloc {
     #[inline(always)]
     fn alloc(size: usize) -> *mut u8 {
         // SAFETY: the call has no precondition.
@@ -154,9 +154,9 @@ impl Api for Malloc {
     }
 }
 
-/// Memory with its owner's stamp at both ends, which is checked when the block is freed. The check finds blocks that
-/// the allocator gave to two owners, and blocks into which the allocator wrote.
-pub(crate) struct Block<A: Api = Malloc> {
+/// A block with its owner's stamp at both ends; the stamps are checked when the block is freed. The check detects
+/// blocks that the allocator gave to two owners, and blocks that the allocator overwrote.
+pub(crate) struct Block<A: AllocationApi = Malloc> {
     memory: NonNull<u8>,
     size: u32,
     stamp: u32,
@@ -164,10 +164,10 @@ pub(crate) struct Block<A: Api = Malloc> {
 }
 
 // SAFETY: a block owns its memory, which any thread may use and free.
-unsafe impl<A: Api> Send for Block<A> {}
+unsafe impl<A: AllocationApi> Send for Block<A> {}
 
-impl<A: Api> Block<A> {
-    /// Allocates `size` bytes, from 4 to 4 GiB.
+impl<A: AllocationApi> Block<A> {
+    /// Allocates a block of `size` bytes, which may be from 4 bytes to 4 GiB.
     #[inline(always)]
     pub(crate) fn new(size: usize, stamp: u32) -> Self {
         let size = size.max(size_of::<u32>());
@@ -175,7 +175,7 @@ impl<A: Api> Block<A> {
         unsafe { Self::from_raw(A::alloc(size), size, stamp) }
     }
     /// # Safety
-    /// `memory` is null, or came from `A::alloc` with `size` bytes, at least 4.
+    /// `memory` is null, or came from `A::alloc` with `size` bytes, and `size` is at least 4.
     #[inline(always)]
     unsafe fn from_raw(memory: *mut u8, size: usize, stamp: u32) -> Self {
         let Some(memory) = NonNull::new(memory) else {
@@ -186,8 +186,8 @@ impl<A: Api> Block<A> {
         block.write(size - 4);
         block
     }
-    /// Expected word at `offset`. The word repeats the bytes of the stamp, so that overlapping words agree in
-    /// their common bytes.
+    /// Returns the word that must be stored at `offset`. The word repeats the bytes of the stamp, so two overlapping
+    /// words agree in the bytes that they share.
     #[inline(always)]
     fn word(&self, offset: usize) -> u32 {
         self.stamp.rotate_right(8 * (offset % 4) as u32)
@@ -218,15 +218,15 @@ impl<A: Api> Block<A> {
         );
         std::process::exit(1);
     }
-    /// Stamps the whole block.
+    /// Writes the stamp to the whole block.
     pub(crate) fn fill(&mut self) {
         let words = self.size as usize / 4;
-        // SAFETY: the words are within the block, aligned as `Api::alloc` promises, and borrowed exclusively.
+        // SAFETY: the words are within the block, aligned as `AllocationApi::alloc` promises, and borrowed exclusively.
         let words = unsafe { std::slice::from_raw_parts_mut(self.memory.cast().as_ptr(), words) };
         words.fill(self.stamp.to_le());
     }
-    /// Checks that the whole block has its stamp.
-    pub(crate) fn check_filled(&self) {
+    /// Checks that the stamp fills the whole block.
+    pub(crate) fn check_block_stamps(&self) {
         // SAFETY: the words are within the block and aligned; `fill` wrote them.
         let words =
             unsafe { std::slice::from_raw_parts(self.memory.cast::<u32>().as_ptr(), self.size as usize / 4) };
@@ -236,19 +236,19 @@ impl<A: Api> Block<A> {
             (0..words.len()).for_each(|word| self.check(4 * word));
         }
     }
-    /// Stamps a word in each page.
+    /// Writes one stamped word to each page of the block.
     pub(crate) fn touch(&mut self) {
         (0..=self.size as usize - 4).step_by(PAGE).for_each(|offset| self.write(offset));
     }
     /// Checks the stamped word in each page.
-    pub(crate) fn check_touched(&self) {
+    pub(crate) fn check_page_stamps(&self) {
         (0..=self.size as usize - 4).step_by(PAGE).for_each(|offset| self.check(offset));
     }
-    /// Adds 1 to the block's first word `times` times, with a load and a store each time.
+    /// Adds 1 to the block's first word, `times` times, each time with a load and a store.
     pub(crate) fn count(&mut self, times: u64) {
         let first = self.memory.cast::<u32>();
         for _ in 0..times {
-            // SAFETY: the word is within the block, aligned as `Api::alloc` promises, and was written before.
+            // SAFETY: the word is within the block, aligned as `AllocationApi::alloc` promises, and was written before.
             unsafe { first.write_volatile(first.read_volatile().to_le().wrapping_add(1).to_le()) };
         }
         self.stamp = self.stamp.wrapping_add(times as u32);
@@ -258,7 +258,7 @@ impl<A: Api> Block<A> {
 }
 
 impl Block {
-    /// Makes a block as [`new`](Block::new) does, with `calloc`, and checks that the memory is zero.
+    /// Allocates a block with `calloc`, checks that the memory is zero, and stamps it like [`new`](Block::new).
     pub(crate) fn zeroed(size: usize, stamp: u32) -> Self {
         let size = size.max(size_of::<u32>());
         // SAFETY: the call has no precondition.
@@ -276,7 +276,7 @@ impl Block {
     }
 }
 
-impl<A: Api> Drop for Block<A> {
+impl<A: AllocationApi> Drop for Block<A> {
     #[inline(always)]
     fn drop(&mut self) {
         self.check(0);

@@ -1,12 +1,12 @@
-//! The two loops of the GNU C library's benchmarks of malloc.
+//! The two loops that the GNU C library uses to benchmark malloc.
 //!
-//! Source: the description of `malloc-simple` and `malloc-thread` in glibc's `benchtests`. `malloc-simple`
-//! allocates blocks of one size and frees them in the order of allocation, on one thread. `malloc-thread`
-//! replaces random blocks of random sizes on several threads, with small sizes more likely.
+//! Source: the description of `malloc-simple` and `malloc-thread` in glibc's `benchtests`. `malloc-simple` allocates
+//! blocks of one size on one thread, and frees them in the order of allocation. `malloc-thread` runs on several threads
+//! and replaces random blocks of random sizes; small sizes are more likely.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 
-pub(crate) const SIMPLE: Program = Program {
+pub(crate) const GLIBC_SIMPLE: Program = Program {
     name: "glibc-simple",
     about: "25 to 1,600 blocks of one size of 16 to 4,096 bytes, freed in order; an operation is a block",
     parameters: &[Parameter::new("operations", 300_000, 3_200, "blocks of each size and number")],

@@ -1,11 +1,11 @@
-//! Imitates the threads of a server: each thread replaces blocks of random sizes at random places, and its blocks pass
-//! to its successor.
+//! Imitates the threads of a server: each thread replaces blocks of random sizes at random slots, and passes its blocks
+//! to the thread that succeeds it.
 //!
-//! Source: Larson and Krishnan, "Memory allocation for long-running server applications" (ISMM 1998), section
-//! 4.1. A thread starts with blocks that exited threads allocated; the first threads start with blocks of the
-//! main thread. A second variant of the program frees by size, as C++ does with sized deallocation.
+//! Source: Larson and Krishnan, "Memory allocation for long-running server applications" (ISMM 1998), section 4.1. A
+//! thread starts with blocks that an exited thread allocated; the initial threads start with blocks of the main thread.
+//! A second variant of the program passes the size to each free, as C++ does with sized deallocation.
 
-use crate::common::{Api, Block, Malloc, Parameter, Parameters, Program, Random, THREADS};
+use crate::common::{AllocationApi, Block, Malloc, Parameter, Parameters, Program, Random, THREADS};
 use std::ffi::{CStr, c_void};
 use std::thread::Scope;
 use uslab_magazine::sync::{AtomicPtr, Ordering};
@@ -17,7 +17,7 @@ pub(crate) const PLAIN: Program = Program {
     run: run::<Malloc>,
 };
 
-pub(crate) const SIZED: Program = Program {
+pub(crate) const LARSON_SIZED: Program = Program {
     name: "larson-sized",
     about: "the same, freed by size: free_sized, else C++'s sized delete, else free",
     parameters: PARAMETERS,
@@ -36,7 +36,7 @@ const PARAMETERS: &[Parameter] = &[
     Parameter::new("generations", 20, 4, "successive threads in each place"),
 ];
 
-fn run<A: Api + 'static>(parameters: &Parameters) -> u64 {
+fn run<A: AllocationApi + 'static>(parameters: &Parameters) -> u64 {
     let (threads, blocks) = (parameters.size("threads"), parameters.size("blocks"));
     let (min, max) = (parameters.size("min"), parameters.size("max"));
     let mut random = Random::new(0);
@@ -70,7 +70,7 @@ struct Server {
 }
 
 impl Server {
-    fn run_thread<'s, A: Api + 'static>(
+    fn run_thread<'s, A: AllocationApi + 'static>(
         self,
         scope: &'s Scope<'s, '_>,
         mut blocks: Vec<Block<A>>,
@@ -88,7 +88,7 @@ impl Server {
     }
 }
 
-/// Allocation functions with sized frees, as far as the malloc in use has them.
+/// Allocation functions that pass the size to free, if the malloc in use has such functions.
 struct SizedApi;
 
 struct Functions {
@@ -96,11 +96,11 @@ struct Functions {
     free: unsafe extern "C" fn(*mut c_void, usize),
 }
 
-/// The functions of the malloc in use, set before the first thread starts.
-static FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(std::ptr::null_mut());
+/// Function pointers of the malloc in use, set before the first thread starts.
+static MALLOC_FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(std::ptr::null_mut());
 
 impl SizedApi {
-    /// Finds the malloc's functions for sized frees, and returns a name for them.
+    /// Looks up the malloc's functions for sized frees, and returns a name for them.
     fn find() -> &'static str {
         // SAFETY: the name is a valid C string.
         let find = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -112,8 +112,8 @@ impl SizedApi {
             let free = unsafe { std::mem::transmute::<*mut c_void, Free>(free_sized) };
             ("free_sized", Functions { alloc: libc::malloc, free })
         } else if !new.is_null() && !delete.is_null() {
-            // SAFETY: C++'s functions with these names have these signatures: `operator new(size_t)`, `operator delete(void*,
-            // size_t)`.
+            // SAFETY: C++'s functions with these names have these signatures: `operator new(size_t)`, `operator
+            // delete(void*, size_t)`.
             let (alloc, free) = unsafe {
                 (
                     std::mem::transmute::<*mut c_void, Alloc>(new),
@@ -125,13 +125,13 @@ impl SizedApi {
             ("free", Functions { alloc: libc::malloc, free: free_unsized })
         };
         // Relaxed: threads that use the functions are started later.
-        FUNCTIONS.store(Box::leak(Box::new(functions)), Ordering::Relaxed);
+        MALLOC_FUNCTIONS.store(Box::leak(Box::new(functions)), Ordering::Relaxed);
         name
     }
     #[inline(always)]
     fn functions() -> &'static Functions {
         // SAFETY: the pointer is set before any thread starts, never changed and never freed.
-        unsafe { &*FUNCTIONS.load(Ordering::Relaxed) }
+        unsafe { &*MALLOC_FUNCTIONS.load(Ordering::Relaxed) }
     }
 }
 
@@ -140,7 +140,7 @@ unsafe extern "C" fn free_unsized(memory: *mut c_void, _size: usize) {
     unsafe { libc::free(memory) };
 }
 
-impl Api for SizedApi {
+impl AllocationApi for SizedApi {
     #[inline(always)]
     fn alloc(size: usize) -> *mut u8 {
         // SAFETY: the call has no precondition.

@@ -1,9 +1,10 @@
-//! Small programs that mostly allocate and free, to run with a malloc preloaded.
+//! Small programs that mostly allocate and free; they run with a malloc preloaded.
 //!
-//! Each program was written from the published description of a well-known benchmark of allocators; the program's file names
-//! the source. All programs call the C library's functions, and do a fixed amount of work with fixed seeds. A program checks
-//! its stored data, and fails if an allocator mixes up two blocks. Standard output gets the number of operations, which is the
-//! same for every allocator. Standard error gets the largest resident set.
+//! Each program was written from the published description of a well-known benchmark of allocators; the program's file
+//! names the source. All programs call the C library's functions, and do a fixed amount of work with fixed seeds. Each
+//! program checks its stored data, and fails if the allocator mixes up two blocks. On standard output, each program
+//! prints its number of operations, which is the same for every allocator. On standard error, each program prints its
+//! largest resident set.
 
 mod alloc_test;
 mod cache;
@@ -25,19 +26,19 @@ use std::process::ExitCode;
 const PROGRAMS: [Program; 16] = [
     alloc_test::PROGRAM,
     cache::SCRATCH,
-    cache::THRASH,
+    cache::CACHE_THRASH,
     cfrac::PROGRAM,
-    glibc::SIMPLE,
+    glibc::GLIBC_SIMPLE,
     glibc::THREAD,
     larson::PLAIN,
-    larson::SIZED,
+    larson::LARSON_SIZED,
     malloc_large::PROGRAM,
     mstress::PROGRAM,
     objects::PROGRAM,
     returns::PROGRAM,
     rptest::PROGRAM,
     xmalloc::PROGRAM,
-    xmalloc::ONE_SIZE,
+    xmalloc::XMALLOC_ONE_SIZE,
     zeros::PROGRAM,
 ];
 
@@ -55,8 +56,8 @@ fn help() {
     }
 }
 
-/// Largest resident set of this process in KiB. `getrusage` is not used, because a child's value starts with
-/// its parent's value.
+/// Returns the largest resident set of this process in KiB. `getrusage` is not used, because a child process inherits
+/// its parent's peak.
 fn peak() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok())

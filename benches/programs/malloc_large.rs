@@ -1,7 +1,7 @@
 //! Allocates and frees blocks of 5 to 25 MiB, and writes to every page of each block.
 //!
-//! Source: the published description of mimalloc-bench's test `malloc-large`. A few dozen large blocks are
-//! live.
+//! Source: the published description of mimalloc-bench's test `malloc-large`. A few dozen large blocks are live at the
+//! same time.
 
 use crate::common::{Block, Parameter, Program, Random};
 
@@ -27,7 +27,7 @@ pub(crate) const PROGRAM: Program = Program {
         for _ in 0..replacements {
             // The old block is freed first.
             let old_block = blocks.swap_remove(random.below(blocks.len()));
-            old_block.check_touched();
+            old_block.check_page_stamps();
             drop(old_block);
             blocks.push(block(&mut random));
         }

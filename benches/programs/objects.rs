@@ -1,5 +1,5 @@
-//! A cache of objects that each hold a large buffer. Shows the cost of the first allocation, and the memory that is left after
-//! a burst.
+//! Imitates a cache of objects, each of which holds a large buffer. Shows the cost of the first allocation, and the
+//! memory that remains after a burst.
 
 use crate::common::{Parameter, Parameters, Program};
 use std::time::{Duration, Instant};

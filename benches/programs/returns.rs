@@ -1,8 +1,8 @@
-//! Imitates a service that loads sessions and drops them, and reports the memory that stays resident.
+//! Imitates a service that loads and drops sessions, and reports how much memory stays resident.
 //!
-//! A session is a struct of 96 bytes, a body of 51 to 4,146 bytes and an entry in a table. During the load of 100,000 sessions,
-//! each session is replaced once on average. Two threads load and drop sessions, so that a session may be freed on another CPU
-//! than the one that allocated it.
+//! A session is a struct of 96 bytes, a body of 51 to 4,146 bytes and an entry in a table. While 100,000 sessions are
+//! loaded, each session is replaced once on average. Two threads load and drop sessions, so a session may be allocated
+//! on one CPU and freed on another CPU.
 
 use crate::common::{Parameter, Parameters, Program, Random};
 use parking_lot::Mutex;
@@ -47,7 +47,7 @@ impl Session {
 type Shard = Mutex<HashMap<usize, Box<Session>>>;
 const SHARDS: usize = 64;
 
-/// Runs `part` for each of `parts` parts, in two threads, or in tasks.
+/// Calls `part` with each number below `parts`: on two threads if `threads` is 1, otherwise in tokio tasks.
 fn spread(threads: u64, parts: usize, part: impl Fn(usize) + Send + Sync + 'static) {
     let part = Arc::new(part);
     if threads == 1 {

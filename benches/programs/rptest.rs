@@ -1,5 +1,5 @@
-//! Runs threads that, in each loop, replace some of their blocks and pass other blocks to the next thread, which frees
-//! them.
+//! Runs several threads; in each loop, a thread replaces some of its blocks and passes others to the next thread, which
+//! frees them.
 //!
 //! Source: Jansson's description of rpmalloc's benchmark. Sizes are at most 16,000 bytes; the probability of
 //! a size decreases linearly. In every second loop, blocks are freed on other threads.
@@ -54,5 +54,6 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// Maximum number of batches that wait for a thread. With more waiting batches, the peak would depend on scheduling.
+/// Maximum number of batches that may wait for one thread. With more waiting batches, the peak memory would depend on
+/// scheduling.
 const WAITING: usize = 8;

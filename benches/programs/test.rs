@@ -1,4 +1,4 @@
-//! Tests that the benchmark programs succeed with `libuslab.so` and without it, and detect a broken malloc.
+//! Tests that the benchmark programs succeed with and without `libuslab.so`, and that they detect a broken malloc.
 //!
 //! `USLAB_PRELOAD=full` runs the programs at full size.
 
@@ -18,7 +18,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Names of the programs that `--help` lists.
+/// Returns the names of the programs that `--help` lists.
 fn names() -> Vec<String> {
     let help = text(&run(&["--help"], None).stdout);
     let program_names = help.lines().filter(|line| !line.starts_with([' ', '-'])).skip(1);

@@ -1,8 +1,7 @@
-//! Runs producers and consumers: all memory is freed on another thread than the one that allocated it.
+//! Runs producers and consumers: each block is freed by another thread than the one that allocated it.
 //!
-//! Source: Lever and Boreham, "malloc() performance in a multithreaded Linux environment" (USENIX 2000), and
-//! the later test `xmalloc-test`. Blocks are passed in batches, whose arrays are allocated and freed with the
-//! blocks.
+//! Source: Lever and Boreham, "malloc() performance in a multithreaded Linux environment" (USENIX 2000), and the later
+//! test `xmalloc-test`. Blocks are passed in batches; the arrays of the batches are allocated and freed, too.
 
 use crate::common::{Block, Parameter, Parameters, Program, Random, THREADS};
 use std::sync::mpsc::sync_channel;
@@ -21,7 +20,7 @@ pub(crate) const PROGRAM: Program = Program {
     run: |parameters| run(parameters, parameters.size("min"), parameters.size("max")),
 };
 
-pub(crate) const ONE_SIZE: Program = Program {
+pub(crate) const XMALLOC_ONE_SIZE: Program = Program {
     name: "xmalloc-64",
     about: "the same with blocks of one size",
     parameters: &[

@@ -1,4 +1,5 @@
-//! Zeroed blocks of which a program accesses eight bytes. Pages that the system has just mapped are already zero.
+//! Allocates zeroed blocks, and accesses only eight bytes of each. Pages that the system has just mapped are already
+//! zero.
 
 use crate::common::{Parameter, Parameters, Program};
 use uslab_benches::resident::resident;

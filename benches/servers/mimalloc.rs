@@ -1,4 +1,4 @@
-//! The example server on mimalloc.
+//! The example server, built with mimalloc as its global allocator.
 
 #[path = "../../slab/examples/server/main.rs"]
 mod server;

@@ -1,4 +1,4 @@
-//! The example server on the C library's allocator.
+//! The example server, built with the C library's allocator.
 
 #[path = "../../slab/examples/server/main.rs"]
 mod server;

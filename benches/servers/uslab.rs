@@ -1,4 +1,4 @@
-//! The example server on `Uslab`, whose reaper returns memory as the preload library's does.
+//! The example server, built with `Uslab`, whose reaper returns memory as the preload library's reaper does.
 
 #[path = "../../slab/examples/server/main.rs"]
 mod server;

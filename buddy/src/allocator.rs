@@ -1,4 +1,4 @@
-//! The page allocator: the zones of all nodes, the per-CPU magazines in front of the zones, and the path of a request.
+//! The page allocator: the zones of all nodes, their per-CPU magazines, and the order in which a request tries them.
 //!
 //! ```text
 //! alloc(order, gfp, node)
@@ -9,14 +9,13 @@
 //!   AllocError: which limit was met
 //! ```
 //!
-//! An allocation may take a page from the CPU's magazine even below the watermark, because the zone passed
-//! the watermark check when the magazine was filled.
+//! An allocation may take a page from the CPU's magazine even if the zone is below its watermark. The zone passed the
+//! watermark check when the magazine was filled.
 //!
 //! ## Locks
 //!
-//! A thread holds at most one lock when it calls a zone. Charges and forks are exceptions to the rule of one lock. A
-//! charge locks all zones, and a fork takes all locks. Charges and forks lock zones in ascending order, as
-//! ARCHITECTURE.md says.
+//! A thread that calls a zone holds at most one lock. There are two exceptions: a charge locks all zones, and a fork
+//! takes all locks. Charges and forks lock the zones in ascending order, as ARCHITECTURE.md describes.
 
 use crate::corruption::{self, Corruption};
 use crate::error::{AllocError, Limit};
@@ -38,16 +37,16 @@ use uslab_magazine::{Cpus, DrainScope, Operation, SweepGroup};
 
 mod start;
 
-/// A zone and the magazines in front of the zone.
+/// A zone and its per-CPU magazines.
 #[derive(Debug)]
 pub(crate) struct CachedZone {
     pub(crate) zone: Zone,
     pub(crate) per_cpu: Option<PerCpuPages>,
-    /// The sweep group of the zone's layers.
+    /// The sweep group of the zone's magazine layers.
     group: SweepGroup,
 }
 
-/// The allocator's own counters, in addition to the zones' counters.
+/// Event counters of the page allocator. Each zone has further event counters.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// Number of allocations that found every zone below its low watermark.
@@ -56,36 +55,36 @@ pub(crate) struct Counts {
     pub(crate) drains: Counter,
     pub(crate) failures: Counter,
     pub(crate) corruptions: Counter,
-    /// Number of forks with other threads running, since the allocator was created. The child of a `fork` continues its
-    /// parent's count of forks.
+    /// Number of forks since the allocator was created that happened while other threads ran. The child of a `fork`
+    /// continues counting from its parent's number.
     pub(crate) forks: Counter,
 }
 
 /// The page allocator.
 ///
-/// Dropping the page allocator unmaps all its pages, including allocated pages. A low-order block costs one operation
-/// on the CPU's magazine, and one compare-and-exchange or store on the block's frame. A block above the low orders
-/// costs one zone lock.
+/// Dropping the page allocator unmaps all its pages, including allocated pages. Allocating or freeing a low-order block
+/// costs one operation on the CPU's magazine, and one compare-and-exchange or store on the block's frame. Allocating or
+/// freeing a block of a higher order costs one acquisition of the zone lock.
 #[derive(Debug)]
 pub struct PageAllocator {
     pub(crate) shared: ZoneShared,
     pub(crate) cached_zones: Box<[CachedZone]>,
-    /// Index of the zone of each maximal block.
+    /// The index of the zone that contains each maximal block.
     zone_of: Box<[u8]>,
-    /// The indices of the zones to try, in order, for each node and each highest zone.
+    /// For each node and each highest allowed zone, the indices of the zones to try, in order.
     zonelists: Box<[[Box<[u8]>; ZoneKind::COUNT]]>,
     cpus: Cpus,
     pub(crate) tables: Tables,
-    /// Addresses reserved for the tables that describe the pages.
+    /// Addresses reserved for page metadata tables.
     addresses: Reservation,
     corruption: corruption::Handler,
     limited: bool,
-    /// Distance between reservations, if addresses are limited.
+    /// Required distance between reservations in bytes; `None` unless the address space is limited.
     apart: Option<usize>,
     pub(crate) counts: Counts,
 }
 
-/// Maximum number of pages that a bulk caller gets per acquisition of a zone lock.
+/// Maximum number of pages that a bulk allocation takes per acquisition of a zone lock.
 const BULK_PAGES: usize = 64;
 
 impl PageAllocator {
@@ -101,7 +100,8 @@ impl PageAllocator {
     /// unspecified unless `gfp` has [`Gfp::ZERO`].
     ///
     /// # Errors
-    /// Returns an error with the limit that refused the request. A failed allocation changes nothing.
+    /// Returns an error that names the limit that prevented the allocation. A failed allocation does not change the
+    /// allocator.
     pub fn alloc(&self, order: Order, gfp: Gfp, node: Option<u32>) -> Result<Pfn, AllocError> {
         self.alloc_in(&self.operation(OperationKind::Alloc), order, gfp, node)
     }
@@ -126,7 +126,7 @@ impl PageAllocator {
         })
     }
 
-    /// The zones that may serve the request, best zone first.
+    /// Returns the indices of the zones that may serve the request, best zone first.
     fn zonelist(&self, gfp: Gfp, node: Option<u32>) -> Result<&[u8], Limit> {
         let node = match node {
             Some(node) => node,
@@ -175,7 +175,7 @@ impl PageAllocator {
     fn try_zone(&self, op: &Operation, cached: &CachedZone, wanted: BlockRequest) -> Result<Pfn, Limit> {
         let layer = cached.per_cpu.as_ref().and_then(|per_cpu| per_cpu.layer(wanted.order, wanted.mobility));
         let Some(layer) = layer else { return cached.zone.alloc(op, &self.shared, wanted) };
-        let shelf = ZoneSupplier::for_fill(&cached.zone, &self.shared, wanted);
+        let shelf = ZoneSupplier::new_for_fill(&cached.zone, &self.shared, wanted);
         match layer.alloc_in(op, &shelf) {
             Some(round) => Ok(round.0),
             None => Err(shelf.limit().unwrap_or(Limit::Exhausted)),
@@ -186,7 +186,7 @@ impl PageAllocator {
         if self.shared.mobility { gfp.migrate_type() } else { MigrateType::Unmovable }
     }
 
-    /// Marks a block as allocated while only the caller knows the block.
+    /// Marks a block as allocated before any other thread can refer to it.
     fn hand_out(&self, pfn: Pfn, order: Order, gfp: Gfp, mobility: MigrateType) {
         let compound = order > Order::ZERO && gfp.contains(Gfp::COMP);
         let frame = self.shared.frames.frame(pfn);
@@ -196,16 +196,16 @@ impl PageAllocator {
         for page in 0..heads {
             self.shared.frames.frame(pfn.up(page)).set_head(pfn);
         }
-        self.watch(pfn, order, Frame::mark_taken);
+        self.watch(pfn, order, Frame::mark_page_allocated);
         if gfp.contains(Gfp::ZERO) && !zero {
             // SAFETY: the block is committed, and the caller does not have its address yet.
             unsafe { self.address(pfn).write_bytes(0, order.bytes()) };
         }
     }
 
-    /// Allocates up to `max` single pages, many of them under one lock acquisition, and passes each page to
-    /// `put` without holding a lock. Returns the number of allocated pages. `alloc_bulk` returns fewer than
-    /// `max` pages if memory runs out, and none if the node does not exist.
+    /// Allocates up to `max` single pages and passes each page to `put`. Many pages share one lock acquisition, and no
+    /// lock is held while `put` runs. Returns the number of pages that were allocated. `alloc_bulk` allocates fewer
+    /// than `max` pages if memory runs out, and no page if the node does not exist.
     pub fn alloc_bulk(&self, gfp: Gfp, node: Option<u32>, max: usize, mut put: impl FnMut(Pfn)) -> usize {
         let Ok(zonelist) = self.zonelist(gfp, node) else { return 0 };
         let (mobility, op) = (self.mobility(gfp), &self.operation(OperationKind::Alloc));
@@ -248,7 +248,8 @@ impl PageAllocator {
     /// Allocates like [`alloc`](PageAllocator::alloc), and returns an owned block that frees itself.
     ///
     /// # Errors
-    /// Returns an error with the limit that refused the request. A failed allocation changes nothing.
+    /// Returns an error that names the limit that prevented the allocation. A failed allocation does not change the
+    /// allocator.
     pub fn alloc_block(
         &self,
         order: Order,
@@ -262,8 +263,8 @@ impl PageAllocator {
 
     /// Frees the block of `order` that starts at page `pfn`.
     ///
-    /// The page's frame reveals a double free, a wrong order, and a page that starts no block. An invalid
-    /// free is reported to the configured handler and changes nothing.
+    /// `free` detects a double free, a wrong order, and a page that starts no block, because the page's frame records
+    /// the block's state. An invalid free is reported to the configured handler and changes nothing.
     ///
     /// # Safety
     /// This allocator must have allocated the block with `order`, or split a block to `order`. No thread may use the
@@ -273,7 +274,8 @@ impl PageAllocator {
         unsafe { self.free_in(&self.operation(OperationKind::Free), pfn, order) };
     }
 
-    /// Claims an allocated block for a free. Only one of two frees of a block succeeds.
+    /// Changes an allocated block's state so that only the calling thread may free it. If two threads free the same
+    /// block, only one free succeeds.
     fn take_back(&self, pfn: Pfn, order: Order) -> Result<(), Corruption> {
         let frames = &self.shared.frames;
         let frame = frames.get(pfn).ok_or(Corruption::Foreign { pfn, pages: frames.len() })?;
@@ -290,11 +292,12 @@ impl PageAllocator {
         frame.claim(state, parked).map_err(|now| Corruption::DoubleFree { pfn, found: now.kind() })?;
         // SAFETY: the caller owned the block, and this call has claimed it.
         unsafe { frame.set_owner(core::ptr::null_mut()) };
-        self.watch(pfn, order, Frame::mark_given);
+        self.watch(pfn, order, Frame::mark_page_freed);
         Ok(())
     }
 
-    /// Reports to the models that the pages of a block change owners; empty in builds without a checker.
+    /// Reports a change of the owner of a block's pages to the loom and shuttle models. The function does nothing in
+    /// normal builds.
     #[inline(always)]
     fn watch(&self, pfn: Pfn, order: Order, change: fn(&Frame)) {
         if MODEL {
@@ -302,19 +305,19 @@ impl PageAllocator {
         }
     }
 
-    /// Splits an allocated block of order `from` into blocks of order `to`, which are later freed separately. Cost: one
-    /// store per new block, under the zone's lock.
+    /// Splits an allocated block of order `from` into blocks of order `to`. The caller must free each of the new blocks
+    /// separately. Cost: one store per new block, under the zone's lock.
     ///
     /// # Safety
-    /// The caller must own the block at `pfn`, which this allocator allocated with order `from`. `to` must not exceed
-    /// `from`.
+    /// The caller must own the block at `pfn`, which this allocator allocated with order `from`. The order `to` must
+    /// not exceed `from`.
     pub unsafe fn split(&self, pfn: Pfn, from: Order, to: Order) {
         debug_assert!(to <= from);
         let state = State::new(Kind::Allocated, to, self.frame(pfn).state().migrate_type());
         // A fork waits for this lock, so the child's audit finds either one block or all split blocks. The
         // order of the stores to the frames does not matter. A concurrent free reads the frame of its buddy,
         // and the split blocks are not the buddies of any other block.
-        let _zone = self.zone_at(pfn).zone.lock();
+        let _zone = self.zone_containing(pfn).zone.lock();
         for page in (0..from.pages()).step_by(to.pages() as usize) {
             let frame = self.frame(pfn.up(page));
             // SAFETY: the caller owns the block, by this function's contract.
@@ -326,7 +329,7 @@ impl PageAllocator {
 
     // --- Reclaim ---------------------------------------------------------------------------------------------
 
-    /// Sweeps the stacks in front of `zones`, with one fence per table of stacks.
+    /// Sweeps the per-CPU stacks of `cached_zones`, at the cost of one fence per table of stacks.
     fn sweep<'a>(
         &self,
         cached_zones: impl Iterator<Item = &'a CachedZone> + Clone,
@@ -342,7 +345,8 @@ impl PageAllocator {
         }
     }
 
-    /// Flushes the pages in the magazines of `cpus` to their zones. The CPUs may allocate and free concurrently.
+    /// Flushes the pages in the magazines of `cpus` to the zones that own the pages. The drained CPUs may allocate and
+    /// free concurrently.
     pub fn drain_cpus(&self, cpus: Range<u32>) {
         let op = &self.operation(OperationKind::Reclaim);
         self.sweep(self.cached_zones.iter(), cpus, DrainScope::All);
@@ -351,8 +355,8 @@ impl PageAllocator {
         }
     }
 
-    /// Flushes the per-CPU pages that were unused since the last call to their zones. Returns the number of
-    /// flushed pages. `reap` also decommits the pages of unused stacks. Call `reap` from a timer.
+    /// Flushes to the zones all per-CPU pages that stayed unused since the last call of `reap`. Returns the number of
+    /// flushed pages. `reap` also decommits the memory of per-CPU stacks that are not used. Call `reap` from a timer.
     pub fn reap(&self) -> u64 {
         self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), DrainScope::Idle);
         let cached = self.cached_zones.iter().filter_map(CachedZone::zone_and_magazines);
@@ -361,58 +365,61 @@ impl PageAllocator {
         pages
     }
 
-    /// Flushes all per-CPU pages to their zones and decommits all free pages. Returns the number of bytes returned to
-    /// the system, including locked memory whose contents the system kept.
+    /// Flushes all per-CPU pages to their zones, and then decommits all free pages. Returns the number of decommitted
+    /// bytes. The result includes locked memory (`mlock`), although the OS keeps its contents.
     ///
-    /// Cost: up to three system calls per maximal block, and two per run of free pages next to pages in use. Each
-    /// system call runs under its zone's lock; between two calls, the lock is released.
+    /// Cost: up to three system calls per maximal block, and two per run of free pages inside a partly used block. Each
+    /// system call holds the lock of one zone, and the lock is released between two calls.
     pub fn decommit(&self) -> usize {
         self.flush_all(&self.operation(OperationKind::Reclaim), self.cached_zones.iter());
         self.tables.decommit_idle();
         self.decommit_free()
     }
 
-    /// Withdraws `pages` free pages, because other code uses that much memory. Returns `false` and changes nothing if
-    /// too few pages are free above the min watermark. Pages may also be missing because CPUs hold them: see
-    /// [`decommit`](Self::decommit). Without a [limit](crate::PageConfig::limited), `charge` does nothing.
+    /// Withdraws `pages` free pages from use, to account for the same amount of memory used by other code. Returns
+    /// `false` and charges nothing if too few pages are free above the min watermarks. Pages in per-CPU magazines do
+    /// not count as free; [`decommit`](Self::decommit) flushes them. Without a [limit](crate::PageConfig::limited),
+    /// `charge` does nothing.
     ///
-    /// Cost: the locks of all zones together, then each lock again, and system calls that decommit surplus memory.
+    /// Cost: locking all zones together, locking each zone again, and the system calls that decommit surplus memory.
     pub fn charge(&self, pages: usize) -> bool {
         let Ok(wanted) = u32::try_from(pages) else { return !self.limited };
         if !self.limited {
             return true;
         }
         // Decommits charged memory with one call per block, while no other lock is held.
-        let trim = |CachedZone { zone, .. }: &CachedZone| zone.decommit_charged(&self.shared, zone.lock());
+        let trim =
+            |CachedZone { zone, .. }: &CachedZone| zone.decommit_excess_pages(&self.shared, zone.lock());
         let left = self.charge_zones(&self.cached_zones, wanted, 0);
         left.map(|_| self.cached_zones.iter().for_each(trim)).is_some()
     }
-    /// Charges `wanted` pages to `zones` and to the earlier zones. The caller has locked the earlier zones,
-    /// in which `room` pages can be charged. Returns the number of pages that the earlier zones must still
-    /// charge. Returns `None` and charges nothing if the room does not suffice. The last zone is charged
-    /// first, because the earlier zones serve requests for low memory.
+    /// Charges `wanted` pages in total to `zones` and to the zones before them. The caller has locked the earlier
+    /// zones. Up to `room` pages can be charged to these zones together. Returns the number of pages that the earlier
+    /// zones must still charge. Returns `None` and charges nothing if all zones together cannot be charged `wanted`
+    /// pages. The last zone is charged first, to spare the earlier zones, which serve requests for low memory.
     ///
-    /// `charge_zones` holds all zone locks until the result is known. Apart from charges, only a fork holds
-    /// several zone locks. Charges and forks take the zone locks in the same order.
+    /// `charge_zones` holds all zone locks until the result is known. Only charges and forks hold several zone locks at
+    /// the same time. Charges and forks take the zone locks in the same order.
     fn charge_zones(&self, zones: &[CachedZone], wanted: u32, room: u32) -> Option<u32> {
         let Some((CachedZone { zone, .. }, others)) = zones.split_first() else {
             return (wanted <= room).then_some(wanted);
         };
         zone.charge(|own| self.charge_zones(others, wanted, room + own))
     }
-    /// Cancels charges of `pages` pages: several charges, one charge, or a part of a charge.
+    /// Cancels charges of `pages` pages in total. The cancelled number of pages may cover several charges or only a
+    /// part of one.
     pub fn uncharge(&self, pages: usize) {
         if self.limited {
             self.cached_zones.iter().fold(pages as u32, |left, cached| left - cached.zone.uncharge(left));
         }
     }
 
-    /// Size of all pages in bytes, if the pages [are limited](crate::PageConfig::limited).
+    /// Size of all pages in bytes, or `None` if the pages [are not limited](crate::PageConfig::limited).
     pub fn limit(&self) -> Option<usize> {
         let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
         self.limited.then(|| pages.sum::<usize>() * PAGE_SIZE)
     }
-    fn used_addresses(max_order: &Order, untouched: u32) -> usize {
+    fn used_address_bytes(max_order: &Order, untouched: u32) -> usize {
         (untouched as usize).max(1) * max_order.bytes()
     }
 
@@ -421,27 +428,28 @@ impl PageAllocator {
         let pages = |cached: &CachedZone| cached.zone.managed - cached.zone.lock().uncommitted_pages();
         self.cached_zones.iter().map(|cached| pages(cached) as usize * PAGE_SIZE).sum()
     }
-    /// Returns the address of the first byte of page `pfn`. Only allocated pages may be accessed.
+    /// Returns the address of the first byte of page `pfn`. The caller may access the memory at this address only while
+    /// the page is allocated.
     ///
     /// # Panics
-    /// Panics if the page is not one of the allocator's pages.
+    /// Panics if page `pfn` does not belong to this allocator.
     #[inline(always)]
     pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
         assert!(pfn.get() < self.shared.frames.len(), "page {pfn} is outside the allocator's range");
         // SAFETY: the page is inside the region, which has as many pages as the table has frames.
         unsafe { address_above(self.shared.region.base(), pfn.index() << PAGE_SHIFT) }
     }
-    /// Returns the page that contains `address`. Returns `None` outside the allocator's range.
+    /// Returns the page that contains `address`. Returns `None` if `address` is outside the allocator's range.
     #[inline(always)]
     pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
         let offset = address.addr().wrapping_sub(self.shared.region.base().addr().get());
         let page = offset >> PAGE_SHIFT;
         (page < self.shared.frames.len() as usize).then(|| Pfn::new(page as u32))
     }
-    /// Returns the first page and the order of the allocated block that contains page `pfn`. `block_of` finds a
-    /// compound block from any of its pages, and any other block from its first page. Returns `None` if the page is
-    /// free, or inside a block that is not compound. The result is exact unless another thread frees the block
-    /// concurrently.
+    /// Returns the first page and the order of the allocated block that contains page `pfn`. A compound block is found
+    /// from any of its pages, and any other block only from its first page. Returns `None` if the page is free, or if
+    /// it is inside a block that is not compound but not its first page. The result may be stale if another thread
+    /// frees the block concurrently.
     pub fn block_of(&self, pfn: Pfn) -> Option<(Pfn, Order)> {
         let head = self.shared.frames.get(pfn)?.head();
         let state = self.shared.frames.get(head)?.state();
@@ -453,10 +461,10 @@ impl PageAllocator {
     /// Returns the node of page `pfn`.
     ///
     /// # Panics
-    /// Panics if the page is not one of the allocator's pages.
+    /// Panics if page `pfn` does not belong to this allocator.
     #[inline]
     pub fn node_of(&self, pfn: Pfn) -> u32 {
-        self.zone_at(pfn).zone.node
+        self.zone_containing(pfn).zone.node
     }
     /// The CPUs that have per-CPU pages.
     pub fn cpus(&self) -> Cpus {
@@ -468,23 +476,24 @@ impl PageAllocator {
     }
 
     #[inline(always)]
-    fn zone_at(&self, pfn: Pfn) -> &CachedZone {
+    fn zone_containing(&self, pfn: Pfn) -> &CachedZone {
         &self.cached_zones[usize::from(self.zone_of[pfn.index() >> self.shared.max_order.get()])]
     }
 }
 
-/// Functions for the other crates of this allocator, which may change in any version.
+/// Functions that only the other uslab crates use, and that may change in any version.
 #[doc(hidden)]
 impl PageAllocator {
-    /// Takes the addresses that the configuration reserves for tables that describe the pages.
-    pub fn take_addresses(&mut self) -> Reservation {
+    /// Takes the addresses that the configuration reserves for page metadata tables.
+    pub fn take_table_reservation(&mut self) -> Reservation {
         let none = Reservation::none(self.addresses.backend, &self.addresses.faults);
         core::mem::replace(&mut self.addresses, none)
     }
 
     // --- Observers -------------------------------------------------------------------------------------------
 
-    /// The observers of operations on pages, and on objects in per-CPU caches above the pages.
+    /// The observers of page operations, and of object operations in the per-CPU caches that use this allocator's
+    /// pages.
     pub fn tracepoints(&self) -> &Arc<Tracepoints> {
         self.tables.tracepoints()
     }
@@ -492,7 +501,8 @@ impl PageAllocator {
     /// Allocates a block like [`alloc`](PageAllocator::alloc), as part of the operation `op`.
     ///
     /// # Errors
-    /// Returns an error with the limit that refused the request. A failed allocation changes nothing.
+    /// Returns an error that names the limit that prevented the allocation. A failed allocation does not change the
+    /// allocator.
     pub fn alloc_in(
         &self,
         op: &Operation,
@@ -521,27 +531,28 @@ impl PageAllocator {
             _ = contain_panic(|| (self.corruption)(&corruption));
             return;
         }
-        let cached = self.zone_at(pfn);
+        let cached = self.zone_containing(pfn);
         let zone = &cached.zone;
-        let mobility = zone.type_of(&self.shared, pfn);
+        let mobility = zone.pageblock_type(&self.shared, pfn);
         let per_cpu = cached.per_cpu.as_ref().filter(|_| !op.is_cold());
         match per_cpu.and_then(|per_cpu| per_cpu.layer(order, mobility)) {
             Some(layer) => {
-                layer.free_in(op, &ZoneSupplier::for_flush(zone, &self.shared, order), PageRound(pfn));
+                layer.free_in(op, &ZoneSupplier::new_for_flush(zone, &self.shared, order), PageRound(pfn));
             }
             None => zone.free(op, &self.shared, order, core::iter::once(pfn)),
         }
     }
 
-    /// Ends a reaping interval: calls [`reap`](Self::reap), then decommits the memory that was free since the last
-    /// call, in zones or on CPUs. Returns the number of decommitted bytes. Call `decommit_idle` from a timer.
+    /// Ends a reaping interval: flushes idle per-CPU pages like [`reap`](Self::reap), then decommits the memory that
+    /// stayed free since the last call, in zones or on CPUs. Returns the number of decommitted bytes. Call
+    /// `decommit_idle` from a timer.
     ///
-    /// `decommit_idle` calls `reap_users` first. The pages that `reap_users` frees count as free throughout the
-    /// interval.
+    /// The callback `reap_users` runs first, so that users of pages can free what they do not need. Pages that
+    /// `reap_users` frees count as free for the whole interval, so they are decommitted too.
     ///
-    /// Cost: like [`decommit`](Self::decommit), for the returned memory.
+    /// Cost: the system calls that [`decommit`](Self::decommit) would make for the returned memory.
     pub fn decommit_idle(&self, reap_users: impl FnOnce()) -> usize {
-        self.cached_zones.iter().for_each(|cached| cached.zone.begin_reap());
+        self.cached_zones.iter().for_each(|cached| cached.zone.end_reap_interval());
         reap_users();
         self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), DrainScope::Idle);
         let release = |cached: &CachedZone| {
@@ -557,13 +568,13 @@ impl PageAllocator {
     /// Decommits all free pages except the pages in per-CPU magazines. Returns the number of decommitted
     /// bytes.
     ///
-    /// Cost: like [`decommit`](Self::decommit).
+    /// Cost: the system calls of [`decommit`](Self::decommit).
     pub fn decommit_free(&self) -> usize {
         self.cached_zones.iter().map(|cached| cached.zone.decommit_free(&self.shared)).sum()
     }
 
-    /// Lets each zone keep at most `bytes` bytes of free memory backed, and never more than
-    /// [`PageConfig::keep_free`]. All depots together also keep at most `bytes` bytes.
+    /// Limits the backed free memory of each zone to `bytes` bytes, and never more than [`PageConfig::keep_free`]. A
+    /// second limit of `bytes` bytes applies to all depots together.
     pub fn keep_at_most(&self, bytes: u64) {
         let pages = u32::try_from(bytes / PAGE_SIZE as u64).unwrap_or(u32::MAX);
         self.shared.keep.set(pages.min(self.shared.most_kept));
@@ -575,17 +586,20 @@ impl PageAllocator {
         self.shared.region.bytes()
     }
 
-    /// Maximum number of pages. Some pages may have [no addresses yet](Self::has_unmapped_pages).
+    /// Maximum number of pages that the allocator can have. Some of the allocator's pages may have
+    /// [no addresses yet](Self::has_unmapped_pages).
     pub fn max_pages(&self) -> usize {
         self.shared.most.get() as usize
     }
 
-    /// Required [distance](Region::reserve_apart) between tables that describe the pages, if addresses are limited.
-    pub fn required_spacing(&self) -> Option<usize> {
+    /// Required [distance](Region::reserve_apart) between page metadata tables in bytes; `None` unless the address
+    /// space is limited.
+    pub fn min_table_spacing(&self) -> Option<usize> {
         self.apart
     }
 
-    /// Ensures that the first `bytes` bytes of a table that describes the pages have addresses.
+    /// Ensures that addresses are reserved for the first `bytes` bytes of a page metadata table. Returns `false` if the
+    /// OS refuses the addresses.
     pub fn grow_table(&self, table: &Reserved, bytes: usize) -> bool {
         let Some(first) = self.cached_zones.first().filter(|_| bytes > table.reserved()) else { return true };
         let _inner = first.zone.lock();
@@ -595,12 +609,12 @@ impl PageAllocator {
         grown
     }
 
-    /// Returns the addresses of a table to the system, except its first `bytes` bytes: see [`Reserved::cut`].
+    /// Unmaps the addresses of a page metadata table after its first `bytes` bytes: see [`Reserved::cut`].
     ///
     /// # Safety
-    /// During the call, no thread may use the table's memory after `bytes` bytes, or request a commit of this
-    /// memory. Other threads may [grow](Self::grow_table) and cut the table.
-    pub unsafe fn cut_table(&self, table: &Reserved, bytes: usize) {
+    /// During the call, no thread may use or commit the table's memory after the first `bytes` bytes. Other threads may
+    /// [grow](Self::grow_table) or cut the table concurrently.
+    pub unsafe fn truncate_table(&self, table: &Reserved, bytes: usize) {
         let _inner = self.cached_zones.first().map(|first| first.zone.lock());
         let before = table.reserved();
         // SAFETY: no thread uses the cut part, by contract. Growing and cutting need the lock that this thread holds.
@@ -609,11 +623,11 @@ impl PageAllocator {
         tables.set(tables.get().saturating_sub((before - table.reserved()) as u64));
     }
 
-    /// Returns the addresses of never-committed pages to the system. A later commit maps returned addresses again, up
-    /// to `limit` bytes of pages, if limits and other mappings allow it. Does nothing if the allocator has several
-    /// zones.
+    /// Unmaps the addresses of never-committed pages. When unmapped pages are committed later, addresses for up to
+    /// `limit` bytes of pages are mapped again, if resource limits and other mappings permit it. `give_up_addresses`
+    /// does nothing if the allocator has several zones.
     ///
-    /// Watermarks do not reserve pages without addresses. Any request may get the last page that has an address.
+    /// Watermarks do not protect pages without addresses. Any allocation may get the last page that has an address.
     ///
     /// Cost: one system call under the zone's lock.
     pub fn give_up_addresses(&self, limit: usize) {
@@ -623,7 +637,7 @@ impl PageAllocator {
             && zone.managed.is_multiple_of(max_order.pages())
         {
             let inner = zone.lock();
-            let keep = Self::used_addresses(max_order, inner.fresh_start());
+            let keep = Self::used_address_bytes(max_order, inner.first_fresh_block());
             if keep >= region.bytes() {
                 return;
             }
@@ -639,31 +653,32 @@ impl PageAllocator {
         }
     }
 
-    /// Returns `true` if [`give_up_addresses`](Self::give_up_addresses) would return any addresses.
+    /// Returns `true` if [`give_up_addresses`](Self::give_up_addresses) would unmap any addresses.
     pub fn has_unused_addresses(&self) -> bool {
         let ZoneShared { region, max_order, .. } = &self.shared;
-        let used = |cached: &CachedZone| Self::used_addresses(max_order, cached.zone.lock().fresh_start());
+        let used =
+            |cached: &CachedZone| Self::used_address_bytes(max_order, cached.zone.lock().first_fresh_block());
         self.cached_zones.iter().map(used).sum::<usize>() < region.bytes()
     }
 
-    /// Records the number of bytes that other code uses, out of the process's `process_bytes` bytes of limited
-    /// addresses: see [`give_up_addresses`](Self::give_up_addresses).
-    pub fn read_address_limit(&self, process_bytes: usize) {
+    /// Records that the process uses `process_bytes` bytes of its limited address space. The allocator counts the bytes
+    /// beyond its own as used by other code: see [`give_up_addresses`](Self::give_up_addresses).
+    pub fn update_address_limit(&self, process_bytes: usize) {
         self.shared.record_foreign_bytes(process_bytes);
     }
 
-    /// Returns `true` if some pages have no addresses; a commit would map addresses for these pages.
+    /// Returns `true` if some pages have no addresses until they are committed.
     pub fn has_unmapped_pages(&self) -> bool {
         let pages = self.cached_zones.iter().map(|cached| cached.zone.managed as usize);
         self.shared.region.bytes() < pages.sum::<usize>() * PAGE_SIZE
     }
 
-    /// Returns the frames of pages without addresses ([given up](Self::give_up_addresses)) to the system. Returns the
-    /// number of remaining pages.
+    /// Unmaps the frames of the pages whose addresses were [given up](Self::give_up_addresses). Returns the number of
+    /// pages that still have frames.
     ///
     /// # Safety
     /// No thread may read the frame of a page without addresses during the call.
-    pub unsafe fn give_up_frames(&self) -> usize {
+    pub unsafe fn release_unmapped_frames(&self) -> usize {
         // Frames are committed only under this zone's lock, so no frame is being committed now.
         let _inner = self.cached_zones.first().map(|cached| cached.zone.lock());
         // SAFETY: the pages have no addresses, and get addresses only under this lock. No thread reads the frames of
@@ -672,14 +687,14 @@ impl PageAllocator {
         self.shared.frames.len() as usize
     }
 
-    /// Number of blocks decommitted so far.
+    /// Number of maximal blocks that were decommitted so far.
     pub fn decommits(&self) -> u64 {
         self.cached_zones.iter().map(|cached| cached.zone.lock().events.decommits).sum()
     }
 
-    /// Calls `each`, under the zone's lock, with the pages of every maximal block that is currently
-    /// decommitted.
-    pub fn for_each_decommitted(&self, mut each: impl FnMut(Range<usize>)) {
+    /// Calls `each` with the page range of every maximal block that is currently decommitted. The zone's lock is held
+    /// during each call.
+    pub fn for_each_decommitted_block(&self, mut each: impl FnMut(Range<usize>)) {
         let pages = self.shared.max_order.pages() as usize;
         for CachedZone { zone, .. } in &self.cached_zones {
             let first = |block: &u32| zone.start.index() + *block as usize * pages;
@@ -687,8 +702,8 @@ impl PageAllocator {
         }
     }
 
-    /// Counts the pages freed to the zones and the memory returned to the system. While the count of changes stays the
-    /// same, a reap finds nothing new.
+    /// Returns a counter that increases whenever a zone gets a freed page, decommits a block or discards pages. If the
+    /// counter did not change since the last reap, another reap would find no new free memory.
     pub fn changes(&self) -> u64 {
         let changes = |cached: &CachedZone| {
             let events = cached.zone.lock().events;
@@ -697,7 +712,7 @@ impl PageAllocator {
         self.cached_zones.iter().map(changes).sum()
     }
 
-    /// Number of pages freed to the zones so far.
+    /// Number of pages that were freed to the zones so far.
     pub fn pages_freed(&self) -> u64 {
         self.cached_zones.iter().map(|cached| cached.zone.lock().events.pages_freed).sum()
     }
@@ -707,13 +722,14 @@ impl PageAllocator {
     /// Returns the frame of page `pfn`.
     ///
     /// # Panics
-    /// Panics if the page is not one of the allocator's pages. Every `Pfn` that the allocator returned has a frame.
+    /// Panics if page `pfn` does not belong to this allocator. A `Pfn` that this allocator returned never causes this
+    /// panic.
     #[inline(always)]
     pub fn frame(&self, pfn: Pfn) -> &Frame {
         self.shared.frames.frame(pfn)
     }
 
-    /// The frames of all pages, for [`FrameList`](crate::FrameList)s.
+    /// Returns the frames of all pages, for use with [`FrameList`](crate::FrameList).
     #[inline(always)]
     pub fn frames(&self) -> &FrameTable {
         &self.shared.frames
@@ -722,20 +738,20 @@ impl PageAllocator {
     /// Makes a block accessible or inaccessible: see [`Region::protect`](crate::Region::protect).
     ///
     /// # Safety
-    /// The caller must own the block of order `order`. No thread may access the block's bytes while the block is
-    /// inaccessible. The block must be accessible when it is freed.
+    /// The caller must own the block, and `order` must be its order. No thread may access the block's bytes while the
+    /// block is inaccessible. The caller must make the block accessible again before freeing it.
     pub unsafe fn protect(&self, pfn: Pfn, order: Order, accessible: bool) -> bool {
         let start = pfn.index() << PAGE_SHIFT;
         // SAFETY: the caller owns the block, and no thread accesses the block while it is inaccessible, by contract.
         unsafe { self.shared.region.protect(start..start + order.bytes(), accessible) }
     }
 
-    /// If `on` is true, decommits a block's last page and makes the page inaccessible. If `on` is false,
-    /// `guard` makes the last page accessible and zeroed.
+    /// Makes the last page of a block inaccessible if `on` is true, and returns the page's memory to the OS. If `on` is
+    /// false, makes the last page accessible again, with zeroed contents.
     ///
     /// # Safety
-    /// The caller must own the block of order `order`. No thread may access the last page while it is inaccessible. The
-    /// last page must be accessible when the block is freed.
+    /// The caller must own the block, and `order` must be its order. No thread may access the last page while it is
+    /// inaccessible. The caller must make the last page accessible again before freeing the block.
     pub unsafe fn guard(&self, pfn: Pfn, order: Order, on: bool) -> bool {
         let end = (pfn.index() << PAGE_SHIFT) + order.bytes();
         let (region, page) = (&self.shared.region, end - PAGE_SIZE..end);
@@ -752,14 +768,14 @@ impl PageAllocator {
         }
     }
 
-    /// Returns `true` if the allocator can return single pages to the system. With [`HugePages::Advise`] and
-    /// no limit, the allocator returns no single pages.
-    pub fn discards_pages(&self) -> bool {
+    /// Returns `true` if the allocator can return the memory of single pages to the OS. With [`HugePages::Advise`] and
+    /// no memory limit, single pages are never returned to the OS.
+    pub fn can_discard_pages(&self) -> bool {
         self.shared.discard_from == Order::ZERO
     }
 
-    /// Returns the memory of some pages of an allocated block to the system. The caller keeps the pages; afterwards the
-    /// pages read as zero.
+    /// Returns the memory of some pages of an allocated block to the OS. Discarded pages stay allocated and read as
+    /// zero afterwards.
     ///
     /// # Safety
     /// The pages must belong to an allocated block, and no thread may read or write them during the call.
@@ -769,35 +785,35 @@ impl PageAllocator {
         unsafe { self.shared.region.discard(start..start + pages as usize * PAGE_SIZE) };
     }
 
-    /// Returns the number of bytes from the beginning of page `pfn` to `address`. `pfn` and `address` must be in one
-    /// block, so the distance is below 4 GiB.
+    /// Returns the number of bytes from the beginning of page `pfn` to `address`. Page `pfn` and `address` must be in
+    /// the same block, so the distance is below 4 GiB.
     #[inline(always)]
     pub fn offset_from(&self, pfn: Pfn, address: *const u8) -> u32 {
         let offset = address.addr().wrapping_sub(self.shared.region.base().addr().get());
         (offset as u32).wrapping_sub(pfn.get() << PAGE_SHIFT)
     }
 
-    /// Returns the kind of zone of page `pfn`.
+    /// Returns the kind of the zone that contains page `pfn`.
     ///
     /// # Panics
-    /// Panics if the page is not one of the allocator's pages.
+    /// Panics if page `pfn` does not belong to this allocator.
     pub fn zone_of(&self, pfn: Pfn) -> ZoneKind {
-        self.zone_at(pfn).zone.kind
+        self.zone_containing(pfn).zone.kind
     }
 
-    /// The tables of the CPUs' stacks.
+    /// Returns the tables that hold the per-CPU stacks.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
 
-    /// The largest block order.
+    /// The order of the largest block.
     pub fn max_order(&self) -> Order {
         self.shared.max_order
     }
 }
 
-/// A batch of pages that a bulk caller receives one by one. If the bulk caller panics, the pages that it did not
-/// receive are freed.
+/// The pages that a bulk allocation got under one lock and has yet to pass to its callback. If the callback panics, the
+/// remaining pages are freed.
 struct Batch<'a> {
     pages: &'a PageAllocator,
     pfns: [Pfn; BULK_PAGES],

@@ -1,9 +1,9 @@
-//! An owned block of pages: the safe way to use pages.
+//! An owned block of pages, which safe code can use.
 
 use crate::allocator::PageAllocator;
 use crate::pfn::{Order, Pfn};
 
-/// An allocated block that frees itself.
+/// An owned block of pages that is freed when it is dropped.
 #[derive(Debug)]
 #[must_use = "dropping a block frees it"]
 pub struct PageBlock<'p> {
@@ -13,11 +13,11 @@ pub struct PageBlock<'p> {
 }
 
 impl<'p> PageBlock<'p> {
-    /// Wraps a block that was allocated with `order` and has no other owner.
+    /// Wraps the block at `pfn`, which was allocated with `order` and has no other owner.
     pub(crate) fn new(pages: &'p PageAllocator, pfn: Pfn, order: Order) -> Self {
         Self { pages, pfn, order }
     }
-    /// Returns the block's first page.
+    /// Returns the page number of the block's first page.
     pub fn pfn(&self) -> Pfn {
         self.pfn
     }
@@ -29,29 +29,30 @@ impl<'p> PageBlock<'p> {
     pub fn node(&self) -> u32 {
         self.pages.node_of(self.pfn)
     }
-    /// Returns the block's bytes.
+    /// Returns the block's bytes as a slice.
     pub fn bytes(&self) -> &[u8] {
         let start = self.pages.address(self.pfn).as_ptr();
         // SAFETY: the block is committed and initialised, by zeros of the system or earlier writes. Writing to the
         // block needs `&mut self`, and the block is owned until it is dropped.
         unsafe { core::slice::from_raw_parts(start, self.order.bytes()) }
     }
-    /// Returns the block's bytes, writable.
+    /// Returns the block's bytes as a mutable slice.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let start = self.pages.address(self.pfn).as_ptr();
         // SAFETY: the block is committed and initialised, this value owns the block, and the borrow is exclusive.
         unsafe { core::slice::from_raw_parts_mut(start, self.order.bytes()) }
     }
-    /// Frees the block, like dropping it.
+    /// Frees the block. Dropping the block has the same effect.
     pub fn free(self) {}
 
-    /// Returns the block's first page. The caller must then free the block.
+    /// Returns the page number of the block's first page. The block is no longer freed automatically, so the caller
+    /// must free it.
     pub fn into_pfn(self) -> Pfn {
         core::mem::ManuallyDrop::new(self).pfn
     }
 
-    /// Splits the block into blocks of the order `order`, lowest address first; the new blocks are freed separately.
-    /// Returns only the block itself if the block is not larger than `order`.
+    /// Splits the block into blocks of order `order`, lowest address first. Each new block is freed separately. A block
+    /// that is not larger than `order` is returned unchanged.
     pub fn split(self, order: Order) -> Vec<PageBlock<'p>> {
         if order >= self.order {
             return vec![self];

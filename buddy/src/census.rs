@@ -1,16 +1,19 @@
-//! The audit: walks every frame and every free list, and checks that frames and lists agree.
+//! The audit of a page allocator, which walks every frame and every free list, and checks that they agree.
 //!
-//! The audit needs a quiet allocator, as in tests or at the end of a program, because it misses pages that
-//! are moving between a magazine and a zone. The audit proves:
+//! No other thread may use the allocator during the audit, because the audit misses pages that are moving between a
+//! magazine and a zone. The audit proves:
 //!
-//! * every committed page is in exactly one block, and each block is aligned and inside its zone;
-//! * a frame marks its block as free iff the block is exactly once on the list of its order and type;
-//! * no two free buddies are unmerged;
-//! * a free block is on the list of backed or of discarded blocks, as its frame says, and the zone's counts of free and
-//!   discarded pages are right;
-//! * a free block is on the list of its pageblock's type, and all pageblocks of a larger block have that type;
-//! * pages = free + per-CPU + allocated, where each number is counted in two ways. In the child of a `fork`, pages that
-//!   other threads of the parent were moving are lost. The audit counts pages lost by a `fork` once.
+//! * every committed page belongs to exactly one block, and each block is aligned and inside its zone;
+//! * a frame marks its block as free if and only if the block is listed exactly once, on the free list of its order and
+//!   type;
+//! * free buddies are always merged;
+//! * a free block is on the backed list or the discarded list, as its frame records, and the zone's counts of free and
+//!   discarded pages are correct;
+//! * a free block is on the list of its pageblock's migrate type, and all pageblocks inside a larger free block have
+//!   the same type;
+//! * the numbers of free, per-CPU and allocated pages add up to all pages, and two ways of counting each number agree.
+//!   The child of a `fork` loses the pages that other threads of the parent were moving. The audit counts lost pages
+//!   separately.
 
 use crate::allocator::{CachedZone, PageAllocator};
 use crate::frame::{Kind, State};
@@ -19,7 +22,7 @@ use crate::pfn::{Order, Pfn};
 use crate::zone::{Inner, Zone, ZoneShared};
 use core::fmt;
 
-/// Numbers of pages by state.
+/// The numbers of pages in each state, as the audit counted them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Census {
@@ -29,7 +32,8 @@ pub struct Census {
     pub uncommitted: u64,
     /// Number of committed pages on the free lists.
     pub listed: u64,
-    /// Number of pages on the free lists whose memory was returned to the system until the next touch.
+    /// Number of pages on the free lists that have no physical memory: the OS took it back and supplies zeroed memory
+    /// at the next access.
     pub discarded: u64,
     /// Number of pages in per-CPU magazines.
     pub per_cpu: u64,
@@ -37,53 +41,55 @@ pub struct Census {
     pub allocated: u64,
     /// Number of charged free pages: see [`PageAllocator::charge`].
     pub charged: u64,
-    /// Number of pages that other threads were moving when the process was forked; 0 except in the child of a `fork`.
+    /// Number of pages lost in the child of a `fork`, because other threads of the parent were moving them; 0 in any
+    /// other process.
     pub lost: u64,
 }
 
-/// An error that the audit found: its place, and the broken invariant.
+/// An inconsistency that the audit found: the zone and page, and the broken invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Index of the node, from 0.
+    /// Index of the memory node, counted from 0.
     pub node: u32,
-    /// The kind of the zone on the node.
+    /// Kind of the zone in which the audit found the error.
     pub zone: ZoneKind,
-    /// The page at which the audit found the error, if any.
+    /// The page at which the audit found the error; `None` if the error does not belong to a page.
     pub pfn: Option<Pfn>,
-    /// The broken invariant.
+    /// What the census found, as one of the rules that the allocator must keep.
     pub what: BrokenInvariant,
 }
 
-/// A broken invariant.
+/// A rule of the page allocator that does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrokenInvariant {
-    /// A committed page is in no block.
+    /// A committed page does not belong to any block.
     InNoBlock,
-    /// A block starts inside another block, extends beyond its zone, or is not aligned.
+    /// A block overlaps another block, extends beyond its zone, or is not aligned.
     Overlap,
-    /// Two free buddies were not merged.
+    /// Two buddies are free but were not merged.
     MissedMerge,
     /// A free block is not on the list of its pageblock's type.
     WrongType,
-    /// A block is free in its frame but not exactly once on its list, or a listed block is not free.
+    /// A frame marks a block as free, but the block is not listed exactly once; or a listed block is not marked as
+    /// free.
     ListDisagrees,
-    /// The count of free pages differs from the lists.
+    /// The zone's count of free pages differs from the number of pages on the free lists.
     Count {
         /// The zone's count of free pages.
         counted: u64,
         /// The number of free pages that the audit found.
         found: u64,
     },
-    /// The count of discarded pages differs from the frames.
+    /// The zone's count of discarded pages differs from the number of pages that frames mark as discarded.
     Discarded {
         /// The zone's count of discarded pages.
         counted: u64,
         /// The number of discarded pages that the audit found.
         found: u64,
     },
-    /// The magazines' count of pages differs from the frames.
+    /// The number of pages that the magazines count differs from the number of pages that frames mark as per-CPU.
     PerCpu {
-        /// The magazines' count of pages.
+        /// Number of pages that the magazines count.
         counted: u64,
         /// The number of per-CPU pages that the audit found.
         found: u64,
@@ -119,12 +125,13 @@ impl fmt::Display for Violation {
 impl core::error::Error for Violation {}
 
 impl PageAllocator {
-    /// Audits the whole allocator; see the [module](self). No thread may allocate or free during the call.
+    /// Audits all zones and magazines of the allocator: see the [module](self). No thread may allocate or free during
+    /// the call.
     ///
     /// Cost: `check` reads the frame of every committed page.
     ///
     /// # Errors
-    /// Returns the first broken invariant as an error.
+    /// If an invariant is broken, returns the first inconsistency as an error.
     pub fn check(&self) -> Result<Census, Violation> {
         let mut census = Census::default();
         for cached in &self.cached_zones {
@@ -138,7 +145,7 @@ impl CachedZone {
     fn audit(&self, shared: &ZoneShared, forked: bool, census: &mut Census) -> Result<(), Violation> {
         let zone = &self.zone;
         // Allocates before taking the lock or any count, because the global allocator may use the audited zone.
-        let mut committed = vec![true; zone.whole_blocks(shared) as usize];
+        let mut committed = vec![true; zone.whole_maximal_blocks(shared) as usize];
         let held = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.pages());
         let inner = zone.lock();
         for block in inner.uncommitted_blocks() {
@@ -146,7 +153,7 @@ impl CachedZone {
         }
         let walk = Walk { zone, shared, inner: &inner };
         let found = walk.check_blocks(&committed)?;
-        walk.check_lists(found.listed)?;
+        walk.check_free_lists(found.listed)?;
         let fail = |what| Violation { node: zone.node, zone: zone.kind, pfn: None, what };
         let counted = u64::from(inner.free() + inner.charged_pages());
         let free = found.listed + u64::from(inner.uncommitted_pages());
@@ -189,7 +196,8 @@ impl Walk<'_> {
         self.shared.frames.frame(pfn).state()
     }
 
-    /// Walks the committed pages block by block. The slice `committed` has a flag for each whole maximal block.
+    /// Walks all committed pages of the zone, block by block, and checks their frames. The slice `committed` holds one
+    /// flag per whole maximal block: `true` if the block is committed.
     fn check_blocks(&self, committed: &[bool]) -> Result<Census, Violation> {
         let mut found = Census::default();
         for (start, pages) in self.zone.committed(self.shared, self.inner, committed) {
@@ -227,17 +235,17 @@ impl Walk<'_> {
             return Err(self.fail(pfn, BrokenInvariant::MissedMerge));
         }
         let step = self.shared.pageblock_order.pages() as usize;
-        let own = |page| self.zone.type_of(self.shared, pfn.up(page)) == state.migrate_type();
+        let own = |page| self.zone.pageblock_type(self.shared, pfn.up(page)) == state.migrate_type();
         if !(0..order.pages()).step_by(step).all(own) {
             return Err(self.fail(pfn, BrokenInvariant::WrongType));
         }
         Ok(())
     }
 
-    /// Walks the free lists. The frame of each listed block must agree with its list, and all listed blocks
-    /// together must have `listed` pages. If a block is listed twice, the list has a cycle, so the list
-    /// counts too many pages.
-    fn check_lists(&self, listed: u64) -> Result<(), Violation> {
+    /// Walks all free lists of the zone and checks each listed block. Each listed block's frame must match the list,
+    /// and all listed blocks together must have `listed` pages. A block that is listed twice makes the list cyclic, so
+    /// the walk then counts too many pages.
+    fn check_free_lists(&self, listed: u64) -> Result<(), Violation> {
         let mut found = 0;
         for order in Order::ZERO.through(self.shared.max_order) {
             for mobility in MigrateType::ALL {

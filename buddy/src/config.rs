@@ -1,4 +1,4 @@
-//! Configuration of a page allocator.
+//! The configuration of a page allocator, and its validation.
 
 use crate::corruption;
 use crate::error::PageError;
@@ -12,74 +12,75 @@ use uslab_magazine::{Cpus, MAX_NODES};
 
 /// The configuration of a page allocator: CPUs, nodes and zones, and tuning options.
 ///
-/// All nodes share one reserved address range. The CPUs of a node without zones allocate from other nodes.
+/// All nodes share one reserved address range. If a node has no zones, its CPUs allocate from other nodes.
 #[derive(Clone, Debug)]
 pub struct PageConfig {
-    /// The CPUs that have per-CPU pages, and the node of each CPU.
+    /// The CPUs that get magazines of pages, and the node of each CPU.
     pub cpus: Cpus,
-    /// The zones of each node, with their sizes in pages, in any order. Zones with 0 pages are left out.
+    /// For each node, its zones and their sizes in pages, in any order. A zone of 0 pages is not created.
     pub nodes: Vec<Vec<(ZoneKind, u32)>>,
-    /// Distances between nodes, one row per node. The kernel uses a distance of 10 for the node itself and of 20 for a
-    /// neighbour. If `distances` is empty, all other nodes are equally far.
+    /// The distance from each node to each other node, one row per node. The kernel uses 10 as the distance from a node
+    /// to itself, and 20 to a neighbouring node. If `distances` is empty, all nodes are at the same distance from each
+    /// other.
     pub distances: Vec<Vec<u32>>,
-    /// The source of the memory.
+    /// The backend that supplies the allocator's memory.
     pub backend: Backend,
-    /// The use of huge pages.
+    /// The advice on huge pages that the OS gets for the allocator's pages.
     pub huge_pages: HugePages,
-    /// True if CPUs keep magazines of low-order blocks.
+    /// True if each CPU caches low-order blocks in magazines.
     pub per_cpu_pages: bool,
-    /// The distance between watermarks, in 1/10,000 of a zone.
+    /// The distance between two watermarks of a zone, in 1/10,000 of the zone's size.
     pub watermark_scale: u32,
-    /// Maximum number of bytes of free memory that a zone keeps backed. After a free, at least an eighth of
-    /// the bytes in use, and at least a sixteenth of the maximum, stay backed. The lower bound of the kept
-    /// memory doubles while returned memory is soon used again, and halves otherwise. Frees return the excess
-    /// to the system, largest blocks first, until three quarters of the kept amount are left. If `keep_free`
-    /// is `None`, frees return no memory to the system.
+    /// Maximum number of bytes of free memory that a zone keeps backed by physical memory. A free never reduces the
+    /// backed free memory below an eighth of the bytes in use, or below an adaptive lower bound. The lower bound is at
+    /// least a sixteenth of the maximum. The lower bound doubles if the zone soon reuses memory that it returned, and
+    /// halves if such memory stays unused. Frees return excess free memory to the OS, largest blocks first, until three
+    /// quarters of the limit are left. If `keep_free` is `None`, frees return no memory to the OS.
     /// [`decommit_idle`](crate::PageAllocator::decommit_idle) and
-    /// [`decommit_free`](crate::PageAllocator::decommit_free) return memory in any case.
+    /// [`decommit_free`](crate::PageAllocator::decommit_free) return free memory regardless of `keep_free`.
     pub keep_free: Option<usize>,
-    /// Total KiB that are kept free. If `min_free_kib` is `None`, the kernel's formula is used (`sqrt(16 * KiB)`, 128
-    /// KiB to 256 MiB).
+    /// Total memory that the min watermarks of all zones keep free, in KiB. If `min_free_kib` is `None`, the kernel's
+    /// formula determines the amount (`sqrt(16 * KiB)`, 128 KiB to 256 MiB).
     pub min_free_kib: Option<u32>,
-    /// True if the kernel's formula includes the reserve of the kernel's huge-page daemon: enough pageblocks for each
-    /// migrate type, up to 5 % of the range. The default is `false`, because a program's memory needs no such reserve.
-    /// `min_free_for_huge_pages` is ignored if `min_free_kib` is set.
+    /// True if the memory kept free includes the reserve of the kernel's huge-page daemon: pageblocks for each migrate
+    /// type, up to 5 % of the range. The default is `false`, because a userspace program does not need the daemon's
+    /// reserve. If `min_free_kib` is set, `min_free_for_huge_pages` is ignored.
     pub min_free_for_huge_pages: bool,
-    /// True if [charged](crate::PageAllocator::charge) memory reduces the zones' pages. If `limited` is false, charges
-    /// do nothing. [`limit`](Self::limit) sets this field.
+    /// True if [charged](crate::PageAllocator::charge) memory reduces the number of pages that the zones may use. If
+    /// `limited` is false, charges do nothing. The method [`limit`](Self::limit) sets this field.
     pub limited: bool,
-    /// Order of the largest block, which is also the unit of commits. Models and tests use an order below
+    /// Order of the largest block. Memory is committed in blocks of this order. Models and tests set `max_order` below
     /// [`MAX_ORDER`].
     pub max_order: Order,
-    /// Order of a pageblock, the unit of grouping by migrate type, and at most `max_order`.
+    /// Order of a pageblock, the unit in which pages are grouped by migrate type; at most `max_order`.
     pub pageblock_order: Order,
-    /// Handler of invalid frees; it is called without a lock.
+    /// The function that is called for each invalid free, while no lock is held.
     pub corruption: corruption::Handler,
-    /// The faults to inject.
+    /// The faults to inject into this allocator.
     pub faults: Faults,
-    /// Bytes of addresses, per page and in total, for tables of the code that uses the pages: see
-    /// [`take_addresses`](crate::PageAllocator::take_addresses).
+    /// Bytes of addresses to reserve for page metadata tables of other crates, per page and in total: see
+    /// [`take_table_reservation`](crate::PageAllocator::take_table_reservation).
     #[doc(hidden)]
     pub beside: (usize, usize),
 }
 
-/// Number of pages of the default range: 64 GiB of address space, or 1 GiB if a reservation takes memory.
+/// Number of pages of the default range: 64 GiB of address space, or 1 GiB if reserving addresses also takes memory.
 const DEFAULT_PAGES: u32 = if MAPPED { 16 << 20 } else { 1 << 18 };
 
-/// Upper bound of page numbers, chosen so that a page number plus one also fits.
+/// Upper bound of all page numbers. A page number plus one still fits into 32 bits.
 pub(crate) const MAX_PAGES: u64 = (u32::MAX - (1 << MAX_ORDER)) as u64;
 
 impl PageConfig {
-    /// Creates a configuration with one zone Normal on each node of `cpus`, and 64 GiB of address space in
-    /// total. The default zones commit memory as it is used. The range is smaller if `RLIMIT_AS` grants less
-    /// (see [`PageAllocator::new`](crate::PageAllocator::new)), and 1 GiB on systems without mappings (see
+    /// Creates a configuration in which each node of `cpus` has one Normal zone. All zones together have 64 GiB of
+    /// address space. Zones commit memory only when it is needed. The address space is smaller if `RLIMIT_AS` grants
+    /// less (see [`PageAllocator::new`](crate::PageAllocator::new)), and 1 GiB on systems without `mmap` (see
     /// [`region`](crate::region)).
     pub fn default_for(cpus: Cpus) -> Self {
         let pages = DEFAULT_PAGES / cpus.nodes();
         Self::with_nodes(cpus, vec![vec![(ZoneKind::Normal, pages)]; cpus.nodes() as usize])
     }
 
-    /// Creates a configuration with the given zones of each node, and defaults for all other fields.
+    /// Creates a configuration in which node `n` has the zones `nodes[n]`. All other fields have their defaults.
     pub fn with_nodes(cpus: Cpus, nodes: Vec<Vec<(ZoneKind, u32)>>) -> Self {
         Self {
             cpus,
@@ -101,8 +102,8 @@ impl PageConfig {
         }
     }
 
-    /// Limits the pages to `bytes` bytes in total, rounded down to pages and divided among the zones by size.
-    /// [Charged](crate::PageAllocator::charge) memory counts towards the limit.
+    /// Limits the memory of all zones to `bytes` bytes, rounded down to pages. Each zone gets a share in proportion to
+    /// its size. [Charged](crate::PageAllocator::charge) memory counts towards the limit.
     #[must_use]
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limited = true;
@@ -118,7 +119,8 @@ impl PageConfig {
         self.nodes.iter().flatten().map(|(_, pages)| u64::from(*pages)).sum()
     }
 
-    /// Returns the zones scaled to `pages` pages in total. The first zones get the remainder pages of the division.
+    /// Returns the zones of each node, scaled so that all zones together have `pages` pages. The first zones get the
+    /// pages that the division leaves over.
     pub(crate) fn scaled_nodes(&self, pages: u64) -> Vec<Vec<(ZoneKind, u32)>> {
         let all = u128::from(self.pages().max(1));
         let mut done = (0_u128, 0_u64);
@@ -135,7 +137,7 @@ impl PageConfig {
             .collect()
     }
 
-    /// Returns an error if the configuration is invalid.
+    /// Returns an error that describes the first invalid setting of the configuration.
     pub(crate) fn validate(&self) -> Result<(), PageError> {
         let nodes = self.nodes.len();
         if nodes > MAX_NODES as usize {
@@ -170,9 +172,9 @@ impl PageConfig {
         Ok(())
     }
 
-    /// Returns all nodes, nearest to `node` first. Among nodes at equal distances, the nodes after `node` come first,
-    /// so that not all nodes fall back to node 0.
-    pub(crate) fn nearest_nodes(&self, node: u32) -> Vec<u32> {
+    /// Returns all nodes, ordered by distance from `node`. At equal distances, nodes with higher numbers than `node`
+    /// come first, so that not all nodes fall back to node 0.
+    pub(crate) fn nodes_by_distance(&self, node: u32) -> Vec<u32> {
         let distance = |other: u32| match self.distances.get(node as usize) {
             _ if other == node => 0,
             Some(row) => row[other as usize].saturating_add(1),
@@ -229,9 +231,9 @@ mod tests {
     #[test]
     fn nodes_are_tried_in_order_of_distance() {
         let mut config = config(vec![vec![(N, 1)]; 4]);
-        assert_eq!(config.nearest_nodes(1), [1, 2, 3, 0]);
+        assert_eq!(config.nodes_by_distance(1), [1, 2, 3, 0]);
         config.distances = vec![vec![10, 20, 30, 20]; 4];
-        assert_eq!(config.nearest_nodes(0), [0, 1, 3, 2]);
-        assert_eq!(config.nearest_nodes(2), [2, 0, 3, 1]);
+        assert_eq!(config.nodes_by_distance(0), [0, 1, 3, 2]);
+        assert_eq!(config.nodes_by_distance(2), [2, 0, 3, 1]);
     }
 }

@@ -1,9 +1,10 @@
-//! Corruption: an attempt to free memory that is not allocated. A free detects corruption from the frame's state,
-//! reports it, and changes nothing.
+//! Corruption: an attempt to free a page that no allocated block starts at, or to free a block with a wrong order. A
+//! free detects corruption from the state in the page's frame. An invalid free is reported and changes nothing.
 //!
-//! Each allocator has one handler of corruption, a plain function
-//! ([`PageConfig::corruption`](crate::PageConfig::corruption)). The handler never runs under a lock. The default
-//! handler, [`abort`], writes one line and aborts. If a handler returns, the free does nothing.
+//! Each allocator calls one function, its corruption handler, for every invalid free
+//! ([`PageConfig::corruption`](crate::PageConfig::corruption)). The corruption handler never runs under a lock. The
+//! default handler, [`abort`], writes one line to standard error and aborts the process. If the handler returns, the
+//! invalid free has no effect.
 
 use crate::frame::Kind;
 use crate::pfn::{Order, Pfn};
@@ -13,30 +14,30 @@ use crate::pfn::{Order, Pfn};
 pub enum Corruption {
     /// The freed block was already free.
     DoubleFree {
-        /// The page that was freed.
+        /// The page number that was passed to the free.
         pfn: Pfn,
-        /// The block's actual state: on a free list, or among the per-CPU pages.
+        /// Where the free block already is: on a free list, or among the per-CPU pages.
         found: Kind,
     },
-    /// The freed block was allocated with another order.
+    /// The block was freed with a different order than it was allocated with.
     WrongOrder {
-        /// The page that was freed.
+        /// The page number that was passed to the free.
         pfn: Pfn,
         /// The order passed to the free.
         freed: Order,
         /// The order with which the block was allocated.
         allocated: Order,
     },
-    /// The freed page is inside a block, or was never allocated.
+    /// The freed page is not the first page of an allocated block.
     NotABlock {
-        /// The page that was freed.
+        /// The page number that was passed to the free.
         pfn: Pfn,
     },
-    /// The allocator does not have the freed page.
+    /// The freed page number is outside the allocator's range.
     Foreign {
-        /// The page that was freed.
+        /// The page number that was passed to the free.
         pfn: Pfn,
-        /// Number of pages of the allocator.
+        /// Number of pages in the allocator's range.
         pages: u32,
     },
 }
@@ -59,10 +60,10 @@ impl core::fmt::Display for Corruption {
     }
 }
 
-/// Handler of detected corruption.
+/// The type of a function that is called for each invalid free.
 pub type Handler = fn(&Corruption);
 
-/// Writes one line to standard error and aborts the process.
+/// Writes a description of the corruption to standard error, in one line, and aborts the process.
 pub fn abort(corruption: &Corruption) {
     use std::io::Write;
     // A plain `write` is used, because `eprintln!` would panic when standard error is closed. One write of a stack

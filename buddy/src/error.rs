@@ -3,37 +3,39 @@
 use crate::gfp::ZoneKind;
 use crate::pfn::Order;
 
-/// The limit that refused an allocation. Later variants of `Limit` are more specific.
+/// The reason why an allocation failed. If zones fail for different reasons, the error reports the variant that is
+/// declared last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Limit {
-    /// The flags require a zone that the allocator, or the node, does not have.
+    /// The flags allow only zones that do not exist in the allocator, or on the required node.
     Zone,
     /// The requested node does not exist.
     Node,
-    /// The requested order exceeds the allocator's largest order.
+    /// The requested order is above the allocator's largest order.
     Order,
-    /// Fewer pages are free than requested.
+    /// Fewer pages are free than the allocation requested.
     Exhausted,
-    /// Enough pages are free, but the watermark and the lowmem reserve forbid their use.
+    /// Enough pages are free, but the allocation would push a zone below its watermark plus lowmem reserve.
     Watermark,
-    /// Enough pages are free, but no block of the requested order is free.
+    /// Enough pages are free, but they are fragmented: no block of the requested order is free.
     Fragmented,
-    /// Reserved memory was left, but the system refused to commit it.
+    /// Uncommitted memory was left, but the OS refused to commit it.
     CommitRefused,
-    /// An injected fault refused the request: see [`faults`](crate::faults).
+    /// Fault injection refused the allocation: see [`faults`](crate::faults).
     Injected,
 }
 
-/// Error of a failed allocation; the failed call has changed nothing.
+/// The error of a failed page allocation. A failed allocation does not change the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct AllocError {
     /// The requested order.
     pub order: Order,
-    /// The only allowed node, or the node that does not exist; `None` if all nodes were tried.
+    /// The node to which the request was restricted, or the requested node that does not exist; `None` if all nodes
+    /// were tried.
     pub node: Option<u32>,
-    /// The most specific limit among the zones that were tried.
+    /// The reason for the failure: the last variant in [`Limit`]'s order among all zones that were tried.
     pub limit: Limit,
 }
 
@@ -57,55 +59,55 @@ impl core::fmt::Display for AllocError {
 }
 impl core::error::Error for AllocError {}
 
-/// Error of creating a page allocator: an invalid configuration, or memory that could not be reserved.
+/// The error of creating a page allocator: the configuration is invalid, or the OS refused to reserve memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PageError {
-    /// The zones have no pages.
+    /// All zones together have no pages.
     NoPages,
-    /// The zones have more pages than page numbers can count.
+    /// The zones have more pages than page numbers can represent.
     TooManyPages {
-        /// Number of requested pages, with zones rounded up to maximal blocks.
+        /// Number of requested pages, with each zone rounded up to whole maximal blocks.
         pages: u64,
-        /// Maximum number of pages.
+        /// Maximum number of supported pages.
         most: u64,
     },
-    /// The CPUs are on more nodes than the configuration describes.
+    /// The CPUs are spread over more nodes than the configuration has zones for.
     NodesOfCpus {
-        /// Number of nodes of the CPUs.
+        /// Number of nodes that the CPUs are on.
         cpus: u32,
-        /// Number of nodes in the configuration.
+        /// Number of nodes for which the configuration lists zones.
         nodes: u32,
     },
-    /// The configuration has more nodes than are supported.
+    /// The configuration has too many nodes.
     TooManyNodes {
-        /// Number of nodes in the configuration.
+        /// Number of nodes for which the configuration lists zones.
         nodes: usize,
-        /// Maximum number of nodes.
+        /// Maximum number of supported nodes.
         most: u32,
     },
     /// A node has two zones of one kind.
     DuplicateZone {
-        /// Index of the node, from 0.
+        /// Index of the memory node, counted from 0.
         node: u32,
         /// The zone kind that the node has twice.
         kind: ZoneKind,
     },
     /// A pageblock would be larger than the largest block.
     PageblockOrder {
-        /// The order of a pageblock.
+        /// The configured order of a pageblock.
         pageblock: Order,
-        /// The largest block order.
+        /// The configured order of the largest block.
         max: Order,
     },
-    /// The distance table is not square with one row per node.
+    /// The distance table does not have one row and one column per node.
     Distances {
-        /// Number of nodes in the configuration.
+        /// Number of nodes for which the configuration lists zones.
         nodes: u32,
     },
-    /// The system refused even the smallest reservation, or the system's pages are not 4 KiB.
+    /// The OS refused even the smallest reservation, or the OS page size is not 4 KiB.
     Refused {
-        /// Size of the last request in bytes.
+        /// Size in bytes of the last reservation that the OS refused.
         bytes: usize,
     },
 }

@@ -1,8 +1,9 @@
-//! Fault injection: refuses fallible calls, so that tests run the error paths.
+//! Fault injection: makes fallible calls fail on purpose, so that tests run the error paths.
 //!
-//! A [`Point`] is a place in the code that a fault may refuse, such as a mapping or the creation of a magazine. Each
-//! layer defines its own fault points. [`POINTS`] has the points of the page allocator. A [`Rule`] selects the calls of
-//! a point that are refused, with Linux's fault attributes (`Documentation/fault-injection`):
+//! A [`Point`] is a place in the code where a fault can be injected, such as a memory mapping or the creation of a
+//! magazine. Each layer defines its own fault points. [`POINTS`] lists the fault points of the page allocator. A
+//! [`Rule`] selects the calls that fail at a point. Fault rules have the same attributes as fault injection in Linux
+//! (`Documentation/fault-injection`):
 //!
 //! | attribute | a call is refused only |
 //! |---|---|
@@ -14,46 +15,46 @@
 //! | `order` | for blocks of these orders |
 //! | `cache` | for the cache of this name |
 //!
-//! [`Faults`] belong to one allocator, so allocators in one process have separate faults. The refusals are a function
-//! of the seed and the call number, so a single thread meets the same faults in every run.
+//! [`Faults`] belong to one allocator, so allocators in one process have separate faults. The seed and the call number
+//! determine which calls fail, so a single-threaded run always meets the same faults.
 //!
 //! # Cost
 //!
-//! All points are on slow paths, after a miss of the magazines. Without faults, a point costs a null check. Disarmed
-//! faults cost one more `Relaxed` load, and armed faults cost a lock. The lock of armed faults is a leaf: nothing is
-//! allocated while it is held, so a fault point may be reached while any other lock is held. A process must not `fork`
-//! while faults are armed.
+//! All fault points are on slow paths, which run after the magazines missed. With default faults, a fault point costs a
+//! null check. If faults are disarmed, a fault point also costs a `Relaxed` load. If faults are armed, it takes a lock.
+//! The lock of armed faults is a leaf lock, and no memory is allocated under it. Code may therefore reach a fault point
+//! while it holds any other lock. A process must not `fork` while faults are armed.
 
 use crate::pfn::Order;
 use core::ops::RangeInclusive;
 use std::sync::Arc;
 use uslab_magazine::sync::{Fixed, Mutex, Rank};
 
-/// A named place in the code at which a call may be refused.
+/// A named place in the code where fault injection can make a call fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Point {
-    /// The point's name in rules.
+    /// The name by which rules select the fault point.
     pub name: &'static str,
-    /// Description of a refusal.
+    /// A description of the failure that this fault point injects.
     pub what: &'static str,
 }
 
-/// The fault point of reserving address space.
+/// The fault point that makes a reservation of address space fail.
 pub const RESERVE: Point = Point { name: "reserve", what: "the system refuses to reserve address space" };
-/// The fault point of committing memory.
+/// The fault point that makes a commit of memory fail.
 pub const COMMIT: Point = Point { name: "commit", what: "the system refuses to commit memory" };
-/// The fault point of returning memory to the system.
+/// The fault point that makes returning memory to the OS fail.
 pub const DECOMMIT: Point = Point { name: "decommit", what: "the system refuses to take memory back" };
-/// The fault point of creating a magazine.
+/// The fault point that makes the creation of a magazine fail.
 pub const MAGAZINE: Point = Point { name: "magazine", what: "the allocation of a magazine fails" };
-/// The fault point of allocating a block from a zone.
+/// The fault point that makes the allocation of a block from a zone fail.
 pub const PAGE: Point = Point { name: "page", what: "a zone fails to allocate a block" };
 
-/// The fault points of the page allocator.
+/// All fault points of the page allocator.
 pub const POINTS: [Point; 5] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE];
 
-/// A call of a fault point; the call may be refused.
+/// One call of a fault point: the request that a rule may refuse.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     point: Point,
@@ -63,7 +64,7 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Creates a call that requests `bytes` bytes.
+    /// Creates the description of a call of `point` that requests `bytes` bytes.
     #[inline(always)]
     pub const fn of(point: Point, bytes: usize) -> Self {
         Self { point, bytes, order: None, cache: None }
@@ -82,29 +83,29 @@ impl<'a> Call<'a> {
     }
 }
 
-/// A rule that selects the calls to refuse. See the [module](self).
+/// A fault injection rule: selects the calls that fail. See the [module](self).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The fault point; `None` selects all points.
+    /// The fault point whose calls fail; `None` selects all points.
     pub point: Option<Point>,
-    /// The first call that may be refused, counted from 1.
+    /// Number of the first call that may fail, counted from 1.
     pub nth: u64,
-    /// Number of bytes that are granted before the first refusal.
+    /// Number of bytes that calls receive before the first call may fail.
     pub space: u64,
-    /// From the `nth` call on, every `interval`-th call is considered.
+    /// From the `nth` call on, only every `interval`-th call may fail.
     pub interval: u64,
-    /// Percentage of the considered calls that are refused.
+    /// Probability that an eligible call fails, in percent.
     pub probability: u8,
-    /// Maximum number of refusals; `None` is unlimited.
+    /// Maximum number of calls that fail; `None` is unlimited.
     pub times: Option<u64>,
-    /// Refuses only blocks whose order is in this range.
+    /// If set, only calls for blocks whose order is in this range may fail.
     pub orders: Option<RangeInclusive<u8>>,
-    /// Refuses only calls of the cache with this name.
+    /// If set, only calls for the cache with this name may fail.
     pub cache: Option<String>,
 }
 
 impl Rule {
-    /// Creates a rule that refuses every call of `point`. A `point` of `None` refuses every call of all points.
+    /// Creates a rule with which every call of `point` fails. If `point` is `None`, every call of every point fails.
     pub const fn every(point: Option<Point>) -> Self {
         Self {
             point,
@@ -118,10 +119,10 @@ impl Rule {
         }
     }
 
-    /// Parses rules of the form `POINT:attribute=value,...;POINT:...`. The point `any` means all of `points`.
+    /// Parses rules of the form `POINT:attribute=value,...;POINT:...`. The name `any` selects all of `points`.
     ///
     /// # Errors
-    /// Returns the invalid part and the accepted values as an error.
+    /// Returns an error that contains the invalid part of `text` and the accepted values.
     pub fn parse_all(text: &str, points: &[Point]) -> Result<Vec<Self>, BadRule> {
         let rules = text.split(';').map(str::trim).filter(|rule| !rule.is_empty());
         let rules = rules.map(|rule| Self::parse(rule, points)).collect::<Result<Vec<_>, _>>()?;
@@ -181,7 +182,7 @@ impl Rule {
     }
 }
 
-/// Parses a range of orders, such as `2`, `1..`, `..3` or `1..3`. A range includes both ends.
+/// Parses a range of orders, such as `2`, `1..`, `..3` or `1..3`. A range includes its first and its last order.
 fn parse_orders(text: &str) -> Option<RangeInclusive<u8>> {
     let end = |text: &str, open| if text.is_empty() { Some(open) } else { text.parse().ok() };
     let most = crate::MAX_ORDER;
@@ -192,7 +193,7 @@ fn parse_orders(text: &str) -> Option<RangeInclusive<u8>> {
     (first <= last && last <= most).then_some(first..=last)
 }
 
-/// Error of an invalid rule: the invalid part, and the accepted values.
+/// The error of an invalid fault rule: the invalid part, and the accepted values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRule {
     part: String,
@@ -212,19 +213,20 @@ impl core::fmt::Display for BadRule {
 }
 impl core::error::Error for BadRule {}
 
-/// Numbers of calls and refusals at one point since the faults were armed.
+/// The numbers of calls and of injected failures at one fault point since the faults were armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Tally {
     /// The point's name.
     pub point: &'static str,
-    /// Number of calls of the point.
+    /// Number of calls that reached the fault point.
     pub calls: u64,
-    /// Number of refused calls.
+    /// Number of calls that failed by injection.
     pub fired: u64,
 }
 
-/// The faults of one allocator. Clones share the faults. The default `Faults` have no rules and cannot be armed.
+/// The fault injection rules of one allocator, with their progress. Clones of a `Faults` share the rules and the
+/// counts. A default `Faults` has no rules, and cannot be armed.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Option<Arc<SharedPlan>>);
 
@@ -238,7 +240,7 @@ struct SharedPlan {
 #[derive(Debug, Default)]
 struct FaultPlan {
     rules: Vec<(Rule, Progress)>,
-    /// Tallies in the order of the points' first calls.
+    /// One tally per fault point that was called, in the order of the first calls.
     tallies: [Option<Tally>; MAX_FAULT_POINTS],
 }
 
@@ -261,7 +263,8 @@ impl Faults {
         })))
     }
 
-    /// Arms `rules` and resets all counts. Arming [`default`](Self::default) faults has no effect.
+    /// Replaces all rules with `rules` and resets all counts. On [`default`](Self::default) faults, `arm` has no
+    /// effect.
     pub fn arm(&self, rules: Vec<Rule>) {
         if let Some(shared) = &self.0 {
             let rules = rules.into_iter().map(|rule| (rule, Progress::default())).collect();
@@ -271,20 +274,21 @@ impl Faults {
             shared.armed.set(1);
         }
     }
-    /// Disarms all rules and keeps the counts.
+    /// Removes all rules, so that no further call fails. The counts of calls and failures are kept.
     pub fn disarm(&self) {
         if let Some(shared) = &self.0 {
             shared.armed.set(0);
         }
     }
-    /// Tallies of the points called since the last [`arm`](Self::arm), in order of their first calls.
+    /// Returns one tally per fault point that was called since the last [`arm`](Self::arm), in the order of the first
+    /// calls.
     pub fn tally(&self) -> Vec<Tally> {
         let Some(shared) = &self.0 else { return Vec::new() };
         let tallies = shared.plan.lock().tallies;
         tallies.into_iter().flatten().collect()
     }
 
-    /// Returns `true` if `call` must be refused.
+    /// Counts `call`, and returns `true` if a rule makes it fail.
     #[inline(always)]
     pub fn fires(&self, call: Call<'_>) -> bool {
         match &self.0 {
@@ -328,8 +332,8 @@ impl Progress {
     }
 }
 
-/// Returns the `n`-th SplitMix64 number of a seed (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
-/// Generators", 2014).
+/// Returns the `n`-th number of the SplitMix64 generator with the given seed (Steele, Lea and Flood, "Fast Splittable
+/// Pseudorandom Number Generators", 2014).
 fn mix(seed: u64, n: u64) -> u64 {
     let z = seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -341,7 +345,7 @@ fn mix(seed: u64, n: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Returns the numbers of the refused calls, out of 1,000 calls for a page of order 0.
+    /// Makes 1,000 calls for an order-0 page, and returns the numbers of the calls that fail.
     fn refused_calls(text: &str, seed: u64) -> Vec<u64> {
         let faults = Faults::new(seed);
         faults.arm(Rule::parse_all(text, &POINTS).unwrap());

@@ -1,5 +1,5 @@
-//! Forking while other threads allocate pages. A page that another thread was moving between a magazine and a zone is
-//! lost to the child. [`check`](PageAllocator::check) in the child counts lost pages.
+//! Support for a `fork` while other threads allocate pages. If another thread was moving a page between a magazine and
+//! a zone, the child loses this page. The child can count its lost pages with [`check`](PageAllocator::check).
 
 use crate::allocator::{CachedZone, PageAllocator};
 use crate::per_cpu::{PageRound, PerCpuPages};
@@ -10,7 +10,7 @@ use uslab_magazine::sync::fork::ForkLock;
 use uslab_magazine::{Fork, Layer};
 
 impl CachedZone {
-    /// Returns the zone, and the magazines in front of the zone if the zone has magazines.
+    /// Returns the zone and its magazines, or `None` if the zone has no magazines.
     pub(crate) fn zone_and_magazines(&self) -> Option<(&Zone, &PerCpuPages)> {
         Some((&self.zone, self.per_cpu.as_ref()?))
     }
@@ -27,7 +27,8 @@ impl Fork for PageAllocator {
             if rank == Rank::Zone {
                 visit(cached.zone.lists());
             }
-            // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this function's contract.
+            // SAFETY: the thread holds the locks of all earlier ranks that `rank` requires, by this function's
+            // contract.
             cached.layers().for_each(|layer| unsafe { layer.locks(rank, visit) });
         }
     }

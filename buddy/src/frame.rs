@@ -1,4 +1,5 @@
-//! Frames: one descriptor per page, and the table of all frames. A page's metadata is in its frame, never in the page.
+//! Frames, the descriptors of pages, and the table that contains the frame of every page. A page's metadata is in its
+//! frame, never in the page.
 //!
 //! ```text
 //!  0        8       12      16        24                                                      64
@@ -14,12 +15,12 @@
 //! | `head` | none | none | written before the block is handed out; any thread reads |
 //! | `owner`, `data` | none | none | the owner of the block |
 //!
-//! `state` is one word, so that a free can claim the block with one compare-and-exchange. If two threads free one
-//! block, one thread gets a double-free error. Frames of never-committed memory read as zero, which is
-//! [`Kind::Inside`]: reading the frame of any page in the range never faults.
+//! A frame's `state` is one word, so that a free can claim the block with one compare-and-exchange. If two threads free
+//! the same block, the later free is reported as a double free. Reading the frame of any page in the range never
+//! faults. Frames of never-committed pages read as zero, which encodes the kind [`Kind::Inside`].
 //!
-//! Each block's frames are committed and decommitted with the block. A frame's 64 bytes are 1.6 % of the
-//! memory in use, not of the reserved memory.
+//! The frames of a block are committed and decommitted together with the block. Frames take 64 bytes per committed page
+//! (1.6 %), and no memory for reserved pages.
 
 use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
@@ -31,30 +32,32 @@ use uslab_magazine::sync::{AtomicPtr, AtomicU32, Fixed, MODEL, Ordering::*, Unsa
 #[cfg_attr(any(loom, shuttle), path = "frame/cells.rs")]
 mod memory;
 
-/// The kind of a page, according to its frame.
+/// The state of a page, as its frame records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// The page does not start a block, is not committed, or is in no zone.
+    /// The page is inside a block but not its first page, or is not committed, or belongs to no zone.
     Inside = 0,
-    /// The page starts a block on a free list.
+    /// The page is the first page of a block on a free list.
     Free = 1,
-    /// The page starts a block in a per-CPU magazine, or a block that is moving between its owner and the zone.
+    /// The page is the first page of a block in a per-CPU magazine, or of a block that is moving between its owner and
+    /// the zone.
     PerCpu = 2,
-    /// The page starts an allocated block.
+    /// The page is the first page of an allocated block.
     Allocated = 3,
 }
 
-/// The state of a frame: the kind of the page, and for the first page of a block the block's properties.
+/// The state of a frame: the kind of the page. The state of a block's first page also contains the block's order,
+/// migrate type and flags.
 ///
-/// Bits 0..2 are the kind, 2..6 the order, and 6..8 the migrate type. Bit 8 marks a compound allocated block, bit 9 a
-/// discarded free block, and bit 10 zero memory.
+/// Bits 0..2 are the page's kind, bits 2..6 the block's order, and bits 6..8 its migrate type. Bit 8 marks an allocated
+/// compound block, bit 9 a discarded free block, and bit 10 a block of zeroed memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct State(u32);
 
 impl State {
-    /// The page does not start a block.
-    pub(crate) const INSIDE: Self = Self(0);
+    /// The state of a page that is not the first page of a block.
+    pub(crate) const INSIDE_BLOCK: Self = Self(0);
 
     pub(crate) const fn new(kind: Kind, order: Order, mobility: MigrateType) -> Self {
         Self(kind as u32 | (order.get() as u32) << 2 | (mobility as u32) << 6)
@@ -71,18 +74,18 @@ impl State {
             _ => Kind::Allocated,
         }
     }
-    /// The block's order; it has no meaning for [`Kind::Inside`].
+    /// The order of the block at this page; meaningless for [`Kind::Inside`].
     pub const fn order(self) -> Order {
         match Order::new((self.0 >> 2 & 15) as u8) {
             Some(order) => order,
             None => Order::MAX,
         }
     }
-    /// The migrate type: the list of a free block, or the requested mobility of an allocated block.
+    /// The migrate type of the list that a free block is on, or the type that the allocation requested.
     pub const fn migrate_type(self) -> MigrateType {
         MigrateType::from_bits(self.0 >> 6)
     }
-    /// Returns `true` for a compound block; all pages of a compound block record its first page
+    /// Returns `true` for a compound block, in which every page records the first page
     /// ([`Gfp::COMP`](crate::Gfp::COMP)).
     pub const fn is_compound(self) -> bool {
         self.0 >> 8 & 1 == 1
@@ -96,19 +99,19 @@ impl State {
     pub(crate) const fn discarded(self, yes: bool) -> Self {
         Self(self.0 & !(1 << 9) | (yes as u32) << 9)
     }
-    /// Returns `true` if the block's memory was returned to the system while the block stayed committed.
+    /// Returns `true` if the OS took back the memory of the free block while the block stayed committed.
     pub const fn is_discarded(self) -> bool {
         self.0 >> 9 & 1 == 1
     }
     pub(crate) const fn zero(self, yes: bool) -> Self {
         Self(self.0 & !(1 << 10) | (yes as u32) << 10)
     }
-    /// Returns `true` if the memory is known to be zero: it was not used since the system supplied the memory or
-    /// discarded its contents. For an allocated block, `is_zero` describes the memory at the time of the allocation.
+    /// Returns `true` if the block's memory is known to be zero, because it was not used since the OS supplied or
+    /// discarded it. For an allocated block, `is_zero` reports the state of the memory at the time of the allocation.
     pub const fn is_zero(self) -> bool {
         self.0 >> 10 & 1 == 1
     }
-    /// Returns `true` for a free block of exactly `order`.
+    /// Returns `true` if this is the state of a free block of order `order`.
     #[inline(always)]
     pub(crate) const fn is_free(self, order: Order) -> bool {
         self.0 & 0b11_1111 == Kind::Free as u32 | (order.get() as u32) << 2
@@ -127,13 +130,13 @@ impl core::fmt::Debug for State {
     }
 }
 
-/// The neighbours of a frame on a list.
+/// The list links of a frame: its next and previous page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Link {
-    /// The next page number plus one; 0 at the tail of the list.
+    /// The number of the next page on the list plus one; 0 at the tail.
     next: u32,
-    /// The previous page number plus one; 0 at the head of the list.
+    /// The number of the previous page on the list plus one; 0 at the head.
     prev: u32,
 }
 
@@ -161,16 +164,16 @@ impl Link {
     }
 }
 
-/// The 40 bytes of a frame that the block's owner may use.
+/// The 40 bytes of a frame that the owner of the block may use freely.
 pub type OwnerData = [u64; 5];
 
-/// The descriptor of one page.
+/// The descriptor of one page, like the kernel's `struct page`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Frame {
     link: UnsafeCell<Link>,
     state: AtomicU32,
-    /// The first page of the block: exact for the block's owner, a hint for other threads.
+    /// The first page of the block that contains this page: exact for the block's owner, a hint for other threads.
     head: Fixed,
     owner: AtomicPtr<u8>,
     data: UnsafeCell<OwnerData>,
@@ -196,7 +199,7 @@ impl Frame {
         core::mem::offset_of!(Self, data),
     ];
 
-    /// Returns the frame's neighbours on its list.
+    /// Returns the links to the next and the previous frame on the list.
     ///
     /// # Safety
     /// The caller must own the allocated block, or hold the lock of the frame's list.
@@ -205,7 +208,7 @@ impl Frame {
         // SAFETY: the caller owns the link, so no other thread writes it.
         self.link.with(|link| unsafe { *link })
     }
-    /// Sets the frame's neighbours.
+    /// Sets the links to the next and the previous frame on the list.
     ///
     /// # Safety
     /// The caller must own the allocated block, or hold the lock of the frame's list.
@@ -215,7 +218,8 @@ impl Frame {
         self.link.with_mut(|own| unsafe { *own = link });
     }
 
-    /// Returns the frame's current state: exact for the owner of the block, a snapshot for other threads.
+    /// Returns the frame's current state. The owner of the block sees the exact state, and other threads may see a
+    /// stale state.
     #[inline(always)]
     pub fn state(&self) -> State {
         // Relaxed: a thread that acts on the state owns the block, or holds the zone's lock (which orders the
@@ -235,8 +239,8 @@ impl Frame {
         self.state.compare_exchange(from.0, to.0, Relaxed, Relaxed).map(drop).map_err(State)
     }
 
-    /// Returns the first page of the block in which this page was last allocated. `head` is exact while the page's
-    /// block is allocated, for the block's first page and for all pages of a compound block.
+    /// Returns the first page of the block with which this page was last allocated. While the block is allocated, the
+    /// result is exact for its first page, and for all pages of a compound block.
     #[inline(always)]
     pub fn head(&self) -> Pfn {
         Pfn::new(self.head.get())
@@ -246,7 +250,8 @@ impl Frame {
         self.head.set(head.get());
     }
 
-    /// Returns the owner of the block at this page; null for plain pages. Freeing the block clears the owner.
+    /// Returns the owner pointer of the block that starts at this page; null for a block without an owner. When the
+    /// block is freed, its owner pointer is reset to null.
     #[inline(always)]
     pub fn owner(&self) -> *mut u8 {
         // Acquire: pairs with the Release in `set_owner`, so that the reader finds an initialised owner. A holder of
@@ -254,9 +259,9 @@ impl Frame {
         // an initialised owner.
         self.owner.load(Acquire)
     }
-    /// Sets the owner of the block that starts at this page.
+    /// Sets the owner pointer of the block that starts at this page.
     ///
-    /// Readers find caches through the owner, so safe code must not be able to forge an owner:
+    /// Setting the owner is unsafe, because readers dereference the owner pointer to find caches:
     ///
     /// ```compile_fail,E0133
     /// use uslab_buddy::{Frame, PageAllocator, PageConfig, Pfn};
@@ -265,40 +270,41 @@ impl Frame {
     /// ```
     ///
     /// # Safety
-    /// The caller must own the page's block: frames of other pages may be read-only, and other threads read their
-    /// owners. `owner` must be null, or point to the type that all readers of this allocator's owners expect. The
-    /// owner's target must stay valid until the owner is replaced.
+    /// The caller must own the page's block, because the frame of another page may be read-only, or another thread may
+    /// read its owner. The pointer `owner` must be null, or point to the type that all readers of owners in this
+    /// allocator expect. The target of `owner` must stay valid until another owner is set.
     #[inline(always)]
     pub unsafe fn set_owner(&self, owner: *mut u8) {
         // Release: pairs with the Acquire in `owner`.
         self.owner.store(owner, Release);
     }
 
-    /// The bytes for the block's owner. The owner's bytes are unspecified when a block is allocated.
+    /// Returns the bytes of the frame that the block's owner may use. When a block is allocated, the contents of its
+    /// owner's bytes are unspecified.
     #[inline(always)]
     pub fn data(&self) -> &UnsafeCell<OwnerData> {
         self.touch();
         &self.data
     }
 
-    /// Under a checker, fails the model unless the page is allocated and all earlier allocations and frees of the page
-    /// happen before this call. `touch` does nothing in builds without a checker.
+    /// Under loom or shuttle, fails the model unless the page is allocated and this call is ordered after all earlier
+    /// allocations and frees of the page. In normal builds, `touch` does nothing.
     #[inline(always)]
     pub fn touch(&self) {
         self.life.touch();
     }
-    /// Records that the page is allocated. Under a checker, fails the model if the page was already allocated, or if
-    /// its free races with this call.
+    /// Records that the page was allocated. Under loom or shuttle, fails the model if the page was already allocated,
+    /// or if its last free races with this call.
     #[inline(always)]
-    pub(crate) fn mark_taken(&self) {
+    pub(crate) fn mark_page_allocated(&self) {
         self.life.set(true);
     }
     #[inline(always)]
-    pub(crate) fn mark_given(&self) {
+    pub(crate) fn mark_page_freed(&self) {
         self.life.set(false);
     }
-    /// Records that the page's memory is returned to the system. Under a checker, fails the model if the page is
-    /// allocated, or if the call is not ordered with the previous and next owners.
+    /// Records that the page's memory is returned to the OS. Under loom or shuttle, fails the model if the page is
+    /// allocated, or if this call races with its previous or next owner.
     pub(crate) fn mark_discarded_page(&self) {
         self.life.discard();
     }
@@ -308,7 +314,7 @@ impl Frame {
 #[derive(Debug)]
 pub struct FrameTable {
     frames: core::ptr::NonNull<Frame>,
-    /// Number of frames, which may shrink.
+    /// Number of frames in the table; may shrink.
     len: Fixed,
     memory: Memory,
 }
@@ -319,8 +325,8 @@ unsafe impl Send for FrameTable {}
 unsafe impl Sync for FrameTable {}
 
 impl FrameTable {
-    /// Creates a table of `len` frames. A table that will grow is placed [apart](Region::reserve_apart) from other mappings.
-    /// Returns `None` if the address space is refused.
+    /// Creates a frame table for `len` pages. If `apart` is set, the table can grow later, because it is placed
+    /// [apart](Region::reserve_apart) from other mappings. Returns `None` if the OS refuses the address space.
     pub(crate) fn new(
         len: u32,
         apart: Option<usize>,
@@ -330,7 +336,7 @@ impl FrameTable {
         Some(Self { frames: memory.first(), len: Fixed::new(len), memory })
     }
 
-    /// Number of reserved bytes of addresses.
+    /// Number of bytes of address space that the table reserves.
     pub fn reserved(&self) -> usize {
         self.memory.bytes()
     }
@@ -343,17 +349,18 @@ impl FrameTable {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Returns the frame of page `pfn`. Returns `None` if `pfn` is outside the range.
+    /// Returns the frame of page `pfn`. Returns `None` if the table has no such page.
     #[inline(always)]
     pub fn get(&self, pfn: Pfn) -> Option<&Frame> {
         // SAFETY: the frame is inside the table, whose memory lives as long as the table and is always readable.
         // Uncommitted memory reads as zero, which is a valid frame.
         (pfn.get() < self.len()).then(|| unsafe { self.frames.add(pfn.index()).as_ref() })
     }
-    /// Returns the frame of page `pfn`. A frame may be written only while the page's block is committed.
+    /// Returns the frame of page `pfn`. The frame may be written only while the block that contains the page is
+    /// committed.
     ///
     /// # Panics
-    /// Panics if `pfn` is outside the range. A `Pfn` of this allocator is never outside the range.
+    /// Panics if the table has no frame for `pfn`. A `Pfn` that the allocator returned always has a frame.
     #[inline(always)]
     pub fn frame(&self, pfn: Pfn) -> &Frame {
         match self.get(pfn) {
@@ -362,44 +369,46 @@ impl FrameTable {
         }
     }
 
-    /// Makes the frames of `pages` (page numbers) writable. Returns `false` if the system refuses.
+    /// Makes the frames of the pages numbered `pages` writable. Returns `false` if the OS refuses to commit their
+    /// memory.
     pub(crate) fn commit(&self, pages: Range<u32>) -> bool {
         self.memory.commit(pages)
     }
-    /// Decommits the frames of `pages` that fill whole OS pages. Discarded frames stay writable, so that the mapping is
-    /// not split.
+    /// Returns the memory of the frames of `pages` to the OS, as far as the frames fill whole OS pages. The frames stay
+    /// writable, because changing their protection would split the mapping.
     ///
     /// # Safety
-    /// All frames of `pages` must be [`Kind::Inside`], and no thread may use their other fields.
+    /// All frames of `pages` must be [`Kind::Inside`], and no thread may access any other field of these frames.
     pub(crate) unsafe fn discard(&self, pages: Range<u32>) {
         // SAFETY: no thread uses the frames, by this function's contract.
         unsafe { self.memory.discard(pages) };
     }
-    /// Sets the number of frames. Returns the previous number of frames.
+    /// Sets the table's number of frames. Returns the number of frames before the call.
     pub(crate) fn set_len(&self, len: u32) -> u32 {
         let old_len = self.len();
         self.len.set(len);
         old_len
     }
-    /// Ensures that the first `len` frames have addresses, without changing the number of frames: see [`Region::grow`].
+    /// Reserves addresses for the first `len` frames: see [`Region::grow`]. The table's number of frames does not
+    /// change.
     pub(crate) fn grow(&self, len: u32) -> bool {
         self.memory.grow(len)
     }
-    /// Returns the addresses after the last frame to the system.
+    /// Unmaps the table's addresses after its last frame.
     ///
     /// # Safety
-    /// Frames after the last frame must never have been committed, and no thread may read them during the
-    /// call.
+    /// The memory after the last frame must never have been committed, and no thread may read it during the call.
     pub(crate) unsafe fn cut(&self) {
         // SAFETY: no thread uses the part after the last frame, by this function's contract.
         unsafe { self.memory.cut(self.len()) };
     }
 }
 
-/// A list of frames, linked through their [`Link`]s. Operations at both ends, and the removal of any frame, are O(1).
+/// A list of frames, linked through their [`Link`]s. Inserting or removing a frame at either end, and removing any
+/// other frame, takes O(1).
 ///
-/// The list is plain data without a lock. The list's owner owns the links of the listed frames. The owner is
-/// a zone under its lock, or a cache's node under the node's lock.
+/// A frame list is plain data and has no lock. The owner of the list owns the links of all listed frames. Lists belong
+/// to a zone, protected by the zone's lock, or to a node of a cache, protected by the node's lock.
 #[derive(Debug, Default)]
 pub struct FrameList {
     head: Option<Pfn>,
@@ -431,12 +440,12 @@ impl FrameList {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Returns the page of the first frame.
+    /// Returns the page whose frame is first on the list.
     #[inline]
     pub fn front(&self) -> Option<Pfn> {
         self.head
     }
-    /// Returns the page of the last frame.
+    /// Returns the page whose frame is last on the list.
     pub fn back(&self) -> Option<Pfn> {
         self.tail
     }
@@ -444,7 +453,7 @@ impl FrameList {
     /// Inserts page `pfn` at the head of the list.
     ///
     /// # Safety
-    /// The caller must own the links of `pfn` and of all listed frames, and `pfn` must be on no list.
+    /// The caller must own the links of page `pfn` and of all listed frames. Page `pfn` must not be on any list.
     #[inline]
     pub unsafe fn push_front(&mut self, table: &FrameTable, pfn: Pfn) {
         // SAFETY: the caller owns the links.
@@ -465,7 +474,7 @@ impl FrameList {
     /// Inserts page `pfn` at the tail of the list.
     ///
     /// # Safety
-    /// The caller must own the links of `pfn` and of all listed frames, and `pfn` must be on no list.
+    /// The caller must own the links of page `pfn` and of all listed frames. Page `pfn` must not be on any list.
     #[inline]
     pub unsafe fn push_back(&mut self, table: &FrameTable, pfn: Pfn) {
         // SAFETY: the caller owns the links.
@@ -486,7 +495,7 @@ impl FrameList {
     /// Removes page `pfn` from the list.
     ///
     /// # Safety
-    /// `pfn` must be on this list, and the caller must own the links of all listed frames.
+    /// Page `pfn` must be on this list, and the caller must own the links of all listed frames.
     #[inline]
     pub unsafe fn remove(&mut self, table: &FrameTable, pfn: Pfn) {
         debug_assert!(self.len > 0, "page {pfn} taken off an empty list");
@@ -524,7 +533,8 @@ impl FrameList {
         Some(first)
     }
 
-    /// Returns the pages on the list, head first. The iterator ends after `len` pages even if the links are damaged.
+    /// Iterates over the pages whose frames are on the list, head first. The iteration ends after as many pages as the
+    /// list counts, even if the list's links are damaged.
     ///
     /// # Safety
     /// The caller must own the links of all listed frames while the iterator is in use.
@@ -558,7 +568,7 @@ mod tests {
 
     #[test]
     fn frame_state_round_trips() {
-        assert_eq!(State::INSIDE.kind(), Kind::Inside);
+        assert_eq!(State::INSIDE_BLOCK.kind(), Kind::Inside);
         for kind in [Kind::Free, Kind::PerCpu, Kind::Allocated] {
             for order in Order::ZERO.through(Order::MAX) {
                 for mobility in MigrateType::ALL {

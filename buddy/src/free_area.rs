@@ -1,8 +1,8 @@
-//! The free blocks of one order: two lists for each migrate type.
+//! The free blocks of one order in a zone: two lists for each migrate type.
 //!
-//! The memory of a free block is *backed* (it may have physical pages) or *discarded* (it was returned to the system;
-//! at the next touch, it reads as zero). Backed and discarded blocks are on separate lists, so that the next block to
-//! allocate and the next block to discard are found in O(1).
+//! A free block is *backed* if it may have physical pages, and *discarded* if its memory was returned to the OS.
+//! Discarded memory reads as zero at the next access. Backed and discarded blocks are on separate lists. Finding the
+//! next block to allocate, or the next block to discard, therefore takes O(1).
 
 use crate::frame::{FrameList, FrameTable, Kind, State};
 use crate::gfp::MigrateType;
@@ -11,17 +11,17 @@ use crate::pfn::Pfn;
 /// The end of the list at which a free block is inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListEnd {
-    /// The block is allocated before all other listed blocks.
+    /// The head of the list: the block is allocated before all other blocks on it.
     Front,
-    /// The block is allocated after all other listed blocks, because it will probably merge soon.
+    /// The tail of the list: the block is allocated last, because it will probably merge soon.
     Back,
 }
 
-/// The free blocks of one order.
+/// The free lists of one order in a zone.
 ///
 /// # Invariants
-/// While no thread holds the zone's lock, a block is listed iff its frame is [`Kind::Free`]. The frame's
-/// order, type and discarded bit determine the list.
+/// While no thread holds the zone's lock, a block is listed if and only if its frame has the kind [`Kind::Free`]. The
+/// order, the migrate type and the discarded bit in a block's frame determine its list.
 #[derive(Debug, Default)]
 pub(crate) struct FreeArea {
     backed: [FrameList; MigrateType::COUNT],
@@ -40,23 +40,24 @@ impl FreeArea {
     pub(crate) fn len_of(&self, mobility: MigrateType) -> u32 {
         self.backed[mobility as usize].len() + self.discarded[mobility as usize].len()
     }
-    /// Returns the next block to allocate. A backed block is allocated first, because it costs no page fault.
+    /// Returns the block that an allocation of this migrate type takes next. A backed block is preferred, because using
+    /// it causes no page fault.
     #[inline]
     pub(crate) fn front(&self, mobility: MigrateType) -> Option<Pfn> {
         self.backed[mobility as usize].front().or_else(|| self.discarded[mobility as usize].front())
     }
-    /// Returns the backed block that would be allocated last.
-    pub(crate) fn last_backed(&self) -> Option<Pfn> {
+    /// Returns the backed block that allocations would take last.
+    pub(crate) fn last_backed_block(&self) -> Option<Pfn> {
         self.backed.iter().find_map(FrameList::back)
     }
-    /// Returns the best other type that has a free block.
+    /// Returns the best fallback type that has a free block in this area.
     pub(crate) fn fallback(&self, mobility: MigrateType) -> Option<MigrateType> {
         mobility.fallbacks().into_iter().find(|other| self.len_of(*other) > 0)
     }
-    /// Returns the blocks of one type, in the order of their allocation.
+    /// Returns the free blocks of one migrate type, in the order in which allocations take them.
     ///
     /// # Safety
-    /// The caller must hold the lock of the zone.
+    /// The caller must hold the lock of the zone that contains this area.
     pub(crate) unsafe fn blocks<'t>(
         &self,
         frames: &'t FrameTable,
@@ -69,11 +70,11 @@ impl FreeArea {
         backed.map(|pfn| (pfn, false)).chain(discarded.map(|pfn| (pfn, true)))
     }
 
-    /// Inserts a block and updates its frame.
+    /// Inserts block `pfn` into the list for `state`, and stores `state` in its frame.
     ///
     /// # Safety
-    /// The caller must hold the lock of the zone, which owns the frames' links. The block `pfn` must belong to the
-    /// zone, have `state`, and be on no list.
+    /// The caller must hold the lock of the zone, which owns the frames' links. Block `pfn` must belong to the zone and
+    /// must not be on any list.
     #[inline]
     pub(crate) unsafe fn insert(&mut self, frames: &FrameTable, pfn: Pfn, state: State, end: ListEnd) {
         debug_assert!(state.kind() == Kind::Free);
@@ -86,7 +87,8 @@ impl FreeArea {
             ListEnd::Back => unsafe { list.push_back(frames, pfn) },
         }
     }
-    /// Removes a block from its list. The block's frame stays free until the caller changes it.
+    /// Removes block `pfn` from the list for `state`. The block's frame stays marked as free until the caller changes
+    /// it.
     ///
     /// # Safety
     /// The caller must hold the lock of the zone, and the block must be on the list for `state`.

@@ -1,8 +1,8 @@
 //! Allocation flags, migrate types and kinds of zones.
 //!
-//! The flags have the kernel's names (`gfp_types.h`) without the two underscores, but different bits. Flags
-//! that this crate does not use are left out. The crate ignores [`Gfp::NOIO`] and [`Gfp::NOFS`], which are
-//! for the reclaiming code of its callers.
+//! The flags have the kernel's names (`gfp_types.h`) without the two leading underscores. Their bit values differ from
+//! the kernel's. Kernel flags that this project does not use are not defined. The page allocator ignores [`Gfp::NOIO`]
+//! and [`Gfp::NOFS`], which restrict the reclaim code of its callers.
 
 bitflags::bitflags! {
     /// Allocation flags. Empty flags (= [`Gfp::KERNEL`]) request a plain allocation that may wait.
@@ -10,41 +10,46 @@ bitflags::bitflags! {
     pub struct Gfp: u32 {
         /// The allocation returns zeroed pages.
         const ZERO = 1 << 0;
-        /// High priority: lowers the minimum watermark to half, or to 3/8 together with `NOWAIT`.
+        /// High priority: the allocation may take free pages down to half the min watermark, or to 3/8 of it together
+        /// with `NOWAIT`.
         const HIGH = 1 << 1;
-        /// The caller cannot wait. The allocation fails without draining other CPUs' pages.
+        /// The caller cannot wait for memory to be freed. The allocation fails instead of flushing the per-CPU pages of
+        /// all CPUs.
         const NOWAIT = 1 << 2;
-        /// Reclaim for this allocation must not start input or output. Only callers of this crate act on the flag.
+        /// Reclaim for this allocation must not start I/O. The page allocator ignores the flag, and only its callers
+        /// act on it.
         const NOIO = 1 << 3;
-        /// Reclaim for this allocation must not call into file systems. Only callers of this crate act on the flag.
+        /// Reclaim for this allocation must not call into file systems. The page allocator ignores the flag, and only
+        /// its callers act on it.
         const NOFS = 1 << 4;
-        /// The allocation fails at the first refusal, like `NOWAIT`, although the caller could wait.
+        /// The allocation fails without trying to free memory, like `NOWAIT`, although its caller could wait.
         const NORETRY = 1 << 5;
         /// The owner of the pages can move their contents. The allocation may use movable pageblocks and the
-        /// zone [`Movable`].
+        /// [`Movable`] zone.
         ///
         /// [`Movable`]: crate::ZoneKind::Movable
         const MOVABLE = 1 << 6;
-        /// A shrinker can drop the contents of the pages. The allocation uses reclaimable pageblocks.
-        /// `RECLAIMABLE` takes precedence over `MOVABLE`.
+        /// A shrinker can drop the contents of the pages. The pages come from reclaimable pageblocks, if possible. If
+        /// both flags are set, `RECLAIMABLE` takes precedence over `MOVABLE`.
         const RECLAIMABLE = 1 << 7;
-        /// Allocates only from the given node, or from the current CPU's node if none is given.
+        /// Allocates only from the requested node, or from the current CPU's node if the request names no node.
         const THIS_NODE = 1 << 8;
-        /// Requests a compound block. Each page of the block records the first page, for lookups by interior address.
+        /// Requests a compound block: every page of the block leads to its first page. Each page of a compound block
+        /// records the block's first page, so that any address in the block leads to the block.
         const COMP = 1 << 9;
         /// Allocates only from zone DMA.
         const DMA = 1 << 10;
-        /// Allocates from zone DMA32 or a lower zone.
+        /// Allocates from zone DMA32 or zone DMA.
         const DMA32 = 1 << 11;
-        /// Ignores watermarks, for an allocation that helps to free memory. If no block is free, a `MEMALLOC`
-        /// allocation flushes all CPUs' pages. With `MEMALLOC`, shrinkers do not run, and caches release only
-        /// unused memory. With `MEMALLOC`, only freed mappings are returned to the system to make room for
-        /// memory above 4 MiB.
+        /// The allocation ignores watermarks, because it is part of freeing other memory. If no block is free, a
+        /// `MEMALLOC` allocation flushes the per-CPU pages of all CPUs. For a `MEMALLOC` allocation, shrinkers do not
+        /// run, and caches release only unused memory. To make room for a `MEMALLOC` allocation above 4 MiB, only
+        /// mappings that were already freed are unmapped.
         const MEMALLOC = 1 << 12;
 
-        /// The allocation has high priority, and its caller cannot wait.
+        /// High priority, for a caller that cannot wait.
         const ATOMIC = Self::HIGH.bits() | Self::NOWAIT.bits();
-        /// The allocation is for movable pages of a user process.
+        /// A plain allocation of movable pages, like the pages of a user process.
         const HIGHUSER_MOVABLE = Self::MOVABLE.bits();
     }
 }
@@ -57,7 +62,7 @@ impl core::fmt::Display for Gfp {
 }
 
 impl Gfp {
-    /// Requests a plain allocation that may wait.
+    /// A plain allocation, whose caller may wait.
     pub const KERNEL: Self = Self::empty();
 
     #[inline]
@@ -82,8 +87,8 @@ impl Gfp {
             ZoneKind::Normal
         }
     }
-    /// Returns `true` if the allocation may call other code to free memory. Returns `false` for a caller that cannot or
-    /// will not wait, or that is itself freeing memory.
+    /// Returns `true` if the allocation may call reclaim code, such as shrinkers, to free memory. The result is `false`
+    /// if the caller cannot or will not wait, or is already freeing memory.
     pub const fn may_reclaim(self) -> bool {
         !self.intersects(Self::NOWAIT.union(Self::NORETRY).union(Self::MEMALLOC))
     }
@@ -93,8 +98,8 @@ impl Gfp {
     }
 }
 
-/// Mobility of the contents of pages. Pages of one migrate type share pageblocks, so that whole pageblocks become free
-/// again.
+/// The migrate type of a page: whether the contents can be moved or dropped. Pages of the same migrate type share
+/// pageblocks, which makes it more likely that whole pageblocks become free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[repr(u8)]
@@ -110,7 +115,7 @@ pub enum MigrateType {
 impl MigrateType {
     /// Number of migrate types.
     pub const COUNT: usize = 3;
-    /// All migrate types, in the kernel's order.
+    /// All migrate types, in the order in which the kernel numbers them.
     pub const ALL: [Self; Self::COUNT] = [Self::Unmovable, Self::Movable, Self::Reclaimable];
 
     /// Decodes a migrate type from the low bits of a stored value.
@@ -122,7 +127,7 @@ impl MigrateType {
             _ => Self::Reclaimable,
         }
     }
-    /// Returns the migrate types to try if the lists of `self` are empty, best type first.
+    /// Returns the fallback migrate types, best first, for an allocation that finds no free block of the type `self`.
     pub(crate) const fn fallbacks(self) -> [Self; 2] {
         match self {
             Self::Unmovable => [Self::Reclaimable, Self::Movable],
@@ -140,25 +145,24 @@ impl MigrateType {
     }
 }
 
-/// The kind of a zone's memory, lowest first. A request for one kind of zone may also be served by lower
-/// zones.
+/// The kind of a zone, in the kernel's order. A request that allows a kind of zone may also be served from lower zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum ZoneKind {
-    /// Memory that the oldest devices can address.
+    /// The DMA zone: memory that the oldest devices can address.
     Dma = 0,
-    /// Memory below 4 GiB.
+    /// The DMA32 zone: memory below 4 GiB.
     Dma32 = 1,
-    /// Memory that belongs to no other zone.
+    /// The Normal zone: memory that belongs to no other zone.
     Normal = 2,
-    /// Memory for movable pages only.
+    /// The Movable zone: memory for movable pages only.
     Movable = 3,
 }
 
 impl ZoneKind {
     /// Number of zone kinds.
     pub const COUNT: usize = 4;
-    /// All zone kinds, lowest first.
+    /// All zone kinds, from the lowest zone to the highest.
     pub const ALL: [Self; Self::COUNT] = [Self::Dma, Self::Dma32, Self::Normal, Self::Movable];
 
     /// Returns the zone kind's name in `/proc/buddyinfo`.

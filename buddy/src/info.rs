@@ -1,7 +1,7 @@
-//! Reports: `/proc/buddyinfo`, `/proc/pagetypeinfo`, fragmentation indices, and counters.
+//! Reports on zones: free blocks as in `/proc/buddyinfo` and `/proc/pagetypeinfo`, fragmentation indices, and counters.
 //!
-//! Reserved but uncommitted memory counts as free, in the blocks that a commit would create. The size of uncommitted
-//! memory is also reported separately.
+//! Reserved but uncommitted memory counts as free blocks of the sizes that a commit would create. The reports also give
+//! the size of uncommitted memory separately.
 
 use crate::allocator::{CachedZone, PageAllocator};
 use crate::gfp::{MigrateType, ZoneKind};
@@ -14,18 +14,19 @@ use uslab_magazine::Paths;
 
 const ORDERS: usize = MAX_ORDER as usize + 1;
 
-/// A report on all zones of a page allocator. `Display` prints the report like `/proc/buddyinfo`.
+/// A report on all zones of a page allocator. The `Display` output of the report has the format of `/proc/buddyinfo`.
 ///
-/// Each zone's numbers are a snapshot taken under the zone's lock. Zones and per-CPU pages are read at different times,
-/// so their numbers may disagree unless the allocator is idle.
+/// The numbers of one zone are consistent, because they are read under the zone's lock. The report reads the zones and
+/// the per-CPU pages at different times, so the numbers may disagree while other threads allocate or free.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BuddyInfo {
-    /// The zones, by node, and within a node lowest first.
+    /// The report on each zone, sorted by node and then from the lowest to the highest zone.
     pub zones: Vec<ZoneInfo>,
     /// Size of a pageblock, as an order: `2^order` pages.
     pub pageblock_order: Order,
-    /// True if pages are grouped by migrate type. Ranges of fewer than three pageblocks do not group pages.
+    /// True if pages are grouped by migrate type. An allocator with less memory than three pageblocks does not group
+    /// pages.
     pub mobility: bool,
     /// Number of bytes of address space reserved for pages.
     pub reserved_bytes: usize,
@@ -35,61 +36,63 @@ pub struct BuddyInfo {
     pub drains: u64,
     /// Number of failed allocations.
     pub failures: u64,
-    /// Number of frees that were refused as corruption.
+    /// Number of invalid frees that the allocator refused.
     pub corruptions: u64,
 }
 
-/// A report on one zone. Numbers are in pages unless noted.
+/// A report on one zone. All sizes are in pages, unless a field says otherwise.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ZoneInfo {
-    /// Index of the node, from 0.
+    /// Index of the memory node, counted from 0.
     pub node: u32,
-    /// Kind of the zone's memory.
+    /// The kind of the zone, such as Normal or DMA32.
     pub zone: ZoneKind,
     /// Number of pages in the zone.
     pub managed: u32,
-    /// Number of free pages, committed or not, without the pages in per-CPU magazines.
+    /// Number of free pages, committed or not. Pages in per-CPU magazines do not count as free.
     pub free: u32,
     /// Number of charged free pages: see [`PageAllocator::charge`].
     pub charged: u32,
     /// Number of free pages that are not committed.
     pub uncommitted: u32,
-    /// Number of free committed pages whose memory was returned to the system until the next touch.
+    /// Number of free committed pages whose memory the OS took back; the next access gets zeroed memory.
     pub discarded: u32,
     /// Number of pages in per-CPU magazines.
     pub per_cpu: u64,
-    /// Number of allocated pages.
+    /// Number of pages that are in allocated blocks.
     pub allocated: u64,
     /// The zone's watermarks.
     pub watermarks: Watermarks,
-    /// Number of pages to keep free above the watermarks, indexed by the highest zone that a request may use.
+    /// Number of pages that the zone keeps free in addition to the watermark, indexed by the highest zone that the
+    /// request allows.
     pub lowmem_reserve: [u32; ZoneKind::COUNT],
     /// Number of free blocks, by order and migrate type.
     pub blocks: [[u32; MigrateType::COUNT]; ORDERS],
     /// Number of pageblocks, indexed by migrate type.
     pub pageblocks: [u32; MigrateType::COUNT],
-    /// Number of pages that are in use, or that are free in a smaller block than their position allows.
+    /// Number of pages that are in use, or that are free but not merged into the largest block possible at their
+    /// address.
     pub pages_not_in_maximal_blocks: u32,
-    /// Counts of the zone's events.
+    /// The zone's event counters, such as splits and merges.
     pub events: ZoneEvents,
     /// Counts of the per-CPU magazines' events.
     pub per_cpu_events: PerCpuEvents,
 }
 
-/// Counts of the magazines in front of a zone, in blocks of any order.
+/// Event counts of a zone's per-CPU magazines. A block of any order counts as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PerCpuEvents {
-    /// Number of blocks allocated.
+    /// Number of blocks that were allocated.
     pub allocs: u64,
-    /// Number of blocks freed.
+    /// Number of blocks that were freed.
     pub frees: u64,
-    /// Allocations and frees by the level that served them. No page operation has level `slab`.
+    /// Numbers of allocations and frees, by the level that served them. The level `slab` is always 0 for pages.
     pub paths: Paths,
-    /// Number of magazines filled from the zone.
+    /// Number of magazines that were filled from the zone.
     pub fills: u64,
-    /// Number of magazines flushed to the zone.
+    /// Number of magazines that were flushed to the zone.
     pub flushes: u64,
 }
 
@@ -134,11 +137,11 @@ impl ZoneInfo {
         info
     }
 
-    /// Number of free blocks, of all migrate types.
+    /// Returns the number of free blocks of `order`, of all migrate types together.
     pub fn free_blocks(&self, order: Order) -> u64 {
         self.blocks[order.index()].iter().map(|n| u64::from(*n)).sum()
     }
-    /// Number of blocks of `order` that fit into the free blocks.
+    /// Returns the number of blocks of `order` that could be split from the free blocks.
     fn suitable_blocks(&self, order: Order) -> u64 {
         let block_count = |from: Order| self.free_blocks(from) << (from.get() - order.get());
         order.through(Order::MAX).map(block_count).sum()
@@ -150,9 +153,9 @@ impl ZoneInfo {
         Order::ZERO.through(Order::MAX).map(|order| self.free_blocks(order) << order.get()).sum()
     }
 
-    /// Index that shows why an allocation of `order` would fail, in 1/1,000 (the kernel's `extfrag_index`).
-    /// The index is near 0 for lack of memory, near 1,000 for fragmentation, and -1,000 if the allocation
-    /// would succeed.
+    /// Returns the kernel's `extfrag_index`, in 1/1,000: why an allocation of `order` would fail. The index is near 0
+    /// if too little memory is free, near 1,000 if free memory is too fragmented, and -1,000 if the allocation would
+    /// succeed.
     pub fn extfrag_index(&self, order: Order) -> i64 {
         let blocks = self.free_blocks_of_all_orders();
         if blocks == 0 {
@@ -164,8 +167,8 @@ impl ZoneInfo {
         let wanted = self.free_pages() * 1000 / u64::from(order.pages());
         1000 - ((1000 + wanted) / blocks) as i64
     }
-    /// Fraction of the free memory that is unusable for `order`, in 1/1,000 (the kernel's `unusable_index`); 1,000 if
-    /// nothing is free.
+    /// Returns the kernel's `unusable_index`, in 1/1,000: the fraction of free memory that is in blocks smaller than
+    /// `order`. The result is 1,000 if no memory is free.
     pub fn unusable_free_index(&self, order: Order) -> u64 {
         let free = self.free_pages();
         if free == 0 {
@@ -180,7 +183,7 @@ impl BuddyInfo {
     pub fn managed(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.managed)).sum()
     }
-    /// Number of free pages in all zones, committed or not, without the pages in per-CPU magazines.
+    /// Number of free pages in all zones, committed or not. Pages in per-CPU magazines do not count as free.
     pub fn free(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.free)).sum()
     }
@@ -188,7 +191,7 @@ impl BuddyInfo {
     pub fn per_cpu(&self) -> u64 {
         self.zones.iter().map(|zone| zone.per_cpu).sum()
     }
-    /// Number of allocated pages.
+    /// Number of pages that are in allocated blocks.
     pub fn allocated(&self) -> u64 {
         self.zones.iter().map(|zone| zone.allocated).sum()
     }
@@ -197,18 +200,18 @@ impl BuddyInfo {
         self.zones.iter().map(|zone| u64::from(zone.managed - zone.uncommitted)).sum::<u64>()
             * PAGE_SIZE as u64
     }
-    /// Upper bound of the bytes backed by physical memory: bytes that were committed and not returned since. Committed
-    /// pages that were never touched are not backed.
+    /// Upper bound of the physical memory in use, in bytes: committed pages whose memory was not returned to the OS.
+    /// The true number is lower if some committed pages were never accessed.
     pub fn backed_bytes(&self) -> u64 {
         let discarded = self.zones.iter().map(|zone| u64::from(zone.discarded)).sum::<u64>();
         self.committed_bytes() - discarded * PAGE_SIZE as u64
     }
-    /// Number of pages outside free blocks of the largest size that their position allows. The number is 0
-    /// after all pages were freed and the per-CPU pages were flushed.
+    /// Number of pages that are in use, or that are free but not merged into the largest block possible at their
+    /// address. The result is 0 after all pages were freed and the per-CPU magazines were flushed.
     pub fn pages_not_in_maximal_blocks(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.pages_not_in_maximal_blocks)).sum()
     }
-    /// Formats the report like `/proc/pagetypeinfo`.
+    /// Returns a `Display` wrapper that prints the report like `/proc/pagetypeinfo`.
     pub fn pagetypeinfo(&self) -> PageTypeInfo<'_> {
         PageTypeInfo(self)
     }
@@ -227,7 +230,7 @@ impl fmt::Display for BuddyInfo {
     }
 }
 
-/// Prints the report like `/proc/pagetypeinfo`, with this allocator's migrate types.
+/// Prints the report in the format of `/proc/pagetypeinfo`, with this allocator's migrate types.
 #[derive(Clone, Copy, Debug)]
 pub struct PageTypeInfo<'i>(&'i BuddyInfo);
 
@@ -268,7 +271,8 @@ impl fmt::Display for PageTypeInfo<'_> {
 }
 
 impl PageAllocator {
-    /// Returns a report on all zones. `info` allocates from the global allocator, and takes each zone's lock once.
+    /// Returns a report on all zones of the allocator. `info` allocates the report from the global allocator, and locks
+    /// each zone once.
     pub fn info(&self) -> BuddyInfo {
         BuddyInfo {
             zones: self.cached_zones.iter().map(|cached| ZoneInfo::new(self, cached)).collect(),

@@ -1,6 +1,6 @@
-//! A buddy page allocator in userspace. The allocator divides one reserved address range into nodes and
-//! zones. The allocator splits and merges blocks by order, groups pages by migrate type, and has watermarks
-//! and per-CPU pages.
+//! A buddy page allocator in userspace. The allocator divides one reserved address range into nodes and zones. The
+//! allocator splits and merges power-of-two blocks, groups pages by migrate type, respects watermarks, and caches pages
+//! per CPU.
 //!
 //! ```text
 //! PageAllocator ── zonelists: nearest node, highest zone first
@@ -24,10 +24,10 @@
 //!
 //! # Invariants
 //!
-//! * All metadata of a page is in its [`Frame`], and the allocator never writes into a free page.
-//! * After construction, only reports and [`PageBlock::split`] allocate from the global allocator.
-//! * Lack of memory is an error ([`AllocError`]) that names the limit. If the system refuses the reservation,
-//!   the allocator uses a smaller range.
+//! * All metadata of a page is in its [`Frame`], so the allocator never writes into a free page.
+//! * Once the allocator exists, only reports and [`PageBlock::split`] use the global allocator.
+//! * If memory runs out, an allocation returns an [`AllocError`] that names the reason. If the OS refuses the requested
+//!   address range, the allocator reserves a smaller range.
 //!
 //! # Example
 //!
@@ -107,17 +107,17 @@ pub use {
     zone::ZoneEvents,
 };
 
-/// Number of address bits inside a page.
+/// Base-2 logarithm of the page size.
 pub const PAGE_SHIFT: u32 = 12;
-/// Size of a page in bytes. If the system's pages are larger, memory cannot be committed in units of this size, and
-/// creating an allocator fails with [`PageError::Refused`].
+/// Size of a page in bytes. If the OS uses larger pages, memory cannot be committed page by page, and creating an
+/// allocator fails with [`PageError::Refused`].
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
-/// The largest order, inclusive: blocks of 4 MiB.
+/// The largest order that a block can have: 4 MiB.
 pub const MAX_ORDER: u8 = 10;
-/// The order of a pageblock, the unit of grouping by migrate type: 2 MiB.
+/// The order of a pageblock (2 MiB), the unit in which pages are grouped by migrate type.
 pub const PAGEBLOCK_ORDER: u8 = 9;
 
-/// Runs the README's example.
+/// Compiles and runs the example in README.md.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,11 +1,13 @@
-//! Per-CPU pages: magazines of low-order blocks in front of a zone.
+//! Per-CPU pages: magazines that cache low-order blocks of a zone for each CPU.
 //!
-//! A zone has one magazine layer for each order 0..=3 and migrate type, like the kernel's per-CPU page lists. Most
-//! single-page allocations take no lock, and the zone lock is taken once per batch. The zone does *not* count pages in
-//! magazines as free: pages in magazines do not merge, and watermarks do not count them. Under memory pressure, pages
-//! in magazines are flushed ([`PageAllocator::drain_cpus`](crate::PageAllocator::drain_cpus)).
+//! A zone has one magazine layer for each pair of an order 0..=3 and a migrate type, like the kernel's per-CPU page
+//! lists. Most single-page allocations take no lock. Filling or flushing a magazine takes the zone lock once for a
+//! whole batch of pages. The zone does *not* count pages in magazines as free. Pages in magazines do not merge into
+//! larger blocks, and watermarks ignore them. Under memory pressure, the allocator flushes the magazines to the zone
+//! ([`PageAllocator::drain_cpus`](crate::PageAllocator::drain_cpus)).
 //!
-//! A freed page is pushed into the magazines of its pageblock's type, so a stolen page returns to its pageblock's type.
+//! A freed page is pushed into the magazine for its pageblock's migrate type. A page that an allocation of another type
+//! stole thus returns to its original type.
 
 use crate::error::Limit;
 use crate::gfp::MigrateType;
@@ -16,18 +18,18 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 use uslab_magazine::{Config, Layer, Operation, Round, Supplier};
 
-/// Number of cached orders: 0..=3, the kernel's "not costly" orders. Under loom, only order 0 is cached.
+/// Number of orders that magazines cache: 0..=3, the kernel's "not costly" orders. Under loom, only order 0 is cached.
 const ORDERS: usize = if cfg!(loom) { 1 } else { 4 };
-/// Number of magazines that a CPU's stack holds in addition to the required two. A CPU keeps at most four
-/// magazines of one order and type.
+/// Number of magazines that a CPU's stack holds in addition to the required two. A CPU's stack thus holds at most four
+/// magazines of one order and migrate type.
 const STOCK: u16 = if cfg!(loom) { 0 } else { 2 };
-/// Number of full magazines that all CPUs share.
+/// Maximum number of full magazines in a depot, which all CPUs share.
 const DEPOT_LIMIT: u32 = if cfg!(loom) { 1 } else { 4 };
 
-/// The name of the page layers for observers.
+/// The name under which tracepoints report the page layers.
 pub(crate) const PAGES: &str = "pages";
 
-/// A block of pages in a magazine, represented by its first page number.
+/// A block of pages in a magazine, identified by its first page number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageRound(pub(crate) Pfn);
 
@@ -43,17 +45,18 @@ impl Round for PageRound {
     }
 }
 
-/// The magazine layers of one zone.
+/// The per-CPU magazines of one zone: a magazine layer for each order and migrate type.
 #[derive(Debug)]
 pub(crate) struct PerCpuPages {
-    /// Layers by order, and then by type. If pages are not grouped, there is only one type.
+    /// The layers of all orders and migrate types, sorted by order and then by type. If pages are not grouped by type,
+    /// each order has a single layer.
     layers: Box<[Layer<PageRound, StackMemory>]>,
     types: usize,
 }
 
-/// Number of single pages in a magazine, for a zone of `managed` pages. The number is the kernel's batch
-/// size: a power of two minus one, at most 256 KiB and at most 1/4096 of the zone.
-fn batch_size(managed: u32) -> u16 {
+/// Returns the number of order-0 pages in a magazine of a zone with `managed` pages. The result is the kernel's batch
+/// size: a power of two minus one, based on 1/4096 of the zone and at most 256 KiB.
+fn per_cpu_batch_size(managed: u32) -> u16 {
     if cfg!(loom) {
         return 1;
     }
@@ -62,13 +65,13 @@ fn batch_size(managed: u32) -> u16 {
 }
 
 impl PerCpuPages {
-    /// Creates the magazines of a zone of `managed` pages. Returns `None` if the system refuses addresses for
-    /// the magazines.
+    /// Creates the per-CPU magazines for a zone of `managed` pages. Returns `None` if memory for the magazines cannot
+    /// be reserved.
     pub(crate) fn new(tables: &Tables, managed: u32, shared: &ZoneShared) -> Option<Self> {
         let types = if shared.mobility { MigrateType::COUNT } else { 1 };
         let orders = ORDERS.min(shared.max_order.index() + 1);
         let layer = |n: usize| {
-            let config = Config::new((batch_size(managed) >> (n / types)).max(1), STOCK, DEPOT_LIMIT);
+            let config = Config::new((per_cpu_batch_size(managed) >> (n / types)).max(1), STOCK, DEPOT_LIMIT);
             let mut layer = tables.layer(config, true)?;
             layer.set_name(PAGES);
             Some(layer)
@@ -76,7 +79,8 @@ impl PerCpuPages {
         Some(Self { layers: (0..orders * types).map(layer).collect::<Option<_>>()?, types })
     }
 
-    /// Returns the layer of an order and type. Returns `None` for an order that is not cached.
+    /// Returns the magazine layer for an order and a migrate type. Returns `None` if blocks of this order are not
+    /// cached.
     #[inline]
     pub(crate) fn layer(
         &self,
@@ -91,22 +95,23 @@ impl PerCpuPages {
             .zip(self.layers.chunks(self.types))
             .flat_map(|(order, row)| row.iter().map(move |l| (order, l)))
     }
-    /// Flushes the pages that a [sweep](Tables::sweep) took to the zone.
+    /// Flushes to the zone all pages that a [sweep](Tables::sweep) removed from the per-CPU stacks.
     pub(crate) fn drain_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
-            layer.drain_swept(op, &ZoneSupplier::for_flush(zone, shared, order));
+            layer.drain_swept(op, &ZoneSupplier::new_for_flush(zone, shared, order));
         }
     }
-    /// Flushes the pages in the depots, and the pages that a sweep took, to the zone.
+    /// Flushes to the zone all pages in the depots, and all pages that a sweep removed from the per-CPU stacks.
     pub(crate) fn flush_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
-            layer.flush_swept(op, &ZoneSupplier::for_flush(zone, shared, order));
+            layer.flush_swept(op, &ZoneSupplier::new_for_flush(zone, shared, order));
         }
     }
-    /// Flushes idle blocks to the zone after a sweep of idle stacks. Returns the number of pages.
+    /// Flushes to the zone the blocks that a sweep of idle stacks removed, and the surplus of the depots. Returns the
+    /// number of flushed pages.
     pub(crate) fn reap_swept(&self, zone: &Zone, shared: &ZoneShared) -> u64 {
         let reaped = self.layers().map(|(order, layer)| {
-            layer.reap_swept(&ZoneSupplier::for_flush(zone, shared, order)) * u64::from(order.pages())
+            layer.reap_swept(&ZoneSupplier::new_for_flush(zone, shared, order)) * u64::from(order.pages())
         });
         reaped.sum()
     }
@@ -119,28 +124,29 @@ impl PerCpuPages {
     }
 }
 
-/// The supplier of a layer: a zone, for the duration of one request.
+/// The supplier behind a magazine layer: fills magazines from a zone, for one request.
 pub(crate) struct ZoneSupplier<'a> {
     zone: &'a Zone,
     shared: &'a ZoneShared,
     wanted: BlockRequest,
-    /// The limit that stopped the zone from filling the requested number of blocks.
+    /// The reason why the last fill got fewer blocks than it requested.
     limit: Cell<Option<Limit>>,
 }
 
 impl<'a> ZoneSupplier<'a> {
-    /// Creates a supplier for an allocation.
+    /// Creates a supplier that fills magazines for the allocation `wanted`.
     #[inline]
-    pub(crate) fn for_fill(zone: &'a Zone, shared: &'a ZoneShared, wanted: BlockRequest) -> Self {
+    pub(crate) fn new_for_fill(zone: &'a Zone, shared: &'a ZoneShared, wanted: BlockRequest) -> Self {
         Self { zone, shared, wanted, limit: Cell::new(None) }
     }
-    /// Creates a supplier for a flush. The supplier's floor prevents a fill during a flush.
+    /// Creates a supplier that only takes flushed blocks. A fill through a supplier for flushes always fails, because
+    /// its watermark is unreachable.
     #[inline]
-    pub(crate) fn for_flush(zone: &'a Zone, shared: &'a ZoneShared, order: Order) -> Self {
+    pub(crate) fn new_for_flush(zone: &'a Zone, shared: &'a ZoneShared, order: Order) -> Self {
         let wanted = BlockRequest { order, mobility: MigrateType::Unmovable, floor: Some(u32::MAX) };
-        Self::for_fill(zone, shared, wanted)
+        Self::new_for_fill(zone, shared, wanted)
     }
-    /// The limit that refused pages to the last fill.
+    /// Returns the reason why the last fill got fewer blocks than it requested.
     pub(crate) fn limit(&self) -> Option<Limit> {
         self.limit.get()
     }
@@ -165,8 +171,8 @@ mod tests {
     #[test]
     fn per_cpu_batch_sizes_match_linux() {
         // The batch is 63 on any zone of 1 GiB or more.
-        assert_eq!([1 << 18, 1 << 24].map(batch_size), [63, 63]);
-        assert_eq!([0, 3840, 8191, 8192, 20_000].map(batch_size), [1, 1, 1, 1, 3]);
+        assert_eq!([1 << 18, 1 << 24].map(per_cpu_batch_size), [63, 63]);
+        assert_eq!([0, 3840, 8191, 8192, 20_000].map(per_cpu_batch_size), [1, 1, 1, 1, 3]);
     }
 
     #[test]

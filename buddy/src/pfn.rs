@@ -1,18 +1,18 @@
-//! Page frame numbers and block orders: small integers with separate types.
+//! Page frame numbers and block orders, as distinct integer types.
 
 use crate::{MAX_ORDER, PAGE_SHIFT};
 
 /// A page frame number: the index of a page in the allocator's range, from 0.
 ///
-/// The range starts at an address aligned to the largest block. A block of order `n` starts at a `Pfn` *and* at an
-/// address that are multiples of its size.
+/// The allocator's range starts at an address that is aligned to the largest block size. Both the first `Pfn` and the
+/// address of a block are multiples of the block's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
 pub struct Pfn(u32);
 
 impl Pfn {
-    /// Creates the page frame number `n`. `Pfn::new` accepts any number. The allocator rejects a number that is not one
-    /// of its pages.
+    /// Creates a page frame number from an integer. `Pfn::new` does not check that the page exists. The allocator
+    /// rejects page numbers outside its range.
     pub const fn new(n: u32) -> Self {
         Self(n)
     }
@@ -25,22 +25,23 @@ impl Pfn {
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
     }
-    /// Returns the page `pages` pages above this page.
+    /// Returns the page number plus `pages`.
     #[inline(always)]
     pub(crate) const fn up(self, pages: u32) -> Self {
         Self(self.0 + pages)
     }
-    /// Returns the buddy of the block of `order` at this page: the other half of the block of order `order + 1`.
+    /// Returns the page number of the buddy of the block of `order` at this page. The block and its buddy are the two
+    /// halves of a block of the next order.
     #[inline(always)]
     pub(crate) const fn buddy(self, order: Order) -> Self {
         Self(self.0 ^ order.pages())
     }
-    /// Returns the start of the aligned block of `order` that contains this page.
+    /// Returns the first page of the aligned block of `order` that contains this page.
     #[inline(always)]
     pub(crate) const fn align_down(self, order: Order) -> Self {
         Self(self.0 & !(order.pages() - 1))
     }
-    /// Returns `true` if a block of `order` may start at this page.
+    /// Returns `true` if this page number is a multiple of the size of a block of `order`.
     pub(crate) const fn is_aligned(self, order: Order) -> bool {
         self.0 & (order.pages() - 1) == 0
     }
@@ -52,23 +53,23 @@ impl core::fmt::Display for Pfn {
     }
 }
 
-/// The size of a block: `2^order` pages, 0..=[`MAX_ORDER`].
+/// The order of a block of `2^order` pages, from 0 to [`MAX_ORDER`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
 pub struct Order(u8);
 
 impl Order {
-    /// The order of a single page, 0.
+    /// Order 0: a single page.
     pub const ZERO: Self = Self(0);
-    /// The largest order: 1,024 pages, 4 MiB.
+    /// The largest order: a block of 1,024 pages, or 4 MiB.
     pub const MAX: Self = Self(MAX_ORDER);
 
-    /// Creates the order `order`. Returns `None` above [`MAX_ORDER`].
+    /// Creates an order from an integer. Returns `None` if `order` exceeds [`MAX_ORDER`].
     pub const fn new(order: u8) -> Option<Self> {
         if order <= MAX_ORDER { Some(Self(order)) } else { None }
     }
-    /// Returns the smallest order whose block holds `bytes` bytes (0 for 0 bytes). Returns `None` if the largest block
-    /// is too small.
+    /// Returns the smallest order whose block holds `bytes` bytes; order 0 for 0 bytes. Returns `None` if the largest
+    /// block is too small.
     pub const fn for_bytes(bytes: usize) -> Option<Self> {
         if bytes > (1 << PAGE_SHIFT) << MAX_ORDER {
             return None;
@@ -85,23 +86,23 @@ impl Order {
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
     }
-    /// Returns the number of pages in a block.
+    /// Returns the number of pages in a block of this order.
     #[inline(always)]
     pub const fn pages(self) -> u32 {
         1 << self.0
     }
-    /// Returns the size of a block in bytes.
+    /// Returns the size of a block of this order in bytes.
     #[inline(always)]
     pub const fn bytes(self) -> usize {
         1 << (self.0 as u32 + PAGE_SHIFT)
     }
-    /// Returns the next larger order, which must not exceed [`MAX_ORDER`].
+    /// Returns the order above this order, which must not exceed [`MAX_ORDER`].
     #[inline(always)]
     pub(crate) const fn up(self) -> Self {
         debug_assert!(self.0 < MAX_ORDER);
         Self(self.0 + 1)
     }
-    /// Returns the next smaller order. `self` must be above order 0.
+    /// Returns the order below this order. The order must be above 0.
     #[inline(always)]
     pub(crate) const fn down(self) -> Self {
         debug_assert!(self.0 > 0);
@@ -110,9 +111,9 @@ impl Order {
     pub(crate) fn through(self, last: Self) -> impl DoubleEndedIterator<Item = Self> {
         (self.0..=last.0).map(Self)
     }
-    /// Returns the largest order, up to `most`, of a block that starts at `pfn` and has at most `pages`
-    /// pages. `pages` must not be 0.
-    pub(crate) fn largest_at(pfn: Pfn, pages: u32, most: Self) -> Self {
+    /// Returns the largest order, up to `most`, of an aligned block that starts at `pfn` and has at most `pages` pages.
+    /// The number `pages` must not be 0.
+    pub(crate) fn largest_order_at(pfn: Pfn, pages: u32, most: Self) -> Self {
         debug_assert!(pages > 0);
         let aligned = pfn.get().trailing_zeros() as u8;
         Self(most.0.min(aligned).min(pages.ilog2() as u8))
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn smallest_sufficient_order_is_chosen_for_a_size() {
+    fn order_for_a_size_is_the_smallest_sufficient_one() {
         let order = |bytes| Order::for_bytes(bytes).map(Order::get);
         assert_eq!([0, 1, 4096, 4097, 8192, 8193].map(order), [0, 0, 0, 1, 1, 2].map(Some));
         assert_eq!((order(4 << 20), order((4 << 20) + 1), order(usize::MAX)), (Some(10), None, None));
@@ -152,7 +153,7 @@ mod tests {
     fn run_of_pages_is_split_into_largest_aligned_blocks() {
         let (mut at, end, mut cut) = (Pfn(1024), 1024 + 700, Vec::new());
         while at.get() < end {
-            let order = Order::largest_at(at, end - at.get(), Order::MAX);
+            let order = Order::largest_order_at(at, end - at.get(), Order::MAX);
             cut.push(order.pages());
             at = at.up(order.pages());
         }

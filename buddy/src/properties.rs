@@ -1,7 +1,7 @@
-//! Compares the allocator with its [shadow model](crate::shadow), under any mix of orders, types, zones, nodes, splits,
-//! bulk allocations, CPU moves, draining and refusals.
+//! Property tests that compare the allocator with its [shadow model](crate::shadow). The property tests cover all
+//! orders, migrate types, zones and nodes, and splits, bulk allocations, migrations, drains and injected faults.
 //!
-//! `PROPTEST_CASES` sets the number of cases.
+//! The environment variable `PROPTEST_CASES` sets the number of test cases.
 
 use crate::shadow::{self, Op};
 use crate::{Backend, Gfp, Order, PageConfig, ZoneKind};
@@ -90,7 +90,7 @@ proptest! {
     })]
 
     #[test]
-    fn any_requests_agree_with_the_shadow_and_blocks_coalesce(
+    fn random_requests_agree_with_the_shadow_model(
         config in config(),
         ops in ops(),
     ) {
@@ -98,7 +98,7 @@ proptest! {
     }
 }
 
-/// Replays the cases that the fuzzer kept.
+/// Replays the inputs that earlier fuzzer runs saved.
 #[test]
 fn fuzzing_corpus_agrees_with_the_reference_model() {
     let files =

@@ -1,17 +1,18 @@
-//! Reserved address ranges: the only code of the project that requests memory from the OS.
+//! Reserved address ranges. Only the module `region` requests memory from the OS.
 //!
-//! A reservation takes only address space (`PROT_NONE`, no swap accounted). A commit makes a part of the
-//! region readable and writable. The first touch of a page backs the page with zeros. A decommit returns the
-//! backing and makes the part inaccessible. A use after the decommit faults instead of silently reading
-//! zeros.
+//! A reservation takes only address space (`PROT_NONE`, no swap accounted). A commit makes a part of the reserved
+//! region readable and writable. The first access to a committed page backs it with zeroed memory. A decommit returns a
+//! part's memory to the OS and makes the part inaccessible. An access after the decommit faults instead of silently
+//! reading zeros.
 //!
-//! The crate has three memory backends. [`Backend::Os`] is the shipping backend: `mapped`, on Linux. [`Backend::Heap`]
-//! is plain heap memory behind the same interface. The heap backend is for models (loom runs thousands of executions in
-//! one address space) and for programs that must not map. With `--cfg uslab_heap`, and on systems other than Linux,
-//! `Os` is also the heap. [`Backend::Phantom`] has no memory: a simulator's pages are only addresses.
+//! The crate can get memory from three backends. [`Backend::Os`] is the default backend and uses `mmap` on Linux.
+//! [`Backend::Heap`] is plain heap memory with the same interface. The heap backend serves loom models, which run
+//! thousands of executions in one address space, and programs that must not call `mmap`. With `--cfg uslab_heap`, and
+//! on systems other than Linux, [`Backend::Os`] also uses the heap. [`Backend::Phantom`] provides addresses without
+//! memory, for a simulator that never accesses its pages.
 //!
-//! A refused reservation (`ulimit -v`, strict overcommit, a container) is an ordinary outcome. After a
-//! refused reservation, [`reserve_most`] halves the size until a reservation succeeds.
+//! The OS may refuse a reservation, for example under `ulimit -v`, with strict overcommit, or in a container.
+//! [`reserve_with_halving`] then halves the size until a reservation succeeds.
 
 mod heap;
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
@@ -35,45 +36,45 @@ pub use source::HugePages;
 use source::{Access, Source};
 use uslab_magazine::sync::Counter;
 
-/// True if [`Backend::Os`] reserves addresses instead of memory.
+/// True if a reservation on [`Backend::Os`] takes only addresses and no memory.
 pub(crate) const MAPPED: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
 
-/// The source of a region's memory.
+/// The backend that supplies a region's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// Memory of the system: `mmap` on Linux.
+    /// Memory from the OS, through `mmap` on Linux; on other systems, the heap.
     #[cfg_attr(not(loom), default)]
     Os,
-    /// Memory of the system's heap (`std::alloc::System`). A reservation on the heap allocates all its memory, zeroed.
-    /// On the heap, no later commit fails, and no memory is returned before the region is dropped. Untouched heap pages
-    /// cost nothing if the heap maps large pieces and does not clear them, as on Linux.
+    /// Memory from the standard library's system allocator (`std::alloc::System`). A reservation allocates all its
+    /// memory immediately, zeroed. Later commits never fail, and memory is returned only when the region is dropped. On
+    /// Linux, heap pages that are never accessed take no physical memory, because the heap maps large allocations
+    /// without clearing them.
     #[cfg_attr(loom, default)]
     Heap,
-    /// Addresses without memory, for pages that are never accessed. Tables that describe the pages (frames,
-    /// bitmaps, magazines) still have memory. The backend refuses a phantom region that must be writable as a
-    /// whole.
+    /// Addresses without memory, for pages that are never accessed. Page metadata tables (frames, bitmaps, magazines)
+    /// still have memory. The phantom backend refuses to create a region that must be committed as a whole.
     Phantom(Phantom),
 }
 
-/// Permission to use pages that are only addresses ([`Backend::Phantom`]). Phantom pages cost only their
-/// frames, so a simulator of gigabytes runs in megabytes.
+/// Permission to create an allocator whose pages have addresses but no memory ([`Backend::Phantom`]). A phantom page
+/// takes only its frame, so a simulator of gigabytes runs in megabytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phantom(());
 
 impl Phantom {
     /// # Safety
-    /// No code may read or write memory of an allocator that is made with the result or a copy of the result.
-    /// No program may use phantom memory for bytes of blocks ([`PageBlock::bytes`](crate::PageBlock::bytes)
-    /// and similar), [`Gfp::ZERO`](crate::Gfp::ZERO), objects with constructors, typed objects, or growing an
-    /// allocation. Safe code that could access pages must not get the allocator.
+    /// No code may read or write pages of an allocator that was created with this `Phantom` or a copy of it. Do not use
+    /// the bytes of phantom blocks ([`PageBlock::bytes`](crate::PageBlock::bytes) and similar),
+    /// [`Gfp::ZERO`](crate::Gfp::ZERO), objects with constructors, typed objects, or functions that grow an allocation.
+    /// Do not pass a phantom allocator to safe code that could access its pages.
     pub const unsafe fn new() -> Self {
         Self(())
     }
 }
 
 impl Backend {
-    /// Returns the backend for the tables that describe the pages; these tables always need memory.
-    pub(crate) fn of_tables(self) -> Self {
+    /// Returns the backend for page metadata tables, which need memory even if the pages are phantom.
+    pub(crate) fn table_backend(self) -> Self {
         match self {
             Self::Phantom(_) => Self::default(),
             backend => backend,
@@ -81,20 +82,21 @@ impl Backend {
     }
 }
 
-/// Allowed accesses to reserved memory that is not committed.
+/// What happens on an access to reserved memory that is not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uncommitted {
-    /// No access is allowed: any access faults.
+    /// Any access to uncommitted memory faults.
     NoAccess,
-    /// Reads are allowed, return zeros, and back nothing.
+    /// Reads of uncommitted memory return zeros and do not back it. Writes fault.
     ReadsZero,
 }
 
-/// A reserved range of addresses.
+/// A reserved range of addresses, of which parts can be committed.
 ///
 /// # Invariants
-/// `base` has the requested alignment. The region owns `base..base + bytes` until it is dropped. `bytes` is a multiple
-/// of the page size. Only one thread at a time changes `bytes` ([`cut`](Region::cut), [`grow`](Region::grow)).
+/// The address `base` has the requested alignment. The region owns `base..base + bytes` until it is dropped. The size
+/// `bytes` is a multiple of the page size. Only one thread at a time changes `bytes` ([`cut`](Region::cut),
+/// [`grow`](Region::grow)).
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
@@ -111,7 +113,7 @@ enum Backing {
     Phantom(Addresses, Phantom),
 }
 
-/// Runs `$call` with the source of `$backing`.
+/// Binds `$source` to the memory source inside `$backing`, and evaluates `$call`.
 macro_rules! source {
     ($backing:expr, $source:ident => $call:expr) => {
         match $backing {
@@ -128,8 +130,8 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Reserves `bytes` bytes, rounded up to pages, at a multiple of `align` (a power of two). Returns `None` if the
-    /// reservation is refused.
+    /// Reserves `bytes` bytes, rounded up to pages, at an address that is a multiple of `align` (a power of two).
+    /// Returns `None` if the OS refuses the reservation.
     ///
     /// `reserve` costs one or two system calls on [`Backend::Os`].
     pub fn reserve(
@@ -145,7 +147,8 @@ impl Region {
         Self::new(bytes, align, uncommitted, uncommitted.access(), backend, faults)
     }
 
-    /// Reserves and commits a zeroed region in one step. The system may refuse to commit more memory than it has.
+    /// Creates a region whose memory is completely committed and zeroed. The OS may refuse to commit more memory than
+    /// the machine has.
     pub fn committed(bytes: usize, align: usize, backend: Backend, faults: &Faults) -> Option<Self> {
         if faults.fires(Call::of(RESERVE, bytes)) || faults.fires(Call::of(COMMIT, bytes)) {
             return None;
@@ -153,11 +156,11 @@ impl Region {
         Self::new(bytes, align, Uncommitted::NoAccess, Access::ReadWrite, backend, faults)
     }
 
-    /// Reserves like [`reserve`](Self::reserve), but at a multiple of `apart` (a power of two), far from other
-    /// mappings. The addresses after the region are probably free, so that the region can [grow](Self::grow) up to
-    /// `apart`. Also returns `None` on any backend other than [`Backend::Os`].
+    /// Reserves like [`reserve`](Self::reserve), but at a multiple of `apart` (a power of two) that is far from other
+    /// mappings. The region can later [grow](Self::grow) up to `apart` bytes, because the addresses after it are
+    /// probably free. `reserve_apart` always returns `None` on backends without `mmap`.
     ///
-    /// `reserve_apart` costs three system calls, and one more for each occupied place.
+    /// `reserve_apart` costs three system calls, and one more for each address that turns out to be occupied.
     pub fn reserve_apart(
         bytes: usize,
         apart: usize,
@@ -196,12 +199,12 @@ impl Region {
         Some(Self { base, bytes, uncommitted, backing, faults: faults.clone() })
     }
 
-    /// The first byte of the region.
+    /// Returns the address of the first byte of the region.
     #[inline(always)]
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
-    /// Number of reserved bytes.
+    /// Number of bytes that the region reserves.
     #[inline(always)]
     pub fn bytes(&self) -> usize {
         self.bytes.get() as usize
@@ -215,7 +218,7 @@ impl Region {
         }
     }
 
-    /// Returns `true` if `range` (bytes from the base) consists of whole pages of this region.
+    /// Returns `true` if `range`, in bytes from the base, is inside this region and consists of whole pages.
     fn holds(&self, range: &Range<usize>) -> bool {
         range.start <= range.end
             && range.end <= self.bytes()
@@ -223,9 +226,9 @@ impl Region {
             && range.end.is_multiple_of(PAGE_SIZE)
     }
 
-    /// Makes `range` (bytes from the base, whole pages) readable and writable. Bytes that were not committed before are
-    /// zero. Returns `false` and loses nothing if the system refuses (a limit on memory or on mappings), or if `range`
-    /// is not in the region. Committing the same range twice is harmless.
+    /// Commits `range`, which is in bytes from the base and consists of whole pages: makes it readable and writable.
+    /// Newly committed bytes are zero. Returns `false`, with all contents intact, if the OS refuses because of a limit
+    /// on memory or mappings, or if `range` is not in the region. Committing the same range twice is harmless.
     ///
     /// `commit` costs one system call on [`Backend::Os`].
     pub fn commit(&self, range: Range<usize>) -> bool {
@@ -236,11 +239,12 @@ impl Region {
         source!(&self.backing, source => unsafe { source.commit(self.at(&range), range.len()) })
     }
 
-    /// Returns the memory behind `range` (bytes from the base, whole pages) to the system. The range becomes
-    /// inaccessible, or readable as zero (see [`Uncommitted`]). On [`Backend::Heap`], the range becomes zero and stays
-    /// accessible.
+    /// Returns the memory of `range` (bytes from the base, whole pages) to the OS. A decommitted range is inaccessible
+    /// or reads as zero, as the region's [`Uncommitted`] requires. On [`Backend::Heap`], the range is overwritten with
+    /// zeros and stays accessible.
     ///
-    /// Returns `false` if the range stays accessible. Unlocked memory is returned to the system in either case.
+    /// Returns `false` if the range could not be made inaccessible. Memory that is not locked is returned to the OS
+    /// even then.
     ///
     /// # Safety
     /// No thread may use the bytes in `range` until they are committed again.
@@ -253,11 +257,12 @@ impl Region {
         source!(&self.backing, source => unsafe { source.decommit(self.at(&range), range.len(), access) })
     }
 
-    /// Makes `range` (bytes from the base, whole committed pages) accessible, or inaccessible so that any access
-    /// faults. The bytes in `range` keep their contents. Returns `false` and changes nothing if the protection cannot
-    /// change: [`Backend::Heap`] is always accessible.
+    /// Makes `range` (bytes from the base, whole committed pages) accessible or inaccessible. An access to inaccessible
+    /// memory faults. The contents of `range` do not change. Returns `false` and changes nothing if the protection
+    /// cannot change. [`Backend::Heap`] memory is always accessible.
     ///
-    /// `protect` costs one system call, and up to two of the process's limited number of mappings.
+    /// `protect` costs one system call. Changing the protection may also split a mapping, which adds up to two mappings
+    /// to the process's limited number.
     ///
     /// # Safety
     /// No thread may use the bytes in `range` while they are inaccessible.
@@ -271,11 +276,11 @@ impl Region {
         source!(&self.backing, source => unsafe { source.protect(at, bytes, access) })
     }
 
-    /// Returns the memory behind `range` to the system. The range stays accessible and reads as zero. Returns `false`
-    /// and changes nothing if the system refuses, and always on [`Backend::Heap`].
+    /// Returns the memory of `range` to the OS. The discarded range stays accessible and reads as zero. Returns `false`
+    /// and changes nothing if the OS does not take the memory back. On [`Backend::Heap`], it always returns `false`.
     ///
     /// # Safety
-    /// No thread may rely on the contents of the bytes.
+    /// No thread may rely on the contents of `range`.
     pub(crate) unsafe fn discard(&self, range: Range<usize>) -> bool {
         if !self.holds(&range) || range.is_empty() {
             return false;
@@ -284,11 +289,12 @@ impl Region {
         source!(&self.backing, source => unsafe { source.discard(self.at(&range), range.len()) })
     }
 
-    /// Resizes a wholly committed region to `bytes` bytes, rounded up to pages. The region keeps its
-    /// contents, as far as they fit. The new bytes of a larger region are zero. The region moves only if
-    /// `may_move` is set, and is then page-aligned. Returns `false` and changes nothing if the resize fails.
+    /// Resizes a completely committed region to `bytes` bytes, rounded up to pages. The contents are kept, up to the
+    /// smaller of the old and new sizes. Bytes that the resize adds are zero. The region moves only if `may_move` is
+    /// set. A moved region is page-aligned. Returns `false` and changes nothing if the resize fails.
     ///
-    /// `resize` costs one system call, which copies no byte. On [`Backend::Heap`], `resize` copies the contents.
+    /// `resize` costs one system call and copies no data. On [`Backend::Heap`], a `resize` that may move copies the
+    /// contents.
     pub fn resize(&mut self, bytes: usize, may_move: bool) -> bool {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE_SIZE) else { return false };
         let old = self.bytes();
@@ -304,13 +310,13 @@ impl Region {
         true
     }
 
-    /// Returns all addresses after the first `bytes` bytes, rounded up to pages, to the system. Returns
+    /// Shrinks the region to its first `bytes` bytes, rounded up to pages, and unmaps all addresses after them. Returns
     /// `false` and changes nothing on [`Backend::Heap`].
     ///
     /// `cut` costs one system call.
     ///
     /// # Safety
-    /// During the call, no thread may use the cut part or commit any of it.
+    /// During the call, no thread may access or commit memory after the first `bytes` bytes.
     pub unsafe fn cut(&self, bytes: usize) -> bool {
         let (Some(bytes), old) = (bytes.max(1).checked_next_multiple_of(PAGE_SIZE), self.bytes()) else {
             return false;
@@ -327,9 +333,10 @@ impl Region {
         is_cut
     }
 
-    /// Reserves addresses up to `bytes` bytes from the base, rounded up to pages, if the region has fewer. Returns
-    /// `false` and changes nothing if the system refuses, if another mapping has any of the addresses, or on
-    /// [`Backend::Heap`]. Calls of `grow` and [`cut`](Self::cut) must not run concurrently.
+    /// Extends the region to `bytes` bytes, rounded up to pages, by reserving the addresses after its end. Does nothing
+    /// if the region already has as many bytes. Returns `false` and changes nothing if the OS refuses, if another
+    /// mapping occupies any of these addresses, or on [`Backend::Heap`]. Calls of `grow` and [`cut`](Self::cut) must
+    /// not run concurrently.
     ///
     /// `grow` costs one system call.
     pub fn grow(&self, bytes: usize) -> bool {
@@ -350,7 +357,8 @@ impl Region {
 
     /// Zeroes the first `bytes` bytes of a wholly committed region.
     ///
-    /// `clear` costs writing the bytes. From 4 MiB on, `clear` makes a system call that returns the memory.
+    /// Below 4 MiB, `clear` writes zeros. From 4 MiB on, `clear` makes one system call, which returns the memory to the
+    /// OS.
     ///
     /// # Panics
     /// Panics if the region has fewer than `bytes` bytes.
@@ -360,16 +368,17 @@ impl Region {
         source!(&self.backing, source => unsafe { source.clear(self.base, bytes) });
     }
 
-    /// Returns `true` if the region can be [split](Self::split_off) and [joined](Self::join). Returns `false` on
-    /// [`Backend::Heap`].
+    /// Returns `true` if the region can be [split](Self::split_off) and [joined](Self::join). The result is always
+    /// `false` on [`Backend::Heap`].
     pub fn is_divisible(&self) -> bool {
         matches!(&self.backing, Backing::Os(os) if os.part().is_some())
     }
 
-    /// Splits the region. The region keeps its first `bytes` bytes, rounded up to pages, and `split_off` returns the
-    /// rest. Returns `None` and changes nothing if no bytes remain, or if the backend cannot divide memory.
+    /// Splits the region. This region keeps its first `bytes` bytes, rounded up to pages, and `split_off` returns the
+    /// rest as a new region. Returns `None` and changes nothing if no bytes would be left for the new region, or if the
+    /// backend cannot divide memory.
     ///
-    /// `split_off` makes no system call: the system does not know of regions.
+    /// `split_off` makes no system call, because the OS does not track regions.
     pub fn split_off(&mut self, bytes: usize) -> Option<Self> {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
         let rest = self.bytes().checked_sub(bytes).filter(|rest| *rest > 0)?;
@@ -381,12 +390,12 @@ impl Region {
         Some(Self { base, bytes, uncommitted: self.uncommitted, backing, faults: self.faults.clone() })
     }
 
-    /// Returns the region to the system, like dropping it.
+    /// Unmaps the region. Unlike a drop, `unmap` reports a failure.
     ///
     /// # Errors
-    /// Returns the region as an error if the system took its contents but not its addresses. The system keeps
-    /// the addresses if unmapping would split a mapping and the process has reached its limit of mappings.
-    /// The caller may retry `unmap` later. Dropping a region that could not be unmapped loses its addresses.
+    /// Returns the region as an error if the OS discarded its contents but could not unmap its addresses. Unmapping
+    /// fails if it would split a mapping while the process is at its limit of mappings. The caller may retry `unmap`
+    /// later. Dropping a region that could not be unmapped leaks its addresses.
     pub fn unmap(mut self) -> Result<(), Self> {
         let bytes = self.bytes();
         let refused = bytes > 0
@@ -401,12 +410,12 @@ impl Region {
         Ok(())
     }
 
-    /// Appends `next`, if `next` begins at the end of this region. [Resizing](Self::resize) the joined region may be
-    /// refused, because the system may see two mappings.
+    /// Appends `next`, if `next` begins at the end of this region. [Resizing](Self::resize) the joined region may fail,
+    /// because the OS may treat it as two mappings.
     ///
     /// # Errors
-    /// Returns `next` as an error if `next` does not begin at the end of this region, or if the backend
-    /// cannot divide memory.
+    /// Returns `next` as an error if it does not begin at the end of this region, if the two regions differ in kind, or
+    /// if the backend cannot divide memory.
     pub fn join(&mut self, next: Self) -> Result<(), Self> {
         let ends_there = self.base.addr().get().checked_add(self.bytes()) == Some(next.base.addr().get());
         if !ends_there || !self.is_divisible() || !next.is_divisible() || self.uncommitted != next.uncommitted
@@ -419,25 +428,25 @@ impl Region {
         Ok(())
     }
 
-    /// Advises the system on huge pages for this memory. Returns `false` if the system refuses. Does nothing on
-    /// [`Backend::Heap`].
+    /// Advises the OS on the use of huge pages for this region. Returns `false` if the OS rejects the advice. The call
+    /// does nothing on [`Backend::Heap`].
     pub fn advise(&self, huge_pages: HugePages) -> bool {
         // SAFETY: the range is the whole region.
         source!(&self.backing, source => unsafe { source.advise(self.base, self.bytes(), huge_pages) })
     }
 
-    /// Returns the address of a range that the region [holds](Self::holds).
+    /// Returns the start address of a range that is [inside the region](Self::holds).
     fn at(&self, range: &Range<usize>) -> NonNull<u8> {
         // SAFETY: the result is at most one past the end of the region.
         unsafe { address_above(self.base, range.start) }
     }
 }
 
-/// Returns the address `bytes` bytes above `base`. The addresses may be [phantom](Backend::Phantom) addresses. On
-/// systems without mappings, phantom addresses are plain numbers, for which `add` is not allowed.
+/// Returns the address `bytes` bytes above `base`. The addresses may also be [phantom](Backend::Phantom) addresses. On
+/// systems without `mmap`, phantom addresses are plain numbers, for which pointer `add` is not allowed.
 ///
 /// # Safety
-/// `base` and the result must be in one region, or the result must be one past the region's end.
+/// Both `base` and the result must be in the same region, or the result must be one past the region's end.
 #[inline(always)]
 pub unsafe fn address_above(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
     // SAFETY: both addresses are in one region, by contract. A region does not wrap around, so the sum is not null.
@@ -466,8 +475,8 @@ impl Drop for Region {
     }
 }
 
-/// Returns the limit on this process's addresses in bytes (`RLIMIT_AS`), and the bytes in use. Returns `None` without a
-/// limit, or if the limit is unknown.
+/// Returns the limit on the process's address space (`RLIMIT_AS`) and the size of the address space in use, in bytes.
+/// Returns `None` if the address space is unlimited or the limit is unknown.
 ///
 /// Cost: one system call without a limit, and four with a limit.
 pub fn address_limit() -> Option<(usize, usize)> {
@@ -477,18 +486,18 @@ pub fn address_limit() -> Option<(usize, usize)> {
     return None;
 }
 
-/// Returns `true` if the system would map the given number of bytes now.
+/// Returns `true` if the OS would currently map the given number of bytes.
 ///
 /// Cost: two system calls.
-pub(crate) fn may_map(_bytes: usize) -> bool {
+pub(crate) fn can_map_bytes(_bytes: usize) -> bool {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    return mapped::place_for(_bytes).is_some();
+    return mapped::find_mappable_address(_bytes).is_some();
     #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
     return true;
 }
 
-/// Returns the lower of the process's limits on addresses and on writable memory (`RLIMIT_AS`, `RLIMIT_DATA`), in
-/// bytes. Returns `None` if the process has no limit on addresses.
+/// Returns the process's limit on its address space or on its writable memory (`RLIMIT_AS`, `RLIMIT_DATA`), whichever
+/// is lower, in bytes. Returns `None` if the process has neither limit.
 ///
 /// Cost: two system calls.
 pub fn process_limit() -> Option<u64> {
@@ -498,8 +507,8 @@ pub fn process_limit() -> Option<u64> {
     return None;
 }
 
-/// Returns `true` if writable memory counts against a limit before its first touch, even in a mapping without
-/// a reserve (`vm.overcommit_memory` is 2). Returns `false` if `vm.overcommit_memory` is unknown.
+/// Returns `true` if `vm.overcommit_memory` is 2: writable memory then counts against the commit limit before its first
+/// access, even with `MAP_NORESERVE`. Returns `false` if `vm.overcommit_memory` cannot be read.
 pub(crate) fn commits_are_counted() -> bool {
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     return mapped::commits_are_counted();
@@ -507,11 +516,11 @@ pub(crate) fn commits_are_counted() -> bool {
     return false;
 }
 
-/// Calls `reserve` until it succeeds, each time with half the previous size, down to `least`.
+/// Calls `reserve` with `wish`, and then repeatedly with half the previous size, until it succeeds or refuses `least`.
 ///
 /// # Errors
-/// Returns the last refused size as an error.
-pub fn reserve_most<T>(
+/// Returns the last size that was refused as an error.
+pub fn reserve_with_halving<T>(
     wish: usize,
     least: usize,
     mut reserve: impl FnMut(usize) -> Option<T>,
@@ -662,7 +671,7 @@ mod tests {
         assert_eq!(high.base().addr().get() - low.base().addr().get(), 2 << 20);
         let mut high = high;
         let last = high.split_off(4 << 20).unwrap();
-        let Err(last) = low.join(last) else { panic!("the ranges are not adjacent") };
+        let Err(last) = low.join(last) else { panic!("regions that are not adjacent were joined") };
         low.join(high).unwrap();
         drop(last);
         assert_eq!(low.bytes(), 6 << 20);
@@ -676,12 +685,12 @@ mod tests {
         let Err(mut last) = low.join(last) else { panic!("regions of two backends were joined") };
         core::mem::swap(&mut last.backing, &mut heap.backing);
         last.uncommitted = Uncommitted::ReadsZero;
-        let Err(mut last) = low.join(last) else { panic!("regions that differ were joined") };
+        let Err(mut last) = low.join(last) else { panic!("regions of two kinds were joined") };
         last.uncommitted = Uncommitted::NoAccess;
         low.join(last).unwrap();
     }
 
-    /// A table that is written gets memory. Pages that are never accessed may be only addresses.
+    /// Page metadata tables get memory even on the phantom backend. Phantom pages have addresses but no memory.
     #[test]
     fn phantom_pages_have_addresses_but_no_memory() {
         // SAFETY: the test does not access the region's pages, and tables have memory.
@@ -713,13 +722,13 @@ mod tests {
 
     #[test]
     fn refused_reservation_size_is_halved_down_to_the_minimum() {
-        assert_eq!(reserve_most(1000, 10, |n| (n <= 130).then_some(n)), Ok((125, 125)));
-        assert_eq!(reserve_most(1000, 10, |n| (n <= 10).then_some(n)), Ok((10, 10)));
-        assert_eq!(reserve_most::<()>(1000, 10, |_| None), Err(10));
+        assert_eq!(reserve_with_halving(1000, 10, |n| (n <= 130).then_some(n)), Ok((125, 125)));
+        assert_eq!(reserve_with_halving(1000, 10, |n| (n <= 10).then_some(n)), Ok((10, 10)));
+        assert_eq!(reserve_with_halving::<()>(1000, 10, |_| None), Err(10));
         // `wish` exceeds any address space.
         let wish = 1 << 60;
         let reserve = |bytes| Region::reserve(bytes, 4096, Uncommitted::NoAccess, Backend::Os, &none());
-        let (bytes, region) = reserve_most(wish, 1 << 20, reserve).unwrap();
+        let (bytes, region) = reserve_with_halving(wish, 1 << 20, reserve).unwrap();
         assert!(bytes < wish && region.bytes() == bytes);
     }
 
@@ -830,8 +839,8 @@ mod tests {
         assert_eq!((commit(1 << 20), commit((1 << 20) + 1)), ((true, Path::Commit), (false, Path::Cpu)));
     }
 
-    /// Regression: the commit of the last step was refused, because its end was cut off. The heap has no addresses to
-    /// give up.
+    /// Regression: a commit rounded up to a whole step failed, because the end of the region had been cut off. A heap
+    /// region cannot give up addresses.
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     fn truncated_region_can_be_committed_to_its_end() {

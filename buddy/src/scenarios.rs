@@ -1,10 +1,11 @@
-//! Scenarios of the zone and the per-CPU pages for loom and shuttle, with the planted bugs to detect.
+//! Test scenarios for loom and shuttle that run the zone and the per-CPU pages. Planted bugs check that the scenarios
+//! detect errors.
 //!
-//! A scenario's name begins with the properties that it checks (`tests/claims.toml` describes them). The
-//! properties B1-B7 cover blocks, frames and their memory, B8 covers charges, and P1 and P2 cover per-CPU
-//! pages. Each scenario ends with the audit of `world`. loom's scenarios are small and exhaustive, and their
-//! scripts move one thread to another CPU before each of its first steps. shuttle's scenarios are larger,
-//! sampled, and sequentially consistent. The memory orderings are checked only by loom.
+//! A scenario's name begins with the properties that the scenario checks. The file `tests/claims.toml` describes the
+//! properties. Properties B1 to B7 cover blocks, frames and their memory. Property B8 covers charges, and P1 and P2
+//! cover per-CPU pages. Each scenario ends with an audit of the allocator. Loom explores small scenarios exhaustively;
+//! their scripts move one thread to another CPU before one of its first steps. Shuttle samples the schedules of larger
+//! scenarios, with sequential consistency. Only loom checks memory orderings.
 
 #[cfg(loom)]
 mod models;
@@ -22,7 +23,8 @@ use uslab_magazine::{
 
 #[cfg(loom)]
 const THREE: Bound = Bound::Preemptions(3);
-/// Returns scripts in which the first thread stays on CPU 0, or moves to CPU 1 before one of its steps.
+/// Returns all scripts for a thread that starts on CPU 0. The thread stays there, or moves to CPU 1 before one of its
+/// steps.
 #[cfg(loom)]
 fn moves(floor: u64) -> Models<Script> {
     Model::new(THREE, floor).each(Script::all(0, 2, 6))
@@ -44,11 +46,11 @@ uslab_magazine::sync::scenarios! {
         bug("the split count is read in an earlier lock hold", "B1", "each split is reported once");
     }
     b2 {
-        loom("B2 alloc || free || free", Model::new(THREE, 9800), models::alloc_against_two_frees);
+        loom("B2 alloc || free || free", Model::new(THREE, 9800), models::alloc_during_two_frees);
         bug("a buddy is merged without checking it again", "B2", "missed merge with the buddy");
     }
     b3 {
-        loom("B3 a block's order and owner reach the next thread", Model::new(Bound::None, 110), models::order_and_owner_travel_with_the_block);
+        loom("B3 a block's order and owner reach the next thread", Model::new(Bound::None, 110), models::freed_block_keeps_order_and_owner);
         bug("the owner of a page is cleared after its free", "B3", "the owner was lost");
     }
     b4 {
@@ -76,11 +78,11 @@ uslab_magazine::sync::scenarios! {
         bug("a charge is made without checking the limit again", "B8", "more pages are charged than are free");
     }
     p1 {
-        loom("P1 refill, drain || zone", moves(4200), models::refill_and_drain_against_the_zone);
+        loom("P1 refill, drain || zone", moves(4200), models::refill_and_drain_during_zone_use);
         bug("a frame is marked after unlocking", "P1", "page 2 taken off an empty list");
     }
     p2 {
-        loom("P2 drain || own CPU", moves(3300), models::drain_against_the_cpu_itself);
+        loom("P2 drain || own CPU", moves(3300), models::drain_of_a_busy_cpu);
         bug("a freed page is marked after entering the magazine", "P2", "the frame and the free list disagree");
     }
 

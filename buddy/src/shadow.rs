@@ -1,10 +1,12 @@
-//! The page allocator's shadow model: a plain map of the allocated blocks. A real allocator executes the same
-//! operations. Property tests and the fuzzer generate the operations, and this module checks each result.
+//! The shadow model of the page allocator: a simple map of all allocated blocks. A real allocator and the shadow model
+//! execute the same operations. Property tests and the fuzzer generate operations, and this module checks the result of
+//! each operation.
 //!
-//! After every allocation, no page is allocated twice, and the block is in a zone and on a node that the flags allow.
-//! An allocation that ignores watermarks fails only if no zone has a block. After every sequence of operations, the
-//! audit agrees with the shadow model. After all blocks are freed and decommitted, all memory has coalesced and was
-//! returned. With injected refusals, allocations may fail, and all other checks still apply.
+//! After every allocation, no page is allocated twice, and the flags allow the zone and node of the block. An
+//! allocation that ignores watermarks fails only if no zone has a free block. After every sequence of operations, the
+//! audit finds exactly the pages that the shadow model expects. After all blocks are freed and a decommit, all pages
+//! have merged and their memory was returned to the OS. If faults are injected, allocations may fail, but all other
+//! checks still apply.
 
 use crate::faults::{POINTS, Rule};
 use crate::{Backend, Faults, Gfp, MigrateType, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
@@ -12,7 +14,8 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use std::collections::BTreeMap;
 use uslab_magazine::{Cpus, on_cpu};
 
-/// An operation of the shadow model. The numbers in an operation are reduced to valid ranges.
+/// A random operation that the allocator and the shadow model execute. Any number in an operation is valid, because it
+/// is reduced to the valid range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Op {
     Alloc {
@@ -36,8 +39,8 @@ pub(crate) enum Op {
     Drain(u8, u8),
     Reap,
     Release,
-    /// Refuses `times` calls of a fault point from the `nth` call on. A `point` that is too large selects all
-    /// points.
+    /// Injects faults: `times` calls of a fault point fail, starting with the `nth` call. A `point` beyond the last
+    /// fault point selects all points.
     Refuse {
         point: u8,
         nth: u8,
@@ -52,12 +55,13 @@ fn order(u: &mut Unstructured<'_>) -> Result<Order> {
 fn gfp(u: &mut Unstructured<'_>) -> Result<Gfp> {
     Ok(Gfp::from_bits_truncate(u16::arbitrary(u)?.into()))
 }
-/// Returns an existing node, or the first number after the last node.
+/// Returns the number of an existing node, or the number after the last node, which does not exist.
 fn node(u: &mut Unstructured<'_>) -> Result<Option<u32>> {
     Ok(if u.arbitrary()? { Some(u.int_in_range(0..=3)?) } else { None })
 }
 
-/// Returns any allocator of up to three nodes with up to three zones, small enough to run out of memory.
+/// Generates allocators with up to three nodes of up to three zones. The generated allocators are small enough to run
+/// out of memory.
 fn config(u: &mut Unstructured<'_>) -> Result<PageConfig> {
     let cpus = u.int_in_range(1..=4)?;
     let cpu_nodes = u.int_in_range(1..=cpus.min(3))?;
@@ -83,7 +87,7 @@ fn config(u: &mut Unstructured<'_>) -> Result<PageConfig> {
 struct Shadow {
     pages: PageAllocator,
     faults: Faults,
-    /// True while a refusal may happen.
+    /// True while an injected fault may make a call fail.
     refusing: bool,
     blocks: BTreeMap<Pfn, Order>,
 }
@@ -132,8 +136,8 @@ impl Shadow {
         (n > 0).then(|| *self.blocks.keys().nth(usize::from(pick) % n).unwrap())
     }
 
-    /// Checks a failed allocation that ignores watermarks and may flush the magazines: the failure requires
-    /// that no zone has a block.
+    /// Checks a failed allocation that ignored watermarks and could flush the magazines. The failure is correct only if
+    /// no zone has a suitable block.
     fn check_failure(&self, order: Order, gfp: Gfp, node: Option<u32>) {
         let known = node.is_none_or(|node| node < self.pages.nodes()) && order <= self.pages.max_order();
         if self.refusing || !gfp.contains(Gfp::MEMALLOC) || !gfp.may_drain() || !known {
@@ -188,11 +192,11 @@ impl Shadow {
                 self.faults.arm(vec![Rule { nth, times, ..every }]);
                 self.refusing = true;
             }
-            Op::Grant => self.stop_faults(),
+            Op::Grant => self.disarm_faults(),
         }
     }
 
-    fn stop_faults(&mut self) {
+    fn disarm_faults(&mut self) {
         self.faults.disarm();
         self.refusing = false;
     }
@@ -211,7 +215,7 @@ impl Shadow {
     }
 }
 
-/// Executes all operations, then frees all blocks, and checks the result.
+/// Executes all operations and then frees all blocks. The allocator is checked against the shadow model throughout.
 ///
 /// # Panics
 /// Panics if the allocator and its shadow model disagree.
@@ -225,7 +229,7 @@ pub(crate) fn run(config: PageConfig, ops: &[Op]) {
         shadow.run(op);
     }
     shadow.audit();
-    shadow.stop_faults();
+    shadow.disarm_faults();
     // `decommit` returns all free memory to the system.
     shadow.pages.decommit();
     let census = shadow.pages.check().unwrap();
@@ -259,7 +263,7 @@ struct Case {
     ops: Vec<Op>,
 }
 
-/// Decodes an allocator and its operations from `data`, and runs the operations.
+/// Decodes an allocator configuration and a list of operations from `data`, and runs the operations.
 ///
 /// # Panics
 /// Panics if the allocator and its shadow model disagree.

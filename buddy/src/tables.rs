@@ -1,8 +1,8 @@
-//! The [tables](uslab_magazine::table) of an allocator: the memory of the CPUs' stacks, for pages and for all other
-//! per-CPU caches above the pages.
+//! The [tables](uslab_magazine::table) of an allocator: the memory of the per-CPU stacks of pages, and of all per-CPU
+//! object caches that use the pages.
 //!
-//! An allocator starts with one table. When the tables run out of class numbers or addresses, another table
-//! is added. A class never moves to another table.
+//! An allocator starts with one table. When all tables have run out of class numbers or addresses, the allocator adds a
+//! table. A class stays in the table in which it was created.
 
 use crate::PAGE_SIZE;
 use crate::faults::{Faults, MAGAZINE};
@@ -18,17 +18,17 @@ use uslab_magazine::{
     Config, Cpus, DepotBudget, DrainScope, Drains, Fork, Layer, Memory, Operation, Round, SweepGroup, Table,
 };
 
-/// The memory of a table: addresses that read as zero, and become memory when a CPU uses them.
+/// The memory of a table. A table's memory reads as zero until it is committed, which happens when a CPU uses it.
 #[derive(Debug)]
 pub struct StackMemory {
     region: Region,
     faults: Faults,
-    /// Number of bytes from the start that were committed in one step.
+    /// Number of bytes, from the start, that were committed when the memory was created.
     whole: usize,
 }
 
 impl StackMemory {
-    /// Commits the first `at_once` bytes immediately, if the system counts such a commit only as addresses.
+    /// Takes `bytes` bytes from `addresses`, and immediately commits the first `at_once` bytes.
     fn new(addresses: &mut Reservation, bytes: usize, at_once: usize) -> Option<Self> {
         const { assert!(ALIGN <= PAGE_SIZE) };
         let region = addresses.reserve(bytes, Uncommitted::ReadsZero)?;
@@ -63,31 +63,31 @@ unsafe impl Memory for StackMemory {
     }
 }
 
-/// Maximum number of tables of an allocator.
+/// Maximum number of tables that an allocator creates.
 const MAX_TABLES: usize = 148;
-/// Minimum size of a table's region in bytes, if the system grants no more addresses.
+/// Size in bytes of the smallest table region that is tried if the OS refuses larger ones.
 const MIN_REGION_BYTES: usize = 128 << 10;
-/// The tables of an allocator. See the [module](self).
+/// The tables with the per-CPU stacks of an allocator. See the [module](self).
 #[derive(Debug)]
 pub struct Tables {
     cpus: Cpus,
     backend: Backend,
     faults: Faults,
     tracepoints: Arc<Tracepoints>,
-    /// The budget of the depots of all tables.
+    /// The memory budget that the depots of all tables share.
     depots: Arc<DepotBudget>,
-    /// The vector has capacity for `MAX_TABLES` tables.
+    /// All tables, oldest first. The vector never reallocates, because it has capacity for `MAX_TABLES` tables.
     tables: ForkMutex<Vec<Arc<Table<StackMemory>>>>,
-    /// Two flags, each 1 if its paths are closed: the inlined paths, and the paths of frees by address. The
-    /// lock of `tables` protects both flags.
+    /// Two flags that are 1 if a kind of path is closed: first all inlined paths, second the inlined frees by address.
+    /// The two flags are protected by the lock of `tables`.
     closed: [Counter; 2],
 }
 
 impl Tables {
-    /// If addresses are limited, a table takes at most 1/`SHARE` of the remaining addresses.
+    /// If the address space is limited, a table takes at most 1/`SHARE` of the remaining addresses.
     pub(crate) const SHARE: usize = 8;
 
-    /// Size of the first table's addresses in bytes.
+    /// Number of bytes of address space that the first table needs.
     pub(crate) fn footprint(cpus: &Cpus) -> usize {
         Table::<StackMemory>::footprint(cpus, Table::<StackMemory>::region_bytes(cpus, false))
     }
@@ -108,12 +108,12 @@ impl Tables {
         made.tables.lock().push(first);
         Some(made)
     }
-    /// Creates a table. The first table is committed as it is used; therefore each of its regions consists of
-    /// two mappings. Further tables are committed as a whole if that costs only addresses. The number of
-    /// mappings thus does not grow with the product of caches and CPUs.
+    /// Creates a table of per-CPU stacks. The first table is committed step by step as it is used, so each of its
+    /// regions is split into two mappings. Further tables are committed as a whole, unless the OS would count such a
+    /// commit as used memory. The number of mappings therefore stays small even with many caches and CPUs.
     fn make_table(&self, addresses: Option<&mut Reservation>) -> Option<Arc<Table<StackMemory>>> {
         let (cpus, backend) = (self.cpus, self.backend);
-        let on_heap = !MAPPED || backend.of_tables() == Backend::Heap;
+        let on_heap = !MAPPED || backend.table_backend() == Backend::Heap;
         let mut region = Table::<StackMemory>::region_bytes(&cpus, on_heap);
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
         let (more, mut none) = (addresses.is_none(), Reservation::none(backend, &self.faults));
@@ -139,8 +139,8 @@ impl Tables {
         }
     }
 
-    /// Creates a layer with a class for each node, or with one class for all nodes if `one_node` is set. Returns `None`
-    /// if memory or class numbers run out.
+    /// Creates a magazine layer. The layer has one class for all nodes if `one_node` is set, and one class per node
+    /// otherwise. Returns `None` if no memory or no class number is left.
     pub fn layer<R: Round>(&self, config: Config, one_node: bool) -> Option<Layer<R, StackMemory>> {
         let layer = |table: &Arc<Table<StackMemory>>| match one_node {
             true => Layer::on_one_node(table, config),
@@ -177,37 +177,38 @@ impl Tables {
 }
 
 impl Tables {
-    /// The observers of the layers.
+    /// Returns the observers of operations on the layers.
     pub fn tracepoints(&self) -> &Arc<Tracepoints> {
         &self.tracepoints
     }
 
-    /// Bounds the bytes that all depots keep together: see [`DepotBudget::keep_at_most`].
+    /// Limits the total number of bytes that all depots keep: see [`DepotBudget::keep_at_most`].
     pub(crate) fn keep_at_most(&self, bytes: u64) {
         self.depots.keep_at_most(bytes);
     }
 
-    /// All tables, oldest first.
+    /// Iterates over all tables, oldest first. The lock is not held between two tables.
     fn tables(&self) -> impl Iterator<Item = Arc<Table<StackMemory>>> + '_ {
         (0..MAX_TABLES).map_while(|i| self.tables.lock().get(i).cloned())
     }
 
-    /// Asserts that every table is quiescent.
+    /// Asserts that no operation or drain is running on any table.
     #[cfg(shuttle)]
     pub fn assert_at_rest(&self) {
-        self.tables().for_each(|table| table.assert_all_at_rest());
+        self.tables().for_each(|table| table.assert_all_classes_quiescent());
     }
 
-    /// Takes the objects from the stacks of `cpus`, in all layers of the selected groups: see
+    /// Removes the objects from the stacks of `cpus` in all layers whose sweep group `groups` selects: see
     /// [`Table::sweep`].
     ///
-    /// Cost: one fence per table.
+    /// The sweep costs one fence per table.
     pub fn sweep(&self, cpus: Range<u32>, which: DrainScope, groups: impl Fn(SweepGroup) -> bool) {
         self.tables().for_each(|table| table.sweep(cpus.clone(), which, &groups));
     }
 
-    /// Makes all inlined paths miss from now on, and the paths of frees by address only if `with_frees` is
-    /// set: see [`Table::close_inlined`]. Returns `false` if closing fails; the inlined paths are then open.
+    /// Closes the inlined paths, so that they miss from now on: see [`Table::close_inlined`]. Inlined frees by address
+    /// are closed only if `with_frees` is set. Returns `false` if the paths could not be closed. If the call fails, all
+    /// inlined paths are open.
     pub fn close_inlined(&self, with_frees: bool) -> bool {
         // The lock is held throughout, so that a concurrently created table is closed, too.
         let tables = self.tables.lock();
@@ -219,20 +220,20 @@ impl Tables {
         self.closed[1].set((closed && with_frees).into());
         closed
     }
-    /// Opens the paths that [`close_inlined`](Self::close_inlined) closed.
+    /// Reopens the inlined paths that [`close_inlined`](Self::close_inlined) closed.
     pub fn open_inlined(&self) {
         let tables = self.tables.lock();
         tables.iter().for_each(|table| table.open_inlined());
         self.closed.iter().for_each(|closed| closed.set(0));
     }
 
-    /// The counts of each table's drains.
+    /// Returns the drain counts of each table.
     pub fn drains(&self) -> impl Iterator<Item = Drains> + '_ {
         self.tables().map(|table| table.drains())
     }
 
-    /// Decommits stack pages that serve no class: see [`Table::decommit_idle`]. Returns the number of decommitted
-    /// bytes.
+    /// Decommits the memory of stacks that no class uses: see [`Table::decommit_idle`]. Returns the number of
+    /// decommitted bytes.
     pub fn decommit_idle(&self) -> usize {
         self.tables().map(|table| table.decommit_idle()).sum()
     }
@@ -268,7 +269,7 @@ mod tests {
     use crate::pfn::Pfn;
     use uslab_magazine::{Mechanism, Supplier, Words};
 
-    /// A supplier of pages that need not be returned.
+    /// A supplier that invents page numbers and discards flushed pages.
     struct Pages;
     impl Supplier<PageRound> for Pages {
         fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(PageRound)) -> usize {
@@ -287,8 +288,8 @@ mod tests {
     fn layer(tables: &Tables) -> PageLayer {
         tables.layer(Config::new(4, 2, 2), true).unwrap()
     }
-    /// Creates layers until the allocator has one more table. The last created layer belongs to the new table.
-    fn layers_until_new_table(tables: &Tables) -> Vec<PageLayer> {
+    /// Creates layers until the allocator has to add a table. The last layer of the result belongs to the new table.
+    fn create_layers_until_new_table(tables: &Tables) -> Vec<PageLayer> {
         let before = tables.tables().count();
         let mut layers = vec![];
         while tables.tables().count() == before {
@@ -304,7 +305,7 @@ mod tests {
             if let Some(with_frees) = closed {
                 assert!(tables.close_inlined(with_frees));
             }
-            let layers = layers_until_new_table(&tables);
+            let layers = create_layers_until_new_table(&tables);
             let layer = layers.last().unwrap();
             let (mut had, mut freed) = (0, 0);
             for _ in 0..1000 {
@@ -333,7 +334,7 @@ mod tests {
         }
     }
 
-    /// Each commit of a part of a region adds a mapping.
+    /// Committing only a part of a region adds a mapping.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn second_per_cpu_table_is_committed_as_a_whole() {
@@ -359,7 +360,7 @@ mod tests {
         let [asked, commits_of_first] = commits(&layer(&tables));
         assert!(asked > 0 && commits_of_first == asked);
         faults.arm(vec![]);
-        let layers = layers_until_new_table(&tables);
+        let layers = create_layers_until_new_table(&tables);
         let [asked, commits_of_another] = commits(layers.last().unwrap());
         // The number of all commits except the commit of the part after the empty region.
         let at_once = u64::from(!commits_are_counted());
@@ -391,7 +392,8 @@ mod tests {
         }
     }
 
-    /// With a limit of 1 GiB, a table takes 1/8 of the remaining addresses, or a table's minimum.
+    /// With an address limit of 1 GiB, a table takes 1/8 of the remaining addresses, but at least the minimum size of a
+    /// table.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn per_cpu_table_reserves_its_share_of_limited_addresses() {
@@ -417,11 +419,11 @@ mod tests {
         drop(tables);
     }
 
-    /// The limit also holds for concurrent creation: sweeps would not visit an additional table.
+    /// Concurrent creation must not exceed the maximum number of tables, because sweeps would not visit further tables.
     #[test]
     fn number_of_tables_is_limited() {
         let tables = tables();
-        drop(layers_until_new_table(&tables).pop());
+        drop(create_layers_until_new_table(&tables).pop());
         tables.tables.lock().truncate(1);
         let _full: Vec<_> = core::iter::from_fn(|| {
             let table = tables.tables().next()?;
@@ -448,9 +450,9 @@ mod tests {
     #[test]
     fn freed_class_number_is_reused_before_adding_a_table() {
         let tables = tables();
-        let mut first = layers_until_new_table(&tables);
+        let mut first = create_layers_until_new_table(&tables);
         let newest = first.pop();
-        let mut second = layers_until_new_table(&tables);
+        let mut second = create_layers_until_new_table(&tables);
         let third = second.pop();
         assert_eq!((first.len(), tables.tables().count()), (second.len() + 1, 3));
         drop((newest, third));
@@ -459,7 +461,7 @@ mod tests {
         drop(first.pop());
         let new_layers = [layer(&tables), layer(&tables)];
         assert_eq!(tables.tables().count(), 3, "one round of each table");
-        let more = layers_until_new_table(&tables);
+        let more = create_layers_until_new_table(&tables);
         assert_eq!((more.len(), tables.tables().count()), (1, 4));
         drop((last, new_layers));
     }

@@ -1,4 +1,4 @@
-//! Tests of the page allocator's behaviour.
+//! Tests of the page allocator.
 
 use crate::corruption::Handler;
 use crate::{
@@ -18,23 +18,23 @@ mod per_cpu;
 thread_local! {
     static CORRUPTIONS: RefCell<Vec<Corruption>> = const { RefCell::new(Vec::new()) };
 }
-fn note_corruption(corruption: &Corruption) {
+fn record_corruption(corruption: &Corruption) {
     CORRUPTIONS.with(|found| found.borrow_mut().push(*corruption));
 }
 
-const NOTE_HANDLER: Handler = note_corruption;
+const RECORDING_HANDLER: Handler = record_corruption;
 
 fn order(n: u8) -> Order {
     Order::new(n).unwrap()
 }
 
-/// Creates a configuration with zones on one node, without a reserve and per-CPU pages.
+/// Creates a configuration of one node with the given zones, without watermarks and per-CPU pages.
 fn plain(zones: &[(ZoneKind, u32)]) -> PageConfig {
     PageConfig {
         per_cpu_pages: false,
         min_free_kib: Some(0),
         watermark_scale: 0,
-        corruption: NOTE_HANDLER,
+        corruption: RECORDING_HANDLER,
         ..PageConfig::with_nodes(Cpus::simulated(1, 1).unwrap(), vec![zones.to_vec()])
     }
 }
@@ -47,7 +47,7 @@ fn new_allocator(config: PageConfig) -> PageAllocator {
     PageAllocator::new(config).unwrap()
 }
 
-/// Allocates until an allocation fails.
+/// Allocates blocks until an allocation fails. Returns the blocks and the reason for the failure.
 fn alloc_all(pages: &PageAllocator, order: Order, gfp: Gfp) -> (Vec<PageBlock<'_>>, Limit) {
     let mut blocks = Vec::new();
     loop {
@@ -62,7 +62,7 @@ fn audited(pages: &PageAllocator) -> crate::Census {
     pages.check().unwrap_or_else(|violation| panic!("{violation}"))
 }
 
-/// Runs one ignored test of this program under a shell limit, and returns its output.
+/// Runs one ignored test in a child process under the given `ulimit`, and returns its output.
 pub(crate) fn run_with_limit(limit: &str, test: &str) -> String {
     let exe = std::env::current_exe().unwrap();
     let script =
@@ -103,7 +103,7 @@ fn extreme_page_configurations_cause_no_panic() {
 }
 
 #[test]
-fn range_of_one_page_serves_its_page_repeatedly() {
+fn range_of_one_page_can_be_allocated_repeatedly() {
     for per_cpu_pages in [false, true] {
         let pages = new_allocator(PageConfig { per_cpu_pages, ..normal(1) });
         for _ in 0..3 {
@@ -157,7 +157,8 @@ fn smallest_fitting_block_is_split() {
     assert_eq!(*reported.lock(), [7, 3, 3, 7], "an operation reports its own splits and merges");
 }
 
-/// An operation reports the moved blocks, their splits or merges, and the memory that the system supplied or took back.
+/// A page operation reports the blocks that it moved, their splits or merges, and the memory that was committed or
+/// decommitted.
 #[test]
 fn page_operation_reports_its_block_moves_and_commits() {
     let pages = new_allocator(PageConfig { keep_free: Some(0), ..normal(2 * 1024) });
@@ -301,7 +302,7 @@ fn requests_go_to_the_nearest_node_that_has_pages() {
 }
 
 #[test]
-fn error_of_a_page_allocation_names_the_limit() {
+fn failed_page_allocation_names_the_limit() {
     let pages = new_allocator(PageConfig { max_order: order(3), pageblock_order: order(3), ..normal(8) });
     let limit = |order| pages.alloc(order, Gfp::KERNEL, None).unwrap_err().limit;
     assert_eq!(limit(order(4)), Limit::Order);
@@ -342,7 +343,7 @@ fn invalid_page_free_is_reported_without_side_effects() {
 }
 
 #[test]
-fn each_page_of_a_compound_block_names_its_head() {
+fn each_page_of_a_compound_block_records_its_first_page() {
     let pages = new_allocator(normal(2048));
     let block = pages.alloc_block(order(3), Gfp::COMP, None).unwrap();
     let head = block.pfn();
@@ -470,7 +471,7 @@ fn panic_during_bulk_allocation_leaks_no_page() {
     assert_eq!(audited(&pages).allocated, 10);
 }
 
-/// Regression: the panic reached the caller of the free.
+/// Regression: a panic in the corruption handler propagated to the caller of the free.
 #[test]
 fn free_is_refused_if_the_corruption_handler_panics() {
     let config = PageConfig { corruption: |_| panic!("intended panic"), ..normal(300) };

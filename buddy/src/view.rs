@@ -1,21 +1,22 @@
-//! A view of the pages that each CPU holds, for pictures. [`ZoneInfo`](crate::ZoneInfo) has the totals.
+//! The numbers of pages that each CPU holds, for visualisations. [`ZoneInfo`](crate::ZoneInfo) has the totals over all
+//! CPUs.
 
 use crate::allocator::PageAllocator;
 use crate::pfn::Order;
 use uslab_magazine::MagazineView;
 
-/// Numbers of blocks in per-CPU magazines, by order from 0 on.
+/// Numbers of cached blocks. Each inner array is indexed by order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PerCpuView {
-    /// Number of blocks of each order, indexed by CPU.
+    /// For each CPU, the number of blocks of each order in its magazines.
     pub cpus: Vec<Vec<u32>>,
-    /// Number of blocks of each order in the depots, which all CPUs share.
+    /// For each order, the number of blocks in the depots, which all CPUs share.
     pub depot: Vec<u32>,
 }
 
 impl PageAllocator {
-    /// Returns the blocks in per-CPU magazines of all zones.
+    /// Returns the numbers of blocks in the per-CPU magazines and depots of all zones.
     ///
     /// # Safety
     /// No other thread may use the allocator during the call.
@@ -47,7 +48,7 @@ mod tests {
     use uslab_magazine::{Cpus, on_cpu};
 
     #[test]
-    fn view_shows_magazine_pages_at_their_cpu() {
+    fn view_lists_magazine_pages_by_cpu() {
         let cpus = Cpus::simulated(2, 1).unwrap();
         let pages = PageAllocator::new(PageConfig::default_for(cpus).limit(1 << 30)).unwrap();
         on_cpu(1);

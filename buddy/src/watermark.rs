@@ -1,59 +1,63 @@
-//! Watermarks: how much of a zone is kept free, and for which requests.
+//! Watermarks: how many pages of a zone stay free, and which requests may use them.
 //!
-//! The formulas are the kernel's (`__setup_per_zone_wmarks`, `setup_per_zone_lowmem_reserve`). A whole range keeps
-//! `sqrt(16 * KiB)` KiB free, divided among its zones by size. A kernel with huge pages keeps more (about 11 times as
-//! much on a machine of 1 GiB), so that whole pageblocks stay free of mixed migrate types. An allocation first tries to
-//! stay above the *low* mark. Below the low mark memory is scarce (the kernel would wake its reclaimer), and the
-//! allocation tries the *min* mark. Below the min mark only high-priority requests succeed, down to half of the mark.
-//! In addition, a zone keeps a *lowmem reserve* against requests that a higher zone could have served.
+//! The kernel's formulas determine the watermarks (`__setup_per_zone_wmarks`, `setup_per_zone_lowmem_reserve`). An
+//! allocator of `n` KiB keeps `sqrt(16 * n)` KiB free. Each zone keeps a share in proportion to its size. A kernel with
+//! huge pages keeps more memory free (about 11 times as much on a machine of 1 GiB), so that migrate types need not
+//! share pageblocks. An allocation first tries to leave the zone above its *low* watermark. If every zone is below its
+//! low watermark, memory is scarce (the kernel would wake its reclaimer), and the allocation tries again with the *min*
+//! watermark. High-priority allocations may use pages below the min watermark, down to half of it or less. In addition,
+//! a zone keeps a *lowmem reserve*, which requests that allow a higher zone cannot use.
 //!
-//! Zones of fewer than [`MIN_WATERMARKED_PAGES`] pages keep nothing: the formula's smallest reserve would be all their pages.
+//! Zones of fewer than [`MIN_WATERMARKED_PAGES`] pages have no watermarks, because the smallest amount that the formula
+//! yields would be all their pages.
 
 use crate::gfp::{Gfp, ZoneKind};
 use crate::pfn::Order;
 
-/// Minimum size in pages of a zone with watermarks.
+/// Minimum size in pages of a zone that has watermarks.
 pub const MIN_WATERMARKED_PAGES: u32 = 64;
 
-/// The kernel's default of `vm.watermark_scale_factor`, in 1/10,000 of a zone: the distance between marks.
+/// The distance between two watermarks, in 1/10,000 of the zone's size: the kernel's default of
+/// `vm.watermark_scale_factor`.
 pub const SCALE_FACTOR: u32 = 10;
 
-/// Ratio of the higher zones' pages to the pages that each zone reserves against requests for a higher zone.
-/// A ratio of 0 reserves no pages.
+/// For each zone kind, how many pages of higher zones there are per page of its lowmem reserve. With a ratio of 0, the
+/// zone has no lowmem reserve.
 const LOWMEM_RESERVE_RATIO: [u32; ZoneKind::COUNT] = [256, 256, 32, 0];
 
-/// A zone's watermarks, in pages.
+/// The min, low and high watermarks of a zone, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Watermarks {
-    /// Only high-priority requests may use pages below the min mark.
+    /// The min watermark: only high-priority requests may use the pages below it.
     pub min: u32,
-    /// Reclaim should begin below the low mark.
+    /// The low watermark: reclaim should begin when fewer pages are free.
     pub low: u32,
-    /// Reclaim may stop above the high mark.
+    /// The high watermark: reclaim may stop when more pages are free.
     pub high: u32,
 }
 
-/// Returns the number of pages that a range keeps free. `lowmem` is the number of pages in all zones except Movable.
+/// Returns the number of pages that the allocator keeps free, over all zones. The argument `lowmem` is the number of
+/// pages in all zones except Movable.
 pub(crate) fn min_free_pages(lowmem: u64) -> u64 {
     let kib = (lowmem * 4 * 16).isqrt().clamp(128, 256 << 10);
     kib / 4
 }
 
-/// Number of migrate types on per-CPU lists: unmovable, movable, reclaimable.
+/// Number of migrate types that have per-CPU lists in the kernel: unmovable, movable and reclaimable.
 const PCP_TYPES: u64 = 3;
 
 /// Returns the number of pages that the kernel's huge-page daemon keeps free (`set_recommended_min_free_kbytes`). Each
-/// of the `zones` zones keeps two pageblocks free, so that one remains free while the other is filled. Each zone also
-/// keeps a pageblock for each pair of migrate types that may mix. The reserve for huge pages is at most a 20th of
-/// `lowmem`. The kernel takes a twentieth of the pages above the high watermarks, which is slightly less.
+/// of the `zones` zones keeps two pageblocks free, so that one remains free while the other is filled. In addition,
+/// each zone keeps one pageblock free for each pair of migrate types that could mix. The result is at most a twentieth
+/// of `lowmem`. The kernel's limit is slightly lower: a twentieth of the pages above the high watermarks.
 pub(crate) fn huge_page_free_pages(pageblock: u64, zones: u64, lowmem: u64) -> u64 {
     (pageblock * zones * (2 + PCP_TYPES * PCP_TYPES)).min(lowmem / 20)
 }
 
 impl Watermarks {
-    /// Returns the marks of a zone of `managed` pages. The range keeps `min_free` pages free and has `lowmem` pages in
-    /// all zones except Movable. `scale` is in the unit of [`SCALE_FACTOR`].
+    /// Returns the watermarks of a zone of `managed` pages. All zones together keep `min_free` pages free, and all
+    /// zones except Movable have `lowmem` pages. The unit of `scale` is 1/10,000, as in [`SCALE_FACTOR`].
     pub(crate) fn new(kind: ZoneKind, managed: u32, lowmem: u64, min_free: u64, scale: u32) -> Self {
         if managed < MIN_WATERMARKED_PAGES {
             return Self::default();
@@ -67,8 +71,9 @@ impl Watermarks {
     }
 }
 
-/// Returns `reserve[zone][highest]`: the pages that each zone of one node reserves against requests with each
-/// highest zone. `managed` has the zones' pages by kind, and 0 for a missing zone.
+/// Computes the lowmem reserves of one node. The entry `[zone][highest]` is the number of pages that `zone` withholds
+/// from requests whose highest allowed zone is `highest`. The argument `managed` has the number of pages of each zone
+/// kind; 0 for a missing zone.
 pub(crate) fn lowmem_reserve(managed: [u32; ZoneKind::COUNT]) -> [[u32; ZoneKind::COUNT]; ZoneKind::COUNT] {
     let mut reserve = [[0; ZoneKind::COUNT]; ZoneKind::COUNT];
     for zone in 0..ZoneKind::COUNT {
@@ -84,7 +89,7 @@ pub(crate) fn lowmem_reserve(managed: [u32; ZoneKind::COUNT]) -> [[u32; ZoneKind
     reserve
 }
 
-/// The watermark that an allocation attempt must respect.
+/// The watermark that one allocation attempt must respect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     Low,
@@ -92,8 +97,8 @@ pub(crate) enum Mark {
 }
 
 impl Watermarks {
-    /// Returns the number of pages that must stay free after an allocation with `gfp` at `mark`, including the lowmem
-    /// reserve. Returns `None` if the allocation ignores watermarks.
+    /// Returns how many pages must stay free after an allocation with the flags `gfp`: the watermark `mark` plus the
+    /// lowmem reserve. Returns `None` if the allocation ignores watermarks.
     pub(crate) fn floor(&self, mark: Mark, gfp: Gfp, reserve: u32) -> Option<u32> {
         if gfp.contains(Gfp::MEMALLOC) {
             return None;
@@ -115,10 +120,10 @@ impl Watermarks {
     }
 }
 
-/// Returns `true` if `free` pages allow a block of `order` when `floor` pages must stay free.
+/// Returns `true` if a zone with `free` free pages may allocate a block of `order` while `floor` pages must stay free.
 ///
-/// Like the kernel's check, `allows` does not subtract the block's first page, so the last page above the floor may be
-/// taken.
+/// Like the kernel's check, `allows` does not count the first page of the block, so an allocation may take the last
+/// page above the floor.
 pub(crate) fn allows(free: u32, order: Order, floor: Option<u32>) -> bool {
     let beyond_first = order.pages() - 1;
     match floor {
@@ -139,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn watermarks_equal_those_of_a_running_kernel() {
+    fn watermarks_match_a_running_kernel() {
         // Values from /proc/zoneinfo of a machine with 5.5 GiB and vm.min_free_kbytes = 67584.
         let (managed, min_free) = ([3840, 772_918, 655_360, 0], 67_584 / 4);
         let lowmem = managed.iter().map(|n| u64::from(*n)).sum();
@@ -156,10 +161,10 @@ mod tests {
         assert_eq!((reserve[2], reserve[3]), ([0; 4], [0; 4]));
     }
 
-    /// Regression: the reserve of the huge-page daemon was missing, and the marks were 11 times lower than on recorded
-    /// kernels.
+    /// Regression: watermarks were 11 times lower than on recorded kernels, because the reserve of the huge-page daemon
+    /// was missing.
     #[test]
-    fn watermarks_with_huge_pages_equal_those_of_recorded_kernels() {
+    fn watermarks_with_huge_pages_match_recorded_kernels() {
         // Pages managed by each zone (DMA, DMA32, Normal), and the kernel's min, low and high marks, from
         // /proc/zoneinfo. Small kernels set their marks before they free their boot memory, and differ by a few pages.
         let recorded = [

@@ -1,32 +1,35 @@
-//! A zone: the buddy allocator proper.
+//! The zone, which implements the buddy algorithm.
 //!
-//! A zone is a run of pages. Free pages are in blocks of `2^order` pages, each starting at a multiple of its size. The
-//! halves of one block of the next order are *buddies*: `pfn ^ 2^order`. An allocation takes the smallest sufficient
-//! block and **splits** it, keeping the low half each time. A free **merges** the block with its buddy while the buddy
-//! is also free. Splitting and merging cost O(1) per order: the buddy's frame says whether the buddy is free, and lists
-//! are doubly linked (Knuth, TAOCP 1, 2.5; the kernel's `page_alloc.c`).
+//! A zone is a contiguous range of pages. Free pages form blocks of `2^order` pages, and each block starts at a
+//! multiple of its size. The two halves of a block of the next order are *buddies*: the buddy of block `pfn` is
+//! `pfn ^ 2^order`. An allocation takes the smallest sufficient block and **splits** it until its size fits, keeping
+//! the low half each time. A free **merges** the block with its buddy, repeatedly, as long as the buddy is free too. A
+//! split or merge takes O(1), because the buddy's frame shows if the buddy is free, and the free lists are doubly
+//! linked (Knuth, TAOCP 1, 2.5; the kernel's `page_alloc.c`).
 //!
 //! ## What keeps large blocks free
 //!
-//! * **Migrate types.** Pages that can be moved or dropped share pageblocks, separate from unmovable pages. A
-//!   request tries these sources in order:
-//!   1. free blocks of the requested type, smallest sufficient block first;
-//!   2. reserved memory that was never committed, or was decommitted, and has no type yet;
-//!   3. *claim*: takes over the whole pageblock of a free block of a fallback type, largest block first. A block of at
-//!      least a pageblock is always claimed. A smaller block is claimed if half of its pageblock is free or compatible;
-//!   4. *steal*: takes the smallest sufficient block of a fallback type. The pageblock keeps its type, so that the
-//!      stolen page later returns to that type.
-//! * **Placement.** If the buddy of a freed block's parent block is free, the freed block is put at the back
-//!   of its list, because it will probably merge into a block two orders larger.
+//! * **Migrate types.** Movable, reclaimable and unmovable pages are kept in separate pageblocks. An allocation tries
+//!   these sources of a block, in this order:
+//!   1. a free block of the requested migrate type, the smallest sufficient block first;
+//!   2. uncommitted memory, which has no migrate type yet;
+//!   3. *claim*: the allocation takes over a whole pageblock of a fallback type that contains a free block, trying the
+//!      largest free blocks first. A free block of at least a pageblock can always be claimed. A smaller block can be
+//!      claimed if at least half of its pageblock is free or compatible;
+//!   4. *steal*: the allocation takes the smallest sufficient block of a fallback type. The pageblock of a stolen block
+//!      keeps its type, so the block returns to this type when it is freed.
+//! * **Placement.** A freed block is put at the back of its list if it will probably merge into a block two orders
+//!   larger, because the buddy of its parent block is free.
 //!
-//! Module `commitment` has the rules for commits, decommits, discards and charges.
+//! The module `commitment` describes commits, decommits, discards and charges.
 //!
 //! ## Lock
 //!
-//! Each zone has one lock, a leaf: no other lock is taken under it, except that a charge locks the following zones. No
-//! foreign code runs under the lock, except the code that fills and empties a magazine for the calling layer. The lock
-//! protects the free areas, the links and states of free frames, and the commitment. Pageblock types are written under
-//! the lock. Pageblock types are also read without the lock, as a hint, to choose a magazine.
+//! Each zone has one leaf lock. No other lock is taken while it is held, except that a charge also locks the following
+//! zones. The zone calls no other code under its lock, except the callbacks with which a magazine layer fills and
+//! empties a magazine. The lock protects the free areas, the links and states of free frames, and the commitment state.
+//! The migrate types of pageblocks are written only under the lock. A thread may read the migrate type of a pageblock
+//! without the lock, as a hint that selects a magazine.
 
 mod commitment;
 
@@ -36,7 +39,7 @@ use crate::frame::{FrameTable, Kind, State};
 use crate::free_area::{FreeArea, ListEnd};
 use crate::gfp::{MigrateType, ZoneKind};
 use crate::pfn::{Order, Pfn};
-use crate::region::{HugePages, Region, address_limit, may_map};
+use crate::region::{HugePages, Region, address_limit, can_map_bytes};
 use crate::watermark::{self, Watermarks};
 use crate::{MAX_ORDER, PAGE_SIZE};
 use core::alloc::Layout;
@@ -53,20 +56,21 @@ use uslab_magazine::tracepoints::Step;
 pub(crate) struct ZoneShared {
     pub(crate) region: Region,
     pub(crate) frames: FrameTable,
-    /// The largest order, which is also the unit of commits.
+    /// The order of the largest block. Memory is committed in blocks of this order.
     pub(crate) max_order: Order,
     pub(crate) pageblock_order: Order,
-    /// True if pages are grouped by type. Pages are not grouped if there are too few pageblocks.
+    /// True if pages are grouped by migrate type. An allocator with too few pageblocks does not group pages.
     pub(crate) mobility: bool,
-    /// Maximum number of free pages that a zone keeps backed after frees, and the upper bound of that maximum.
+    /// Maximum number of backed free pages that frees leave in a zone. The limit `keep` never exceeds `most_kept`.
     pub(crate) keep: Fixed,
     pub(crate) most_kept: u32,
-    /// Maximum number of pages in total. The number exceeds the number of frames if addresses are limited.
+    /// Maximum number of pages of all zones together. With a limited address space, `most` exceeds the number of
+    /// frames.
     pub(crate) most: Fixed,
     pub(crate) limit: AddressLimit,
     pub(crate) huge_pages: HugePages,
-    /// Order of the smallest block that is discarded. The order is above 0 if discarding a smaller part is not worth
-    /// splitting a huge page.
+    /// Minimum order of a block whose memory is discarded. The order is above 0 if huge pages are enabled, because
+    /// discarding a smaller block would split a huge page.
     pub(crate) discard_from: Order,
     pub(crate) faults: Faults,
 }
@@ -76,11 +80,12 @@ impl ZoneShared {
         if self.mobility { MigrateType::Movable } else { MigrateType::Unmovable }
     }
 
-    /// Discards `pages`; the pages stay committed. Returns `false` if the system keeps the pages, because they are
-    /// locked (`mlock`). If the system keeps pages, the zone uses more memory than expected.
+    /// Returns the memory of `pages` to the OS. The discarded pages stay committed. Returns `false` if the OS keeps
+    /// their contents, for example because the pages are locked (`mlock`). If the OS keeps the contents, the zone uses
+    /// more memory than its counts show.
     ///
     /// # Safety
-    /// The pages must be free and committed, and no thread may take them during the call.
+    /// The pages must be free and committed, and no thread may allocate them during the call.
     unsafe fn discard(&self, pages: Range<Pfn>) -> bool {
         if MODEL {
             (pages.start.get()..pages.end.get())
@@ -91,42 +96,42 @@ impl ZoneShared {
     }
 }
 
-/// With limited addresses: the bytes used by other mappings, and the bytes reserved for them.
+/// Address space used outside the pages. These numbers matter only if the address space is limited.
 #[derive(Debug, Default)]
 pub(crate) struct AddressLimit {
-    /// Number of bytes of other mappings when the limit was first seen.
+    /// Number of bytes that other mappings of the process used when the limit was recorded.
     others: Counter,
-    /// Number of bytes of tables that [describe the pages](crate::PageAllocator::grow_table).
+    /// Number of bytes of address space that [page metadata tables](crate::PageAllocator::grow_table) use.
     pub(crate) tables: Counter,
 }
 
-/// Bytes of addresses that the allocator leaves to other mappings once it knows of a limit; at most an eighth
-/// of a small limit.
+/// Bytes of address space that the allocator leaves to other mappings if the address space is limited, but at most an
+/// eighth of the limit.
 const OTHER_MAPPINGS_BYTES: usize = 32 << 20;
 
 impl ZoneShared {
-    /// Number of bytes of address space for the pages and for the tables that describe the pages.
-    fn own_addresses(&self) -> usize {
+    /// Number of bytes of address space that the pages and the page metadata tables use.
+    fn own_address_bytes(&self) -> usize {
         self.region.bytes() + self.frames.reserved() + self.limit.tables.get() as usize
     }
-    /// Records the bytes of other mappings, out of the `process_bytes` bytes of the process.
+    /// Records how much of the process's `process_bytes` bytes of address space belongs to other mappings.
     pub(crate) fn record_foreign_bytes(&self, process_bytes: usize) {
-        self.limit.others.set(process_bytes.saturating_sub(self.own_addresses()) as u64);
+        self.limit.others.set(process_bytes.saturating_sub(self.own_address_bytes()) as u64);
     }
-    /// Maps addresses for the pages below `end` that have no addresses, and for the frames of these pages.
-    /// Returns `false` if other mappings have or need the addresses. The caller must hold the lock of the
-    /// only zone.
+    /// Maps addresses for all pages below `end` that have no addresses yet, and for their frames. Returns `false` if
+    /// other mappings occupy these addresses, or need the rest of the limited address space. The caller must hold the
+    /// lock of the allocator's only zone.
     fn grow(&self, end: u32) -> bool {
         let bytes = end as usize * PAGE_SIZE;
         let more = bytes - self.region.bytes();
         let leaves_enough = |(limit, has): (usize, usize)| {
-            let others = has.saturating_sub(self.own_addresses() + self.limit.others.get() as usize);
+            let others = has.saturating_sub(self.own_address_bytes() + self.limit.others.get() as usize);
             let left = more + OTHER_MAPPINGS_BYTES.min(limit / 8).saturating_sub(others);
             has.saturating_add(left) <= limit
         };
         let grown = end <= self.most.get()
             // The test that needs no file comes first, because a sandbox may forbid opening files.
-            && (may_map(more + OTHER_MAPPINGS_BYTES) || address_limit().is_none_or(leaves_enough))
+            && (can_map_bytes(more + OTHER_MAPPINGS_BYTES) || address_limit().is_none_or(leaves_enough))
             && self.frames.grow(end)
             && self.region.grow(bytes);
         if grown {
@@ -139,29 +144,30 @@ impl ZoneShared {
         grown
     }
 }
-/// Counts of a zone's events, kept under its lock.
+/// Event counters of a zone, protected by the zone's lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ZoneEvents {
-    /// Number of blocks split in two.
+    /// Number of times that a block was split in two.
     pub splits: u64,
-    /// Number of pairs of buddies merged.
+    /// Number of times that two buddies were merged.
     pub merges: u64,
-    /// Number of pageblocks (or larger blocks) claimed from another migrate type.
+    /// Number of pageblocks, or larger blocks, that allocations claimed from another migrate type.
     pub claims: u64,
-    /// Number of blocks stolen from a pageblock that kept its other type: fragmentation events.
+    /// Number of fragmentation events: an allocation stole a block from a pageblock of another type, which kept its
+    /// type.
     pub steals: u64,
-    /// Number of commits of a maximal block or the tail.
+    /// Number of times that a maximal block or the zone's tail was committed.
     pub commits: u64,
-    /// Number of commits that the system refused.
+    /// Number of commits that the OS refused.
     pub commits_refused: u64,
-    /// Number of decommits of a maximal block or the tail.
+    /// Number of times that a maximal block or the zone's tail was decommitted.
     pub decommits: u64,
-    /// Number of runs of free pages that were discarded while they stayed committed.
+    /// Number of runs of free pages whose memory was returned to the OS while they stayed committed.
     pub discards: u64,
-    /// Number of pages taken off the free lists.
+    /// Number of pages that allocations took from the free lists.
     pub pages_taken: u64,
-    /// Number of pages freed to the free lists.
+    /// Number of pages that frees added to the free lists.
     pub pages_freed: u64,
 }
 
@@ -171,19 +177,21 @@ impl ZoneEvents {
     }
 }
 
-/// A zone: a run of pages under one lock. The fields before the lock are read-only and have their own cache line.
+/// A zone: a contiguous range of pages under one lock. The fields before the lock are read-only and fill one cache
+/// line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Zone {
     pub(crate) node: u32,
     pub(crate) kind: ZoneKind,
-    /// The first page, a multiple of the maximal block.
+    /// The zone's first page, a multiple of the maximal block size.
     pub(crate) start: Pfn,
     pub(crate) managed: u32,
     pub(crate) marks: Watermarks,
-    /// The lowmem reserve, indexed by the highest zone that the request could use.
+    /// The zone's lowmem reserve in pages, indexed by the highest zone that the request allows.
     pub(crate) reserve: [u32; ZoneKind::COUNT],
-    /// The migrate type of each pageblock, as [`encode`] stores it. Pageblock types are written under the zone's lock.
+    /// The migrate type of each pageblock, encoded by [`encode`]. The migrate types are written only under the zone's
+    /// lock.
     types: Box<[Fixed]>,
     inner: ForkMutex<Inner>,
 }
@@ -197,38 +205,39 @@ pub(crate) struct Inner {
     areas: [FreeArea; MAX_ORDER as usize + 1],
     /// Number of pages on the free lists.
     listed: u32,
-    /// Number of listed pages in discarded blocks.
+    /// Number of pages on the free lists that are in discarded blocks.
     discarded: u32,
-    /// True if the system discarded the contents of all returned pages so far. The system keeps the contents of locked
-    /// memory (`mlock`).
+    /// True if the OS has discarded the contents of every page that was returned to it so far. The OS keeps the
+    /// contents of locked memory (`mlock`).
     discards_zero: bool,
-    /// Number of listed pages in backed blocks that are large enough to be discarded.
+    /// Number of pages on the free lists that are in backed blocks large enough to be discarded.
     backed: u32,
-    /// The minimum of `backed` since the last `decommit_idle`.
+    /// The minimum value of `backed` since the last `decommit_idle`.
     idle: u32,
-    /// Number of backed pages that were used in the previous interval.
+    /// Number of backed pages that were in use at some time during the previous reaping interval.
     recent: u32,
-    /// Lower bound of the free pages that frees leave backed.
+    /// Minimum number of backed free pages that frees leave in the zone. The minimum adapts to how much returned memory
+    /// is used again.
     surplus: u32,
-    /// Number of pages that frees returned to the system, and number of returned pages that were used again,
-    /// since `surplus` changed.
+    /// Number of pages that frees returned to the OS since `surplus` last changed.
     returned: u32,
+    /// Number of returned pages that were used again since `surplus` last changed.
     taken_again: u32,
     /// Number of pages that are not committed.
     uncommitted: u32,
-    /// Number of free pages withdrawn because other code uses as much memory.
+    /// Number of free pages that the zone withholds, because other code uses the same amount of memory.
     charged: u32,
     fresh: UncommittedBlocks,
     tail_committed: bool,
     pub(crate) events: ZoneEvents,
 }
 
-/// At least 1/16 of [`ZoneShared::keep`] stays backed.
+/// The divisor of [`ZoneShared::keep`] that gives the minimum number of backed free pages.
 const BACKED_DIVISOR: u32 = 16;
 
 impl Inner {
-    /// Raises or lowers the lower bound, depending on whether returned pages were used again.
-    fn adapt_surplus(&mut self, keep: u32) {
+    /// Doubles the surplus if returned pages were soon used again, and halves it if few of them were.
+    fn adapt_surplus_bound(&mut self, keep: u32) {
         if self.taken_again > self.surplus {
             self.surplus = self.surplus.saturating_mul(2).min(keep);
         } else if self.returned / 4 > self.surplus {
@@ -240,7 +249,7 @@ impl Inner {
         }
         (self.returned, self.taken_again) = (0, 0);
     }
-    /// Number of free pages, committed or not, except charged pages.
+    /// Number of free pages, committed or not, minus the charged pages.
     pub(crate) fn free(&self) -> u32 {
         self.listed + self.uncommitted - self.charged
     }
@@ -250,27 +259,27 @@ impl Inner {
     pub(crate) fn uncommitted_pages(&self) -> u32 {
         self.uncommitted
     }
-    /// Number of free committed pages that were discarded.
+    /// Number of free committed pages whose memory was discarded.
     pub(crate) fn discarded(&self) -> u32 {
         self.discarded
     }
-    /// Number of free pages that could be discarded.
+    /// Number of backed free pages that could be discarded.
     pub(crate) fn backed(&self) -> u32 {
         self.backed
     }
-    /// Whole maximal blocks that are not committed.
+    /// Returns the numbers of the whole maximal blocks that are not committed.
     pub(crate) fn uncommitted_blocks(&self) -> impl Iterator<Item = u32> + '_ {
         self.fresh.returned.iter().copied().chain(self.fresh.never.clone())
     }
-    /// The uncommitted blocks that were committed before.
+    /// Returns the numbers of the maximal blocks that were committed once and are now decommitted.
     pub(crate) fn returned_blocks(&self) -> &[u32] {
         &self.fresh.returned
     }
-    /// The number of the first maximal block after all blocks that were ever committed.
-    pub(crate) fn fresh_start(&self) -> u32 {
+    /// Returns the number of the first maximal block after all blocks that were ever committed.
+    pub(crate) fn first_fresh_block(&self) -> u32 {
         self.fresh.never.start
     }
-    /// The free pages, for a counterexample trace.
+    /// Returns the number of free pages, to print in a counterexample trace.
     #[cfg(loom)]
     fn watched(&self) -> uslab_magazine::sync::story::Watched {
         let parts = vec![("free pages".to_owned(), self.free().to_string())];
@@ -281,20 +290,23 @@ impl Inner {
     }
 }
 
-/// The uncommitted maximal blocks of a zone, by number within the zone, without the tail.
+/// The numbers of a zone's uncommitted maximal blocks, counted from the zone's start. The zone's tail is not included.
 ///
-/// A zone of 64 GiB has 16,384 maximal blocks. Creating the list of all blocks writes no entry.
+/// A zone of 64 GiB has 16,384 maximal blocks, so the list must be cheap to create. Never-committed blocks are stored
+/// as a range, and creating the list writes no entry.
 #[derive(Debug)]
 struct UncommittedBlocks {
-    /// Blocks that were committed before. The block that was decommitted last is committed next. The vector has
-    /// capacity for all blocks, so it never grows.
+    /// Blocks that were committed once and are now decommitted. The block that was decommitted last is the first to be
+    /// committed again. The vector never grows, because it has capacity for all blocks.
     returned: Vec<u32>,
-    /// Maximal blocks that were never committed. The lowest block is committed when `returned_blocks` is empty.
+    /// The range of maximal blocks that were never committed. The lowest never-committed block is committed when no
+    /// decommitted block is left.
     never: Range<u32>,
 }
 
 impl UncommittedBlocks {
-    /// Creates the list of all `blocks` blocks. Returns `None` if the heap refuses the memory.
+    /// Creates a list in which all `blocks` maximal blocks are uncommitted. Returns `None` if the heap allocation
+    /// fails.
     fn all(blocks: u32) -> Option<Self> {
         let mut returned = Vec::new();
         returned.try_reserve_exact(blocks as usize).ok()?;
@@ -314,11 +326,11 @@ impl UncommittedBlocks {
     }
 }
 
-/// Allocates `len` all-zero values, without writing if the heap supplies zeroed memory. Returns `None` if the heap
-/// refuses the memory.
+/// Allocates a slice of `len` all-zero values. The slice is not written if the heap supplies zeroed memory. Returns
+/// `None` if the heap allocation fails.
 ///
 /// # Safety
-/// All-zero bytes must be a valid `T`.
+/// A `T` whose bytes are all zero must be valid.
 pub(crate) unsafe fn zeroed<T>(len: usize) -> Option<Box<[T]>> {
     let layout = Layout::array::<T>(len).ok()?;
     if layout.size() == 0 {
@@ -330,7 +342,8 @@ pub(crate) unsafe fn zeroed<T>(len: usize) -> Option<Box<[T]>> {
     Some(unsafe { Box::from_raw(NonNull::slice_from_raw_parts(memory, len).as_ptr()) })
 }
 
-/// Encodes the type of a pageblock. Zero is [`MigrateType::Movable`], so a table of zeros needs no write.
+/// Encodes the migrate type of a pageblock as a number. The code of [`MigrateType::Movable`] is 0, so a zeroed table
+/// needs no initialisation.
 const fn encode(mobility: MigrateType) -> u32 {
     mobility as u32 ^ MigrateType::Movable as u32
 }
@@ -342,15 +355,15 @@ fn decode(kept: &Fixed) -> MigrateType {
 pub(crate) struct BlockRequest {
     pub(crate) order: Order,
     pub(crate) mobility: MigrateType,
-    /// Number of pages that must stay free; `None` ignores watermarks.
+    /// Number of pages that must stay free after the allocation; `None` ignores watermarks.
     pub(crate) floor: Option<u32>,
 }
 
-/// Error: the system refused to commit memory.
+/// Error: the OS refused to commit memory.
 struct CommitRefused;
 
 impl Zone {
-    /// Creates a zone. Returns `None` if the heap refuses memory for the zone's tables.
+    /// Creates a zone. Returns `None` if the heap allocation of the zone's tables fails.
     pub(crate) fn new(
         shared: &ZoneShared,
         (node, kind): (u32, ZoneKind),
@@ -396,18 +409,18 @@ impl Zone {
         })
     }
 
-    /// The zone's lock, which a fork holds.
+    /// Returns the zone's lock, which a fork holds while it copies the process.
     pub(crate) fn lists(&self) -> &ForkMutex<Inner> {
         &self.inner
     }
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
-    /// The page after the zone's last page.
+    /// Returns the page number after the zone's last page.
     pub(crate) fn end(&self) -> Pfn {
         self.start.up(self.managed)
     }
-    /// Number of pages after the last whole maximal block.
+    /// Returns the size of the tail: the number of pages after the last whole maximal block.
     fn tail_pages(&self, shared: &ZoneShared) -> u32 {
         self.managed % shared.max_order.pages()
     }
@@ -420,16 +433,18 @@ impl Zone {
     fn pageblock(&self, shared: &ZoneShared, pfn: Pfn) -> &Fixed {
         &self.types[(pfn.index() - self.start.index()) >> shared.pageblock_order.get()]
     }
-    /// Returns the type of the pageblock of `pfn`: exact under the zone's lock, a hint without it.
+    /// Returns the migrate type of the pageblock that contains `pfn`. Without the zone's lock, the result is only a
+    /// hint.
     #[inline]
-    pub(crate) fn type_of(&self, shared: &ZoneShared, pfn: Pfn) -> MigrateType {
+    pub(crate) fn pageblock_type(&self, shared: &ZoneShared, pfn: Pfn) -> MigrateType {
         decode(self.pageblock(shared, pfn))
     }
     pub(crate) fn pageblock_types(&self) -> impl Iterator<Item = MigrateType> {
         self.types.iter().map(decode)
     }
-    /// Sets the type of all pageblocks that begin in the `pages` pages from `pfn`, which must start a pageblock.
-    fn set_types(&self, shared: &ZoneShared, pfn: Pfn, pages: u32, mobility: MigrateType) {
+    /// Sets the migrate type of all pageblocks that begin in the `pages` pages from `pfn`. A pageblock must begin at
+    /// `pfn`.
+    fn set_pageblock_types(&self, shared: &ZoneShared, pfn: Pfn, pages: u32, mobility: MigrateType) {
         let first = (pfn.index() - self.start.index()) >> shared.pageblock_order.get();
         let count = pages.div_ceil(shared.pageblock_order.pages()) as usize;
         for pageblock in &self.types[first..first + count] {
@@ -439,7 +454,7 @@ impl Zone {
 
     // --- Free lists ------------------------------------------------------------------------------------------
 
-    /// Puts a block on its list; the `state` of the block must be free.
+    /// Inserts a block into the free list for `state`, whose kind must be `Free`.
     fn insert(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, end: ListEnd) {
         let order = state.order();
         inner.listed += order.pages();
@@ -452,7 +467,8 @@ impl Zone {
         // caller has just unlisted it, received it from a free, or committed it.
         unsafe { inner.areas[order.index()].insert(&shared.frames, pfn, state, end) }
     }
-    /// Unlists a block that is listed with `state`. The caller must update the block's frame.
+    /// Removes a block from the free list for `state`. After removing a block, the caller must update the state in the
+    /// block's frame.
     fn remove(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State) {
         let order = state.order();
         inner.listed -= order.pages();
@@ -468,8 +484,8 @@ impl Zone {
 
     // --- Allocation ------------------------------------------------------------------------------------------
 
-    /// Takes one block of `order` if `floor` pages stay free. The block's frame is [`Kind::PerCpu`] until the block is
-    /// handed out.
+    /// Allocates one block, unless fewer than the requested minimum of pages would stay free. The state of its frame is
+    /// [`Kind::PerCpu`] until the allocator hands it out.
     pub(crate) fn alloc(
         &self,
         op: &Operation,
@@ -481,8 +497,8 @@ impl Zone {
         taken.map_err(|_| limit.unwrap_or(Limit::Exhausted))
     }
 
-    /// Takes up to `max` blocks of `order` under one acquisition of the lock, and passes each block to `put`.
-    /// Returns the number of blocks, and the limit that stopped the fill if the number is below `max`.
+    /// Allocates up to `max` blocks under one acquisition of the zone's lock, and passes each block to `put`. Returns
+    /// the number of allocated blocks and, if it is below `max`, the reason.
     pub(crate) fn fill(
         &self,
         op: &Operation,
@@ -526,17 +542,17 @@ impl Zone {
         }
         inner.idle = inner.idle.min(inner.backed);
         inner.taken_again += discarded.saturating_sub(inner.discarded);
-        inner.adapt_surplus(shared.keep.get());
+        inner.adapt_surplus_bound(shared.keep.get());
         let splits = (inner.events.splits - splits) as u16;
         op.note(Step::BlocksTaken { blocks: filled as u16, order: order.get(), page: last, splits });
         if inner.events.system_calls() != calls {
             tell!(op: inner => Step::Committed { pages: uncommitted - inner.uncommitted });
         }
-        self.decommit_charged(shared, inner);
+        self.decommit_excess_pages(shared, inner);
         (filled, limit)
     }
 
-    /// Takes a block from the sources in the order of the module documentation.
+    /// Takes a block from the first source that has one, in the order that the module documentation lists.
     fn take(
         &self,
         shared: &ZoneShared,
@@ -544,13 +560,13 @@ impl Zone {
         order: Order,
         mobility: MigrateType,
     ) -> Result<Pfn, Limit> {
-        if let Some(pfn) = self.smallest_fit(shared, inner, order, mobility) {
+        if let Some(pfn) = self.take_smallest_fit(shared, inner, order, mobility) {
             return Ok(pfn);
         }
         let mut limit = Limit::Fragmented;
         match self.commit(shared, inner, order, mobility) {
             Ok(true) => {
-                if let Some(pfn) = self.smallest_fit(shared, inner, order, mobility) {
+                if let Some(pfn) = self.take_smallest_fit(shared, inner, order, mobility) {
                     return Ok(pfn);
                 }
             }
@@ -562,8 +578,8 @@ impl Zone {
             .ok_or(limit)
     }
 
-    /// Takes the smallest sufficient block from the lists of one type.
-    fn smallest_fit(
+    /// Takes the smallest sufficient block of the migrate type `mobility`.
+    fn take_smallest_fit(
         &self,
         shared: &ZoneShared,
         inner: &mut Inner,
@@ -579,8 +595,8 @@ impl Zone {
         })
     }
 
-    /// Splits an unlisted block, which was free with `state`, down to order `low`. `split` keeps the low half
-    /// and lists the upper halves.
+    /// Splits a block, which was just removed from the free list for `state`, down to order `low`. The lowest part is
+    /// kept for the caller, and the upper halves are put on the free lists.
     fn split(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, low: Order) {
         let mut high = state.order();
         while high > low {
@@ -590,7 +606,8 @@ impl Zone {
         }
     }
 
-    /// Claims a pageblock from another type, trying the largest free blocks first, and takes a block from it.
+    /// Claims a pageblock of another migrate type, and takes a block from it. The pageblocks of the largest free blocks
+    /// are tried first.
     fn claim(
         &self,
         shared: &ZoneShared,
@@ -610,21 +627,21 @@ impl Zone {
             if current >= pageblock {
                 let state = shared.frames.frame(pfn).state();
                 self.remove(shared, inner, pfn, state);
-                self.set_types(shared, pfn, current.pages(), mobility);
+                self.set_pageblock_types(shared, pfn, current.pages(), mobility);
                 self.split(shared, inner, pfn, state.with_type(mobility), order);
                 inner.events.claims += 1;
                 return Some(pfn);
             }
             if self.claim_pageblock(shared, inner, pfn, from, mobility) {
                 inner.events.claims += 1;
-                return self.smallest_fit(shared, inner, order, mobility);
+                return self.take_smallest_fit(shared, inner, order, mobility);
             }
         }
         None
     }
 
-    /// Changes the type of the pageblock of `pfn` to `mobility` if at least half of the pageblock is free or
-    /// compatible. The claimed pageblock's free blocks move to the lists of the new type.
+    /// Changes the migrate type of the pageblock that contains `pfn` to `mobility`, if at least half of the pageblock
+    /// is free or compatible. The free blocks of a claimed pageblock move to the free lists of the new type.
     fn claim_pageblock(
         &self,
         shared: &ZoneShared,
@@ -663,11 +680,12 @@ impl Zone {
                 self.insert(shared, inner, block, state.with_type(mobility), ListEnd::Back);
             }
         }
-        self.set_types(shared, start, pages, mobility);
+        self.set_pageblock_types(shared, start, pages, mobility);
         true
     }
 
-    /// Takes the smallest sufficient block of another type. The pageblock of a stolen block keeps its type.
+    /// Takes the smallest sufficient block of a fallback type. The pageblock of the stolen block keeps its migrate
+    /// type.
     fn steal(
         &self,
         shared: &ZoneShared,
@@ -689,8 +707,8 @@ impl Zone {
 
     // --- Free ------------------------------------------------------------------------------------------------
 
-    /// Frees blocks of `order` under one acquisition of the lock. The frames of the freed blocks must be
-    /// [`Kind::PerCpu`].
+    /// Frees blocks of `order` under one acquisition of the zone's lock. The frame of each freed block must have the
+    /// kind [`Kind::PerCpu`].
     pub(crate) fn free(
         &self,
         op: &Operation,
@@ -714,7 +732,7 @@ impl Zone {
         let left = most - most / 4;
         if above {
             inner.returned += inner.backed - left;
-            inner.adapt_surplus(shared.keep.get());
+            inner.adapt_surplus_bound(shared.keep.get());
         }
         drop(inner);
         let bytes = if above { self.decommit_down_to(shared, left) } else { 0 };
@@ -723,7 +741,7 @@ impl Zone {
         }
     }
 
-    /// Number of free pages that frees leave backed.
+    /// Returns the maximum number of backed free pages that a free leaves in the zone.
     fn surplus(&self, shared: &ZoneShared, inner: &Inner) -> u32 {
         let in_use = self.managed - inner.listed - inner.uncommitted;
         (in_use / 8).clamp(inner.surplus.min(shared.keep.get()), shared.keep.get())
@@ -731,7 +749,7 @@ impl Zone {
 
     fn merge(&self, shared: &ZoneShared, inner: &mut Inner, mut pfn: Pfn, mut order: Order) {
         let frames = &shared.frames;
-        let mobility = self.type_of(shared, pfn);
+        let mobility = self.pageblock_type(shared, pfn);
         while order < shared.max_order {
             let buddy = pfn.buddy(order);
             let state = frames.frame(buddy).state();
@@ -741,20 +759,20 @@ impl Zone {
             }
             self.remove(shared, inner, buddy, state);
             if order >= shared.pageblock_order {
-                self.set_types(shared, buddy, order.pages(), mobility);
+                self.set_pageblock_types(shared, buddy, order.pages(), mobility);
             }
-            frames.frame(pfn).set_state(State::INSIDE);
-            frames.frame(buddy).set_state(State::INSIDE);
+            frames.frame(pfn).set_state(State::INSIDE_BLOCK);
+            frames.frame(buddy).set_state(State::INSIDE_BLOCK);
             pfn = pfn.min(buddy);
             order = order.up();
             inner.events.merges += 1;
         }
-        let end = if self.will_merge(shared, pfn, order) { ListEnd::Back } else { ListEnd::Front };
+        let end = if self.is_parent_buddy_free(shared, pfn, order) { ListEnd::Back } else { ListEnd::Front };
         self.insert(shared, inner, pfn, State::new(Kind::Free, order, mobility), end);
     }
 
-    /// Returns `true` if the buddy of the block's parent block is free.
-    fn will_merge(&self, shared: &ZoneShared, pfn: Pfn, order: Order) -> bool {
+    /// Returns `true` if the block will probably merge soon, because the buddy of its parent block is free.
+    fn is_parent_buddy_free(&self, shared: &ZoneShared, pfn: Pfn, order: Order) -> bool {
         if order.get() + 1 >= shared.max_order.get() {
             return false;
         }
@@ -767,7 +785,8 @@ impl Zone {
 
     // --- Reports ---------------------------------------------------------------------------------------------
 
-    /// Number of free blocks by order and type. Uncommitted memory counts as the blocks that a commit would create.
+    /// Returns the number of free blocks, by order and migrate type. Uncommitted memory counts as free blocks of the
+    /// sizes that a commit would create.
     pub(crate) fn free_blocks(
         &self,
         shared: &ZoneShared,
@@ -789,8 +808,8 @@ impl Zone {
         blocks
     }
 
-    /// Number of pages that are in use, or that are free in a smaller block than their position allows
-    /// because of pages in use.
+    /// Number of pages that are in use, or that are free but not merged into the largest block possible at their
+    /// address.
     pub(crate) fn pages_not_in_maximal_blocks(&self, shared: &ZoneShared, inner: &Inner) -> u32 {
         let mut maximal = inner.uncommitted + inner.area(shared.max_order).len() * shared.max_order.pages();
         if inner.tail_committed {
@@ -803,7 +822,8 @@ impl Zone {
         self.managed - maximal
     }
 
-    /// The committed parts of the zone, as (first page, pages). `committed` has a flag for each whole maximal block.
+    /// Returns the committed parts of the zone, each as its first page and its number of pages. The slice `committed`
+    /// holds one flag per whole maximal block.
     pub(crate) fn committed(
         &self,
         shared: &ZoneShared,
@@ -816,12 +836,12 @@ impl Zone {
         let tail = (self.tail_start(shared), self.tail_pages(shared));
         whole.chain(inner.tail_committed.then_some(tail))
     }
-    pub(crate) fn whole_blocks(&self, shared: &ZoneShared) -> u32 {
+    pub(crate) fn whole_maximal_blocks(&self, shared: &ZoneShared) -> u32 {
         self.managed / shared.max_order.pages()
     }
 }
 
-/// Returns the largest aligned blocks that make up `pages` pages from `start`.
+/// Divides the `pages` pages from `start` into the largest possible aligned blocks.
 fn maximal_blocks(start: Pfn, pages: u32, max: Order) -> impl Iterator<Item = (Pfn, Order)> {
     let end = start.up(pages);
     let mut at = start;
@@ -829,16 +849,18 @@ fn maximal_blocks(start: Pfn, pages: u32, max: Order) -> impl Iterator<Item = (P
         if at >= end {
             return None;
         }
-        let order = Order::largest_at(at, end.get() - at.get(), max);
+        let order = Order::largest_order_at(at, end.get() - at.get(), max);
         let block = (at, order);
         at = at.up(order.pages());
         Some(block)
     })
 }
 
-/// Returns the blocks that start between two pages, each with its state. Pages that start no block are skipped.
+/// Iterates over the blocks that start in the page range `start..end`, each with its state. Pages at which no block
+/// starts are skipped.
 ///
-/// The result is exact for free blocks under the zone's lock. Allocated blocks may change concurrently.
+/// If the caller holds the zone's lock, the result is exact for free blocks. The states of allocated blocks may change
+/// during the iteration.
 pub(crate) fn blocks_between(
     frames: &FrameTable,
     start: Pfn,
@@ -866,8 +888,8 @@ fn byte_range(start: Pfn, pages: u32) -> Range<usize> {
 mod tests {
     use super::*;
 
-    /// The list of returned blocks is written under the zone's lock, where the heap must not be called: the heap may be
-    /// built on this zone.
+    /// Decommits append to the list of returned blocks under the zone's lock. The list of returned blocks must not grow
+    /// under the lock, because the heap may be built on this zone.
     #[test]
     fn list_of_returned_blocks_never_reallocates() {
         let mut fresh = UncommittedBlocks::all(1000).unwrap();

@@ -1,10 +1,10 @@
-//! Benchmarks one allocation and its free on four kinds of stack: a per-CPU stack with restartable sequences,
-//! a per-CPU stack that a compare-and-exchange claims, a thread-local `Vec`, and a thread-local magazine. A
-//! thread-local magazine is an array and a length, the cheapest possible stack. The benchmark alternates
-//! between the four kinds and reports medians.
+//! Benchmarks pairs of one allocation and one free on four kinds of stack. Two kinds are per-CPU stacks: one with
+//! restartable sequences, and one that a compare-and-exchange claims. The two other kinds are a thread-local `Vec` and
+//! a thread-local magazine. A thread-local magazine consists of an array and a length, and is the cheapest possible
+//! stack. The benchmark alternates between the four kinds of stack and reports medians.
 //!
-//! Run `cargo run --release --package uslab-magazine --example pair [rounds]`. Show the machine code with `objdump -d
-//! -M intel --disassemble=pair_rseq target/release/examples/pair`.
+//! Run `cargo run --release --package uslab-magazine --example pair [rounds]`. To see the machine code, run
+//! `objdump -d -M intel --disassemble=pair_rseq target/release/examples/pair`.
 
 use std::cell::{Cell, RefCell};
 use std::hint::black_box;
@@ -44,7 +44,7 @@ impl Supplier<Block> for Blocks {
 
 const PAIRS: u32 = 2_000_000;
 
-/// Writes the block's first word, as a user of the block would.
+/// Writes the first word of the block, as the user of a block would do.
 fn touch(block: Block) -> Block {
     // SAFETY: a block has 64 bytes, is aligned to 8, and belongs to the caller.
     unsafe { block.0.cast::<u64>().write(1) };
@@ -66,7 +66,7 @@ thread_local! {
 }
 
 #[inline(never)]
-fn pair_vec() {
+fn bench_vec_pair() {
     for _ in 0..PAIRS {
         if let Some(block) = FREE_BLOCKS.with(|free| free.borrow_mut().pop()) {
             let block = touch(block);
@@ -111,7 +111,7 @@ fn layer(cpus: Cpus) -> Layer<Block> {
     let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("addresses");
     let table =
         Arc::new(Table::new(cpus, region, memory).expect("the memory must have the size of the footprint"));
-    Layer::new(&table, Config::new(64, 17, 16)).expect("the footprint must be a few KiB")
+    Layer::new(&table, Config::new(64, 17, 16)).expect("the table must have room for a layer")
 }
 
 fn main() {
@@ -126,7 +126,7 @@ fn main() {
             match i {
                 0 => pair_rseq(&chosen),
                 1 => pair_rseq(&claimed),
-                2 => pair_vec(),
+                2 => bench_vec_pair(),
                 _ => pair_magazine(),
             }
             times.push(start.elapsed().as_secs_f64() * 1e9 / f64::from(PAIRS));

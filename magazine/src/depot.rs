@@ -1,20 +1,19 @@
-//! The depot: full magazines of one class that the CPUs of a node share under one lock.
+//! The depot: full magazines of one class, which all CPUs of a node share under one lock.
 //!
-//! A CPU accesses the depot at most once per magazine, so a plain lock is fast enough. Contention costs the
-//! transfer of cache lines, so two lock-free stacks were not faster than the lock. The depot copies magazines
-//! in and out. Each access locks the depot once, and the depot keeps no empty magazines. A CPU detects an
-//! empty depot without locking, because the length is readable without the lock. The table's memory holds the
-//! magazines. A depot requests more memory as it grows, and returns unused memory at a reap. An allocator may
-//! be built on this crate, so the depot never allocates during an access. An unused depot takes only a few
-//! words of memory.
+//! A CPU accesses the depot at most once per magazine, so a plain lock is fast enough. An experiment with two lock-free
+//! stacks was not faster, because contention costs the transfer of cache lines in any case. The depot copies a
+//! magazine's objects in and out. An access therefore takes the lock only once, and the depot keeps no empty magazines.
+//! A CPU detects an empty depot without the lock, because the length can be read without it. The magazines of a depot
+//! are stored in the table's memory. A depot requests more of the table's memory as it grows, and returns unused memory
+//! at a reap. The depot never calls the global allocator, which may be built on this crate. A depot that was never used
+//! takes only a few words of memory.
 //!
-//! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last
-//! reap. This minimum is the *surplus*: the number of magazines that were not needed during the whole
-//! interval.
+//! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last reap. The
+//! minimum length is the *surplus*: the number of magazines that no CPU needed during the interval.
 //!
-//! **Budget**: a depot always keeps its first [`FREE`] magazines. A depot keeps further magazines only while all depots
-//! of the [`DepotBudget`] together hold fewer bytes than the budget. A depot with only a few magazines does not write
-//! the shared counter of the budget.
+//! **Budget**: a depot can always keep its first [`FREE`] magazines. A depot accepts further magazines only while all
+//! depots that share the [`DepotBudget`] together stay within the budget. A depot that has only a few magazines
+//! therefore does not write to the shared counter of the budget.
 
 use crate::cpu::Cpus;
 use crate::magazine::Magazine;
@@ -24,7 +23,7 @@ use crate::sync::{AtomicU32, Counter, MutexGuard, Rank, tell};
 use crate::tracepoints::{Operation, Step};
 use core::ptr::NonNull;
 
-/// Space for one magazine, in the memory of a table. A block is on one list at a time; the owner of the list owns the
+/// Memory for one magazine, taken from a table. A block is on at most one list, and the owner of the list owns the
 /// block.
 #[derive(Debug)]
 pub(crate) struct Block(NonNull<Slot>);
@@ -40,7 +39,7 @@ unsafe impl Send for Block {}
 
 impl Block {
     /// # Safety
-    /// `at` must be aligned and writable for a slot, and no other code may use that memory.
+    /// The memory at `at` must be aligned and writable for a slot, and no other code may use it.
     pub(crate) unsafe fn at(at: NonNull<u8>) -> Self {
         let at = at.cast::<Slot>();
         // SAFETY: `at` is aligned, writable and unused by other code, by this function's contract.
@@ -68,8 +67,8 @@ impl Block {
 }
 
 impl Slot {
-    /// Byte offsets for debuggers: the next slot's address, and the length and the objects of the slot's
-    /// magazine.
+    /// For debuggers: the byte offsets in a slot of the next slot's address, of the magazine's length, and of the
+    /// magazine's objects.
     pub(crate) const LAYOUT: [usize; 3] = {
         let magazine = core::mem::offset_of!(Self, magazine);
         let [len, rounds] = Magazine::LAYOUT;
@@ -77,7 +76,7 @@ impl Slot {
     };
 }
 
-/// A list of blocks, newest first.
+/// A singly linked list of blocks, newest first.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(Option<Block>);
 
@@ -85,6 +84,14 @@ impl Blocks {
     pub(crate) fn push(&mut self, mut block: Block) {
         block.slot_mut().next = self.0.take();
         self.0 = Some(block);
+    }
+    /// Adds a block at the end of the list.
+    fn push_last(&mut self, block: Block) {
+        let mut next = &mut self.0;
+        while let Some(block) = next {
+            next = &mut block.slot_mut().next;
+        }
+        *next = Some(block);
     }
     pub(crate) fn pop(&mut self) -> Option<Block> {
         let mut block = self.0.take()?;
@@ -98,7 +105,7 @@ impl Blocks {
         let slots = core::iter::successors(self.0.as_ref(), |block| block.slot().next.as_ref());
         slots.map(|block| &block.slot().magazine)
     }
-    /// Frees blocks that no table owns. Returns the number of freed blocks.
+    /// Frees all blocks of the list, which must come from the heap. Returns the number of freed blocks.
     #[cfg(any(test, loom, shuttle))]
     pub(crate) fn free(mut self) -> usize {
         // SAFETY: `Block::on_heap` created the block, and the list owned it.
@@ -107,7 +114,7 @@ impl Blocks {
     }
 }
 
-/// Number of magazines of each depot that the budget does not count.
+/// Number of magazines in each depot that do not count towards the budget.
 pub(crate) const FREE: u32 = 2;
 
 /// A limit on the total bytes in the depots of one or more tables. The first two magazines of each depot do
@@ -121,24 +128,25 @@ pub struct DepotBudget {
 }
 
 impl DepotBudget {
-    /// Bytes of the budget per CPU. The budget of all CPUs is at least [`MIN_BYTES`](Self::MIN_BYTES).
-    const PER_CPU: u64 = 1 << 20;
+    /// The part of the budget that each CPU adds, in bytes. The total budget is at least
+    /// [`MIN_BYTES`](Self::MIN_BYTES).
+    const BUDGET_BYTES_PER_CPU: u64 = 1 << 20;
     const MIN_BYTES: u64 = 8 << 20;
 
-    /// Creates the budget for a machine with `cpus`.
+    /// Creates the default budget for a machine with the given CPUs.
     pub fn of(cpus: &Cpus) -> Self {
-        Self::new(Self::MIN_BYTES.max(u64::from(cpus.count()) * Self::PER_CPU))
+        Self::new(Self::MIN_BYTES.max(u64::from(cpus.count()) * Self::BUDGET_BYTES_PER_CPU))
     }
     pub(crate) fn new(most: u64) -> Self {
         Self { held: Counter::new(0), most: Counter::new(most), default: most }
     }
-    /// Lowers the budget to `bytes`, if that is less than the machine's budget. Depots keep the magazines
-    /// that they already hold, even above the new budget.
+    /// Sets the budget to `bytes`, or to the machine's default budget if that is lower. Depots that already exceed the
+    /// new budget keep their magazines.
     pub fn keep_at_most(&self, bytes: u64) {
         self.most.set(bytes.min(self.default));
     }
-    /// Adds `bytes` to the held bytes if the budget allows. Each concurrent charge may exceed the budget by
-    /// one magazine.
+    /// Charges `bytes` to the budget, unless the budget is used up. Returns `false` if nothing was charged. Concurrent
+    /// charges may exceed the budget by one magazine each.
     fn charge(&self, bytes: u64) -> bool {
         let fits = bytes == 0 || self.held.get().saturating_add(bytes) <= self.most.get();
         if fits {
@@ -154,38 +162,39 @@ impl DepotBudget {
 
 #[derive(Debug)]
 pub(crate) struct FullMagazines {
-    /// The magazines, newest first.
+    /// The blocks with full magazines, newest first.
     magazines: Blocks,
     len: u32,
-    /// Unused blocks, kept for the next magazines.
+    /// Blocks without a magazine, kept for later magazines.
     spare: Blocks,
-    /// True if the depot accepts magazines.
+    /// True if the depot is open, and so accepts magazines.
     open: bool,
-    /// Minimum number of magazines since the reaping interval began.
+    /// Minimum number of magazines in the depot since the reaping interval began.
     min: u32,
 }
 
-/// The depot of one class on one node; see the [module](self). Fields that every access writes come first.
+/// The depot of one class on one node; see the [module](self). The fields that every access writes come first, so that
+/// they share a cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Depot {
-    /// Number of accesses that moved a magazine; only the holder of the lock writes the count.
+    /// Number of depot accesses that moved a magazine. Only the holder of the depot's lock writes the count.
     pub(crate) exchanges: Counter,
-    /// Number of magazines. Only the holder of the lock writes the number; other threads may read it as a
-    /// hint.
+    /// Number of magazines in the depot. Only the holder of the depot's lock writes the length; other threads may read
+    /// it as a hint.
     len: AtomicU32,
     limit: u32,
-    /// Number of bytes that a magazine represents; 0 if the budget does not count the magazines.
+    /// Size of a full magazine's objects in bytes; 0 if this depot's magazines do not count towards the budget.
     bytes: u64,
     pub(crate) full: ForkMutex<FullMagazines>,
-    /// Number of accesses that found the lock held.
+    /// Number of accesses that found the depot's lock held.
     pub(crate) contention: Counter,
-    /// 1 if the depot may have unused blocks for magazines, else 0.
+    /// Is 1 if the depot may have blocks without a magazine, and 0 otherwise.
     spare: Counter,
 }
 
 impl Depot {
-    /// Creates a depot without blocks, for up to `limit` magazines of `bytes` bytes each.
+    /// Creates an empty depot for up to `limit` magazines, each with objects of `bytes` bytes in total.
     pub(crate) fn new(limit: u32, bytes: u64) -> Self {
         let (magazines, spare) = (Blocks::default(), Blocks::default());
         let full = FullMagazines { magazines, len: 0, spare, open: true, min: 0 };
@@ -200,7 +209,7 @@ impl Depot {
         }
     }
 
-    /// The depot's length, for a counterexample trace.
+    /// Returns the depot's length, to print in a counterexample trace.
     #[cfg(loom)]
     fn watched(&self) -> crate::sync::story::Watched {
         let parts = vec![("depot".to_owned(), self.len.peek().to_string())];
@@ -216,27 +225,28 @@ impl Depot {
         })
     }
 
-    /// For debuggers: address of the pointer to the newest magazine's slot.
+    /// For debuggers: the address at which the depot stores the pointer to its newest magazine.
     pub(crate) fn first(&self) -> usize {
         self.full.place().addr() + core::mem::offset_of!(FullMagazines, magazines)
     }
-    /// Returns the number of magazines, as a hint.
+    /// Returns the number of magazines in the depot, as a hint.
     pub(crate) fn len(&self) -> u32 {
         // Relaxed: a pop that does not see a push is ordered before that push.
         self.len.load(Relaxed)
     }
 
-    /// Publishes the depot's length. The caller must hold the depot's lock.
+    /// Stores the depot's length, so that other threads can read it. The caller must hold the depot's lock.
     fn publish(&self, len: u32) {
         // Relaxed: the length is a hint, and the lock orders the magazines.
         self.len.store(len, Relaxed);
     }
-    /// Counts a moved magazine. The caller must hold the depot's lock.
+    /// Counts an access that moved a magazine. The caller must hold the depot's lock.
     fn count_exchange(&self) {
         self.exchanges.set(self.exchanges.get() + 1);
     }
 
-    /// Takes the newest magazine. Returns `false` if the depot is empty, without locking.
+    /// Removes the depot's newest magazine and copies it to `into`. Returns `false` if the depot is empty, in most
+    /// cases without taking the lock.
     pub(crate) fn take(&self, op: &Operation, budget: &DepotBudget, into: &mut Magazine) -> bool {
         let before = self.len();
         if before == 0 {
@@ -264,8 +274,8 @@ impl Depot {
         true
     }
 
-    /// Adds a magazine. Returns `false` if the depot is full or closed, if the budget is used up, or if `more` is
-    /// needed and supplies no block.
+    /// Adds a magazine. Returns `false` if the depot is full or closed, if the budget is used up, or if the depot needs
+    /// a block and `more` supplies none.
     #[must_use = "the caller still owns a magazine that was not taken"]
     pub(crate) fn put(
         &self,
@@ -292,7 +302,7 @@ impl Depot {
             return false;
         };
         block.slot_mut().magazine.copy_from(magazine);
-        full.magazines.push(block);
+        full.magazines.push_last(block);
         full.len += 1;
         self.publish(full.len);
         tell!(op: self => Step::DepotGiven);
@@ -304,7 +314,8 @@ impl Depot {
         self.full.lock().open = open;
     }
 
-    /// Ends a reaping interval. Returns the number of magazines that were surplus during the whole interval.
+    /// Ends the current reaping interval and begins the next one. Returns the surplus: the number of magazines that no
+    /// CPU needed during the interval.
     pub(crate) fn surplus(&self, op: &Operation) -> u32 {
         let mut full = self.lock(op);
         let n = full.min;
@@ -312,7 +323,7 @@ impl Depot {
         n
     }
 
-    /// Takes the unused blocks, if the depot may have any.
+    /// Removes and returns the blocks without a magazine. Returns `None` if every block of the depot holds a magazine.
     pub(crate) fn spare(&self) -> Option<Blocks> {
         if self.spare.get() == 0 {
             return None;
@@ -321,7 +332,8 @@ impl Depot {
         self.spare.set(0);
         Some(core::mem::take(&mut full.spare))
     }
-    /// Takes all blocks, with the magazines in them. The depot must have no other user during the call.
+    /// Removes and returns all blocks, including the magazines in them. No other thread may use the depot during the
+    /// call.
     pub(crate) fn end(&self, budget: &DepotBudget) -> Blocks {
         let mut full = self.full.lock();
         budget.held.sub(u64::from(full.len.saturating_sub(FREE)) * self.bytes);
@@ -331,7 +343,7 @@ impl Depot {
         blocks
     }
 
-    /// Returns copies of the magazines, the next one to be taken first.
+    /// Returns copies of the depot's magazines, in the order in which `take` would remove them.
     pub(crate) fn look(&self) -> Vec<Magazine> {
         // The vector is allocated before locking. The vector is large enough if no other thread uses the
         // depot.

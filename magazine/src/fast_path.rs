@@ -1,4 +1,4 @@
-//! The inlined path of one class, for an owner that stores the path separately to save instructions.
+//! The inlined path of one class. A caller can store it in its own structure, to save instructions.
 
 use crate::cpu::regions::Words;
 use crate::cpu::rseq::{NO_CLASS, PcpuPtr};
@@ -12,12 +12,12 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-/// The inlined path of a class, created by [`Layer::fast_path`](crate::Layer::fast_path). An operation is a few plain
-/// instructions on this CPU's stack, or a miss.
+/// The inlined path of a class, created by [`Layer::fast_path`](crate::Layer::fast_path). An operation executes a few
+/// instructions on the current CPU's stack, and may miss.
 #[derive(Debug)]
 pub struct FastPath<R, M = Heap> {
     pcpu: PcpuPtr,
-    /// `Some` if restartable sequences do not serve the table; `pcpu` then points to the empty region.
+    /// `Some` if the table does not use restartable sequences; `pcpu` then leads to the empty region.
     table: Option<NonNull<Table<M>>>,
     class: Class,
     rounds: PhantomData<fn(R) -> R>,
@@ -36,12 +36,12 @@ impl<R, M> Clone for FastPath<R, M> {
 impl<R, M> Copy for FastPath<R, M> {}
 
 impl<R: Round, M: Memory> FastPath<R, M> {
-    /// Creates a fast path that belongs to no layer, so it always misses. An owner uses a disabled path if
-    /// its slow path must see each object.
+    /// Creates a fast path that belongs to no layer and always misses. A caller uses a disabled path if its slow path
+    /// must handle every object.
     pub fn disabled() -> Self {
         Self { pcpu: PcpuPtr::disabled(), table: None, class: NO_CLASS, rounds: PhantomData }
     }
-    /// The caller must keep the table alive.
+    /// The caller must keep `table` alive while the fast path is used.
     pub(crate) fn new(table: &Table<M>, class: Class, words: Words) -> Self {
         let sections = !MODEL && table.cpus().mechanism() == Mechanism::Rseq;
         Self {
@@ -56,8 +56,8 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     pub fn is_disabled(&self) -> bool {
         self.class == NO_CLASS
     }
-    /// Returns `true` if both fast paths are enabled and belong to one table.
-    fn pairs_with(&self, other: &Self) -> bool {
+    /// Returns `true` if both fast paths are enabled and belong to the same table.
+    fn shares_table_with(&self, other: &Self) -> bool {
         !self.is_disabled() && self.pcpu == other.pcpu && self.table == other.table
     }
     pub(crate) fn pcpu(&self) -> PcpuPtr {
@@ -66,28 +66,28 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     pub(crate) fn class(&self) -> Class {
         self.class
     }
-    /// Byte offset from the start of a region to the head of the class's stack, for a static path; 0 if the fast path
-    /// always misses.
+    /// Returns the byte offset in a region of the head of the class's stack, which a static path needs. The result is 0
+    /// if the fast path always misses.
     #[inline(always)]
     pub fn stack(&self) -> u32 {
         if self.is_disabled() { 0 } else { self.class.stack }
     }
-    /// For debuggers: address of the field with the stack's offset.
-    pub(crate) fn stack_place(&self) -> usize {
+    /// For debuggers: the address of the field that holds the stack's offset in a region.
+    pub(crate) fn stack_field_address(&self) -> usize {
         (&raw const self.class.stack).addr()
     }
 
-    /// Returns the number of the CPU on which this thread runs, as a hint. The number is valid only if
-    /// restartable sequences serve the table. An unregistered thread gets an invalid number until its first
-    /// miss registers it.
+    /// Returns the number of the CPU on which this thread runs, as a hint. The CPU number is valid only if the table
+    /// uses restartable sequences. A thread that is not registered for rseq gets an invalid number until its first miss
+    /// registers it.
     #[inline(always)]
     pub fn cpu(&self) -> u32 {
         self.pcpu.cpu()
     }
-    /// Pops the newest object of this CPU's stack. Returns `None` if the stack is empty or the fast path is
-    /// disabled. After a miss, the caller calls [`Layer::alloc_slow`](crate::Layer::alloc_slow).
+    /// Pops the newest object from the current CPU's stack. Returns `None` if the stack is empty or the fast path is
+    /// disabled. If the result is `None`, the caller should call [`Layer::alloc_slow`](crate::Layer::alloc_slow).
     ///
-    /// Cost: one operation on the CPU's region, with no access to shared memory.
+    /// Cost: one operation on the current CPU's region, which no other CPU accesses.
     ///
     /// # Safety
     /// The layer that created this fast path must be alive.
@@ -96,21 +96,21 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         // SAFETY: the layer is alive, by this function's contract.
         unsafe { self.alloc_fast().or_else(|| self.alloc_claimed()) }
     }
-    /// The first part of [`alloc`](Self::alloc): pops by a restartable sequence only. `alloc_fast` is for a caller that
-    /// continues elsewhere after a miss.
+    /// The first half of [`alloc`](Self::alloc): pops an object with a restartable sequence only. Use `alloc_fast` if
+    /// other code handles a miss.
     ///
     /// # Safety
-    /// The layer must be alive, as for [`alloc`](Self::alloc).
+    /// The layer that created this fast path must be alive, as for [`alloc`](Self::alloc).
     #[inline(always)]
     pub unsafe fn alloc_fast(&self) -> Option<R> {
         // SAFETY: only `R::into_raw` produces the pointers on stacks.
         self.pcpu.pop(self.class).map(|raw| unsafe { R::from_raw(raw) })
     }
-    /// The second part of [`alloc`](Self::alloc), for tables that restartable sequences do not serve.
-    /// `alloc_claimed` is not inlined, because it is larger than the rest of an allocation.
+    /// The second half of [`alloc`](Self::alloc): pops an object if the table does not use restartable sequences. The
+    /// pop is not inlined, because its code is larger than the rest of an allocation.
     ///
     /// # Safety
-    /// The layer must be alive, as for [`alloc`](Self::alloc).
+    /// The layer that created this fast path must be alive, as for [`alloc`](Self::alloc).
     #[inline]
     pub unsafe fn alloc_claimed(&self) -> Option<R> {
         // SAFETY: the layer is alive, by contract, and keeps its table alive.
@@ -119,32 +119,32 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         Some(unsafe { R::from_raw(round) })
     }
 
-    /// Pushes an object on this CPU's stack. Returns `false` if the stack is full or the fast path is
-    /// disabled. After a miss, the caller calls [`Layer::free_slow`](crate::Layer::free_slow).
+    /// Pushes an object on the current CPU's stack. Returns `false` if the stack is full or the fast path is disabled.
+    /// If the result is `false`, the caller should call [`Layer::free_slow`](crate::Layer::free_slow).
     ///
-    /// Cost: one operation on the CPU's region, as for [`alloc`](Self::alloc).
+    /// Cost: one operation on the current CPU's region, as for [`alloc`](Self::alloc).
     ///
     /// # Safety
-    /// The layer must be alive, as for [`alloc`](Self::alloc).
+    /// The layer that created this fast path must be alive, as for [`alloc`](Self::alloc).
     #[inline(always)]
     #[must_use = "the caller still owns a round that was not taken"]
     pub unsafe fn free(&self, round: R) -> bool {
         // SAFETY: the layer is alive, by this function's contract.
         unsafe { self.free_fast(round) || self.free_claimed(round) }
     }
-    /// The first part of [`free`](Self::free): pushes by a restartable sequence only.
+    /// The first half of [`free`](Self::free): pushes an object with a restartable sequence only.
     ///
     /// # Safety
-    /// The layer must be alive, as for [`alloc`](Self::alloc).
+    /// The layer that created this fast path must be alive, as for [`alloc`](Self::alloc).
     #[inline(always)]
     #[must_use = "the caller still owns a round that was not taken"]
     pub unsafe fn free_fast(&self, round: R) -> bool {
         self.pcpu.push(self.class, round.into_raw())
     }
-    /// The second part of [`free`](Self::free), for tables that restartable sequences do not serve.
+    /// The second half of [`free`](Self::free): pushes an object if the table does not use restartable sequences.
     ///
     /// # Safety
-    /// The layer must be alive, as for [`alloc`](Self::alloc).
+    /// The layer that created this fast path must be alive, as for [`alloc`](Self::alloc).
     #[inline]
     #[must_use = "the caller still owns a round that was not taken"]
     pub unsafe fn free_claimed(&self, round: R) -> bool {
@@ -158,8 +158,8 @@ mod statics {
     use super::*;
     use crate::cpu::rseq::StaticWords;
 
-    /// The inlined path of a layer whose table has [static words](crate::Layer::take_static_words). The address of the
-    /// static words is a constant.
+    /// The inlined path of a layer whose table has [static per-CPU pointers](crate::Layer::take_static_words). The
+    /// path's code contains the address of the static pointers as a constant.
     #[derive(Debug)]
     pub struct StaticPath<R> {
         words: &'static StaticWords,
@@ -175,11 +175,11 @@ mod statics {
     impl<R> Copy for StaticPath<R> {}
 
     impl<R: Round> StaticPath<R> {
-        /// Creates the path of the layer whose [`FastPath::stack`] returns `stack`.
+        /// Creates the static path of the layer whose [`FastPath::stack`] returns `stack`.
         ///
         /// # Safety
-        /// `stack` must not be 0. The layer's table must have taken `words`. The layer and its table must live as long
-        /// as the static path is used.
+        /// The offset `stack` must not be 0. The layer's table must have reserved `words`. The layer and its table must
+        /// stay alive while the static path is used.
         #[inline(always)]
         pub unsafe fn new(words: &'static StaticWords, stack: u32) -> Self {
             Self { words, stack, rounds: PhantomData }
@@ -188,15 +188,15 @@ mod statics {
         fn class(&self) -> Class {
             Class { index: NO_CLASS.index, stack: self.stack }
         }
-        /// Pops an object, like [`FastPath::alloc_fast`].
+        /// Pops an object from the current CPU's stack, like [`FastPath::alloc_fast`].
         #[inline(always)]
         pub fn alloc(self) -> Option<R> {
             let pcpu = PcpuPtr::of_static(self.words, Words::Inlined);
             // SAFETY: only `R::into_raw` produces the pointers on stacks, and the layer is alive, by `new`'s contract.
             pcpu.pop(self.class()).map(|raw| unsafe { R::from_raw(raw) })
         }
-        /// Pushes an object, like [`FastPath::free_fast`], through the words of [inlined
-        /// frees](Words::InlinedFrees).
+        /// Pushes an object like [`FastPath::free_fast`], but reads the per-CPU pointers of
+        /// [inlined frees](Words::InlinedFrees).
         #[inline(always)]
         #[must_use = "the caller still owns a round that was not taken"]
         pub fn free(self, round: R) -> bool {
@@ -205,7 +205,7 @@ mod statics {
     }
 }
 
-/// Pops an object with the table's mechanism, if `PcpuPtr` does not serve the table.
+/// Pops an object with the table's mechanism. The function runs only if `PcpuPtr` cannot be used with the table.
 #[inline(never)]
 fn pop<M: Memory>(table: &Table<M>, class: Class) -> Option<NonNull<u8>> {
     #[cfg(any(loom, shuttle))]
@@ -223,8 +223,8 @@ fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
     claimed::push(table, class, round)
 }
 
-/// The offset of a class's stack, which is all that a fast path needs to know about the class. Under a
-/// checker, a class number, by which the checker finds the class's cells.
+/// The offset of a class's stack in a region. A fast path needs no other information about the class. Under loom and
+/// shuttle, a `Stack` also has the class number, which identifies the class's cells.
 #[derive(Clone, Copy, Debug)]
 struct Stack {
     #[cfg(any(loom, shuttle))]
@@ -252,8 +252,8 @@ impl Stack {
     }
 }
 
-/// The inlined paths of several layers of one table. The table stores the common parts of all inlined paths
-/// once, so each path adds only four bytes.
+/// The inlined paths of several layers that share one table. The parts that all paths have in common are stored once,
+/// so each path adds only four bytes.
 #[derive(Debug)]
 #[repr(C)]
 pub struct FastPathTable<R, M, const N: usize> {
@@ -269,11 +269,12 @@ unsafe impl<R, M: Memory, const N: usize> Send for FastPathTable<R, M, N> {}
 unsafe impl<R, M: Memory, const N: usize> Sync for FastPathTable<R, M, N> {}
 
 impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
-    /// Combines the fast paths of several layers of one table. If the fast paths belong to several tables, all of them
-    /// are disabled.
+    /// Combines the fast paths of several layers that share one table. If the fast paths belong to different tables,
+    /// the result contains only disabled paths.
     pub fn of(fast_paths: [FastPath<R, M>; N]) -> Self {
-        let Some(first) =
-            fast_paths.first().filter(|first| fast_paths.iter().all(|fast_path| fast_path.pairs_with(first)))
+        let Some(first) = fast_paths
+            .first()
+            .filter(|first| fast_paths.iter().all(|fast_path| fast_path.shares_table_with(first)))
         else {
             let FastPath { pcpu, table, class, .. } = FastPath::<R, M>::disabled();
             return Self { pcpu, table, stacks: [Stack::of(class); N], rounds: PhantomData };
@@ -286,24 +287,24 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
             rounds: PhantomData,
         }
     }
-    /// Returns [`FastPath::stack`] of fast path `i`.
+    /// Returns the stack offset ([`FastPath::stack`]) of fast path `i`.
     ///
     /// # Panics
-    /// Panics if `i` is not below `N`.
+    /// Panics if `i` is `N` or higher.
     pub fn stack(&self, i: usize) -> u32 {
         let class = self.stacks[i].class();
         if class == NO_CLASS { 0 } else { class.stack }
     }
-    /// Returns `true` if the fast paths always miss.
+    /// Returns `true` if all of these fast paths always miss.
     pub fn is_disabled(&self) -> bool {
         self.stacks.first().is_none_or(|stack| stack.class() == NO_CLASS)
     }
-    /// Creates a table in `place` that finds a fast path in one load. The first path fills the entries below
-    /// `end(0)`, the second path fills the entries from there to `end(1)`, and so on.
+    /// Writes to `place` a lookup table with `K` entries, in which one load finds a fast path. The first path fills the
+    /// entries below `end(0)`, the second path fills the entries from `end(0)` up to `end(1)`, and so on.
     ///
     /// # Panics
-    /// Panics if the values of `end` do not increase up to `K`.
-    pub fn spread_into<const K: usize>(
+    /// Panics unless the values of `end` increase and the last value is `K`.
+    pub fn build_expanded_table<const K: usize>(
         &self,
         end: impl Fn(usize) -> usize,
         place: &mut MaybeUninit<FastPathTable<R, M, K>>,
@@ -324,13 +325,13 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
         }
     }
 
-    /// Returns fast path `i`, but with the words of `others`, a fast path of the same table. Closing the
-    /// words of `others` closes the returned path, too.
+    /// Returns fast path `i`, but with the per-CPU pointers that the fast paths `others` of the same table read. The
+    /// returned path misses if the per-CPU pointers of `others` are closed.
     ///
     /// # Safety
-    /// `i` must be below `N`.
+    /// The index `i` must be below `N`.
     #[inline(always)]
-    pub unsafe fn fast_path_as<const K: usize>(
+    pub unsafe fn fast_path_with_words_of<const K: usize>(
         &self,
         others: &FastPathTable<R, M, K>,
         i: usize,
@@ -338,10 +339,10 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
         // SAFETY: `i` is below `N`, by this function's contract.
         FastPath { pcpu: others.pcpu, ..unsafe { self.fast_path(i) } }
     }
-    /// Returns fast path `i`.
+    /// Returns the fast path with index `i`.
     ///
     /// # Safety
-    /// `i` must be below `N`.
+    /// The index `i` must be below `N`.
     #[inline(always)]
     pub unsafe fn fast_path(&self, i: usize) -> FastPath<R, M> {
         debug_assert!(i < N);
@@ -372,8 +373,8 @@ mod tests {
             let fast_paths =
                 FastPathTable::of(layers.each_ref().map(|layer| layer.fast_path(Words::Inlined)));
             let mut arranged = MaybeUninit::<FastPathTable<_, _, 4>>::uninit();
-            fast_paths.spread_into(|i| [1, 3, 4][i], &mut arranged);
-            // SAFETY: `spread_into` has just initialised the value.
+            fast_paths.build_expanded_table(|i| [1, 3, 4][i], &mut arranged);
+            // SAFETY: `build_expanded_table` has just initialised the value.
             let arranged = unsafe { arranged.assume_init() };
             assert!(!fast_paths.is_disabled() && !arranged.is_disabled());
             for (i, layer) in layers.iter().enumerate() {
@@ -412,7 +413,7 @@ mod tests {
         for layer in layers(&table) {
             let front = layer.fast_path(Words::Inlined);
             assert!(!front.is_disabled() && FastPath::<TestRound>::disabled().is_disabled());
-            let offset = front.stack_place().checked_sub((&raw const front).addr()).unwrap();
+            let offset = front.stack_field_address().checked_sub((&raw const front).addr()).unwrap();
             assert!(offset + size_of::<u32>() <= size_of_val(&front));
             // SAFETY: the offset is inside `front`, which is initialised.
             let read = unsafe { (&raw const front).byte_add(offset).cast::<u32>().read() };
@@ -438,7 +439,7 @@ mod tests {
         sched_setaffinity(this, &allowed).unwrap();
     }
 
-    /// The thread is pinned during the test.
+    /// The test pins its thread to one CPU.
     #[cfg(target_os = "linux")]
     #[test]
     fn static_fast_paths_serve_a_single_table() {

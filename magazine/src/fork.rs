@@ -1,31 +1,31 @@
-//! Forking while other threads allocate.
+//! Support for a `fork` while other threads allocate.
 //!
-//! The child of a multi-threaded process has only the thread that forked. A lock that another thread held
-//! would stay locked in the child for ever, and the protected data might be half changed. The forking thread
-//! acquires every lock before the fork, in the [lock order](crate::sync::Rank). Parent and child release the
-//! locks after the fork. Another thread may also have *claimed* its CPU's region, even while the forking
-//! thread holds all locks. The child of a `fork` drops claims of other threads.
+//! After a `fork`, only the thread that forked exists in the child. A lock that another thread held would stay locked
+//! in the child for ever, and the data that it protects could be inconsistent. The forking thread therefore acquires
+//! every lock before the fork, in the [lock order](crate::sync::Rank). After the fork, the parent and the child each
+//! release the locks. In addition, another thread may have *claimed* its CPU's region, which the locks do not prevent.
+//! The child therefore drops the claims of other threads.
 //!
-//! `before_fork` and the two `after_fork` methods are handlers for `pthread_atfork`, like jemalloc's `prefork`,
-//! `postfork_parent` and `postfork_child`.
+//! The methods `before_fork`, `after_fork_in_parent` and `after_fork_in_child` are handlers for `pthread_atfork`, like
+//! jemalloc's `prefork`, `postfork_parent` and `postfork_child`.
 
 use crate::sync::Rank;
 use crate::sync::fork::ForkLock;
-use crate::sync::rank::held_for_a_fork;
+use crate::sync::rank::mark_locks_held_for_fork;
 
-/// A subsystem that a process can use across a fork, in the parent and in the child.
+/// A subsystem that both the parent and the child can use after a `fork`.
 ///
-/// Without the fork handlers, a child must not use the subsystem: the child could wait for ever for a lock or a claim.
-/// Objects that other threads owned or were moving at the fork are lost to the child.
+/// If the handlers do not run, the child must not use the subsystem, because it could wait for ever for a lock or a
+/// claim. The child loses all objects that other threads owned or were moving at the fork.
 ///
 /// # Why everything here is `unsafe`
 ///
-/// Dropping the claim of a live thread would give one object to two threads. Locks that are never released
-/// stop every other thread. No check can determine exactly if the other threads still run. A child that
-/// shares its parent's memory (`vfork`, `clone(CLONE_VM)`) has another process id, although the parent's
-/// threads still run. A child in a new PID namespace may have its parent's process id, although the parent's
-/// threads do not run in it. Only the caller of `fork` knows if other threads still run; `fork` is therefore
-/// `unsafe`.
+/// If a claim is dropped while its thread still runs, two threads may get the same object. If the locks are never
+/// released, every other thread waits for ever. No run-time check can reliably detect if the other threads still run. A
+/// child that shares its parent's memory (`vfork`, `clone(CLONE_VM)`) has a new process id, although the parent's
+/// threads still run in this memory. A child in a new PID namespace may have the same process id as its parent,
+/// although the parent's threads do not exist in it. The methods are therefore `unsafe`, and their caller guarantees
+/// that no other thread runs.
 ///
 /// ```compile_fail,E0133
 /// # use uslab_magazine::Fork;
@@ -40,40 +40,41 @@ use crate::sync::rank::held_for_a_fork;
 /// }
 /// ```
 pub trait Fork {
-    /// Calls `visit` with every lock of `rank`, always in the same order.
+    /// Calls `visit` with every lock of rank `rank`, in the same order each time.
     ///
     /// # Safety
-    /// For a rank after [`Rank::Caches`], the thread must hold the locks of all earlier ranks.
+    /// If `rank` comes after [`Rank::Caches`], the thread must hold the locks of all earlier ranks.
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock));
 
-    /// Drops the claims of other threads.
+    /// Drops the claims of threads that do not exist in the child.
     ///
     /// # Safety
-    /// The caller must be the only thread, in the child of a `fork`.
+    /// The calling thread must be the only thread of the process, which must be the child of a `fork`.
     unsafe fn forget_other_threads(&self);
 
-    /// Acquires every lock of the subsystem. `before_fork` allocates nothing. Other threads may continue on
-    /// their fast paths, but wait in all other operations.
+    /// Acquires all locks of the subsystem, in preparation for a `fork`. `before_fork` allocates nothing. Other threads
+    /// may continue on their fast paths, but all their other operations wait.
     ///
     /// # Safety
-    /// After `before_fork`, the calling thread may fork. The thread then calls
-    /// [`after_fork_in_parent`](Self::after_fork_in_parent) in this process, even without a fork. After a
-    /// fork, the child calls [`after_fork_in_child`](Self::after_fork_in_child). Until the `after_fork` call,
-    /// the thread must not use, move or drop `self`.
+    /// When `before_fork` returns, the calling thread may fork. Afterwards the thread must call
+    /// [`after_fork_in_parent`](Self::after_fork_in_parent) in this process, even if it did not fork. After a fork, the
+    /// child must call [`after_fork_in_child`](Self::after_fork_in_child). Before it has called one of the two
+    /// `after_fork` functions, the thread must not use, move or drop `self`.
     ///
     /// # Panics
-    /// Panics in debug builds if the thread already holds one of the locks. A second call of `before_fork`
-    /// without a release waits for ever. A thread may call `before_fork` of several subsystems for one fork.
+    /// Panics in debug builds if the thread already holds one of the locks. In release builds, a second call of
+    /// `before_fork` before the locks are released waits for ever. Before one fork, a thread may call `before_fork` of
+    /// several subsystems.
     unsafe fn before_fork(&self) {
         for rank in Rank::ALL {
             // SAFETY: the thread holds the locks of all earlier ranks, and one of the two `after_fork` calls
             // releases each lock. No thread acquires several locks of one rank in a different order.
             unsafe { self.locks(*rank, &mut |lock| lock.hold()) };
         }
-        held_for_a_fork();
+        mark_locks_held_for_fork();
     }
 
-    /// Releases the locks in the process that forked, also after a failed fork.
+    /// Releases the locks in the parent process. The function must also be called if the fork failed.
     ///
     /// # Safety
     /// The thread must have called [`before_fork`](Self::before_fork).
@@ -87,9 +88,9 @@ pub trait Fork {
     /// Drops the claims of threads that do not exist in the child, and releases the locks.
     ///
     /// # Safety
-    /// The process must be a child that `fork` created with a copy of its parent's memory (not `vfork` or
-    /// `clone(CLONE_VM)`), with no other thread yet. The thread must have called [`before_fork`](Self::before_fork) in
-    /// the parent.
+    /// The process must be a child of `fork` that has a copy of its parent's memory (not `vfork` or `clone(CLONE_VM)`),
+    /// and must not have started another thread. The thread must have called [`before_fork`](Self::before_fork) in the
+    /// parent.
     unsafe fn after_fork_in_child(&self) {
         // SAFETY: the process is a child with a single thread, which acquired the locks before the fork, by contract.
         unsafe {

@@ -1,15 +1,15 @@
-//! Compares the model of the protocol (`tests/protocol/model.rs`) with the code.
+//! Tests that compare the protocol model (`tests/protocol/model.rs`) with the shipping code.
 //!
-//! The test executes a random script of actions in the model and in the code. For each thread of the model,
-//! one thread runs the code. The thread that runs the code stops at *gates*: before the layer calls its
-//! supplier, and at every [`inject_yield`](crate::layer). Between two gates, the code's thread runs alone on
-//! the CPU that the script selects. The model executes the thread's actions up to the next gate. After each
-//! step, the states of model and code must agree: stacks, places, limits, objects taken by drains, the depot,
-//! the supplier, the class, and the owner of each object. After a fork, the script continues as the parent or
-//! as the child. In the child of a fork, no other thread continues.
+//! A test executes a random script of actions both in the model and in the code. Each thread of the model has a
+//! corresponding OS thread that runs the code. The OS threads stop at *gates*, which are the calls of the supplier and
+//! every [`inject_yield`](crate::layer). Between two gates, one OS thread runs alone, on the CPU that the script
+//! selects. The model executes the same thread's actions up to the next gate. After each step, the complete states of
+//! model and code must agree: stacks, limits, drained objects, depot, supplier, class, and the owner of each object.
+//! After a fork, the script continues in the parent or in the child. If the script continues in the child, no thread
+//! except the forking thread continues.
 //!
-//! The tested code uses the claimed slot. No thread stops inside a section or under a lock. The loom models,
-//! which run the same bodies, and the stepper cover interruptions of sections.
+//! The code under test uses the claimed mechanism. No thread stops inside a restartable sequence or while it holds a
+//! lock. Interruptions of restartable sequences are covered by the loom models and by `rseq_stepper`.
 
 #[allow(dead_code, reason = "only another program explores the model")]
 #[path = "../../tests/protocol/model.rs"]
@@ -25,25 +25,25 @@ use crate::table::{DrainScope, SweepGroup, Table};
 use crate::test_round::{TestRound, table};
 use crate::tracepoints::Operation;
 use crate::{Cpus, Fork, on_cpu};
-use model::{Act, Action, Bug, Mechanism, Op, Pc, Protocol, Role, State};
+use model::{Action, ActionKind, Bug, Mechanism, Op, Pc, Protocol, State, ThreadRole};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// A command to a thread: its new CPU, the operation to begin if the thread is idle, and whether the thread
-/// continues as the child of a fork.
+/// A command to a thread: its new CPU, the operation to begin if it is idle, and `true` if it continues as the child of
+/// a fork.
 type ThreadCommand = (u32, Op, bool);
-/// A thread's report: true if its operation has ended.
+/// A thread's report at a gate: `true` if its operation has ended.
 type ThreadReport = bool;
 
 std::thread_local! {
-    static GATE: RefCell<Option<(Sender<ThreadReport>, Receiver<ThreadCommand>)>> = const { RefCell::new(None) };
+    static STEP_GATE: RefCell<Option<(Sender<ThreadReport>, Receiver<ThreadCommand>)>> = const { RefCell::new(None) };
 }
 
-/// Waits until the script continues this thread. Threads outside a script do not wait at the gate.
+/// Waits at a gate until the script lets this thread continue. A thread that belongs to no script does not wait.
 pub(crate) fn wait_at_gate() {
-    GATE.with_borrow(|gate| {
+    STEP_GATE.with_borrow(|gate| {
         if let Some((said, detected)) = gate {
             // When the script ends, its threads end, even inside an operation.
             let next = said.send(false).ok().and_then(|()| detected.recv().ok());
@@ -53,9 +53,9 @@ pub(crate) fn wait_at_gate() {
     });
 }
 
-/// A supplier that supplies its lowest-numbered objects first, as the model does.
-struct RoundSupplier(Mutex<BTreeSet<usize>>);
-impl Supplier<TestRound> for RoundSupplier {
+/// A supplier that hands out its lowest-numbered objects first, like the supplier of the model.
+struct LowestFirstSupplier(Mutex<BTreeSet<usize>>);
+impl Supplier<TestRound> for LowestFirstSupplier {
     fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
         wait_at_gate();
         let mut rounds = self.0.lock();
@@ -76,13 +76,13 @@ impl Supplier<TestRound> for RoundSupplier {
 struct Code {
     table: Arc<Table<Heap>>,
     config: Config,
-    /// The current layer; `None` between two owners of the class number.
+    /// The current layer; `None` after a layer was dropped and before the next layer reuses its class number.
     layer: Mutex<Option<Arc<Layer<TestRound>>>>,
-    supplier: RoundSupplier,
+    supplier: LowestFirstSupplier,
     rounds: usize,
     held: Vec<Mutex<Vec<usize>>>,
 }
-const GROUP: SweepGroup = SweepGroup::new(0);
+const TEST_SWEEP_GROUP: SweepGroup = SweepGroup::new(0);
 
 impl Code {
     fn new(protocol: &Protocol) -> Self {
@@ -93,14 +93,14 @@ impl Code {
             layer: Mutex::new(Some(Self::new_layer(&table, config))),
             table,
             config,
-            supplier: RoundSupplier(Mutex::new((1..=protocol.rounds.into()).collect())),
+            supplier: LowestFirstSupplier(Mutex::new((1..=protocol.rounds.into()).collect())),
             rounds: protocol.rounds.into(),
             held: protocol.roles.iter().map(|_| Mutex::new(vec![])).collect(),
         }
     }
     fn new_layer(table: &Arc<Table<Heap>>, config: Config) -> Arc<Layer<TestRound>> {
         let layer = Layer::new(table, config).unwrap();
-        layer.join_sweeps(GROUP);
+        layer.join_sweeps(TEST_SWEEP_GROUP);
         Arc::new(layer)
     }
     fn layer(&self) -> Arc<Layer<TestRound>> {
@@ -124,7 +124,8 @@ impl Code {
             Op::Drain => layer.drain(&self.supplier, 0..self.table.cpus().count()),
             Op::Reap => {
                 drop(layer);
-                self.table.sweep(0..self.table.cpus().count(), DrainScope::Idle, |group| group == GROUP);
+                self.table
+                    .sweep(0..self.table.cpus().count(), DrainScope::Idle, |group| group == TEST_SWEEP_GROUP);
                 wait_at_gate();
                 self.layer().reap_swept(&self.supplier);
             }
@@ -134,7 +135,7 @@ impl Code {
             }
             Op::Resize => {
                 let reach = self.config.reach();
-                let smaller = if self.table.limits_of(self.class()).0 == u64::from(reach) {
+                let smaller = if self.table.class_limits(self.class()).0 == u64::from(reach) {
                     self.config.capacity
                 } else {
                     reach
@@ -166,7 +167,7 @@ impl Code {
         }
     }
 
-    /// The code's state, to compare with the model's state.
+    /// Returns the state of the code, in a form that can be compared with the state of the model.
     fn state_lines(&self) -> Vec<(String, String)> {
         let (layer, class) = (self.layer(), self.class());
         let mut parts = vec![];
@@ -196,7 +197,7 @@ impl Code {
             .collect();
         put("depot".to_owned(), format!("{depot:?}"));
         put("supplier".to_owned(), format!("{:?}", *self.supplier.0.lock()));
-        put("class".to_owned(), format!("{:?}", self.table.limits_of(class)));
+        put("class".to_owned(), format!("{:?}", self.table.class_limits(class)));
         for (thread, held) in self.held.iter().enumerate() {
             put(format!("thread {thread}"), format!("{:?}", *held.lock()));
         }
@@ -222,7 +223,7 @@ impl Fork for Process<'_> {
     }
 }
 
-/// The model's state, to compare with the code's state.
+/// Returns the state of the model, in a form that can be compared with the state of the code.
 fn state_lines(protocol: &Protocol, s: &State) -> Vec<(String, String)> {
     let mut parts = vec![];
     let mut put = |name: String, value: String| parts.push((name, value));
@@ -239,7 +240,7 @@ fn state_lines(protocol: &Protocol, s: &State) -> Vec<(String, String)> {
         );
     }
     let magazine = |full: &[u8; model::BATCH]| full[..usize::from(protocol.capacity)].to_vec();
-    let depot: Vec<Vec<u8>> = s.depot.in_take_order().map(|full| magazine(&full)).collect();
+    let depot: Vec<Vec<u8>> = s.depot.magazines_in_take_order().map(|full| magazine(&full)).collect();
     put("depot".to_owned(), format!("{depot:?}"));
     let supplier: BTreeSet<u32> = (0..16).filter(|round| s.supplier >> round & 1 == 1).collect();
     put("supplier".to_owned(), format!("{supplier:?}"));
@@ -254,8 +255,8 @@ fn state_lines(protocol: &Protocol, s: &State) -> Vec<(String, String)> {
     parts
 }
 
-/// Returns `true` if the code has a gate at `pc`; the model's thread has come from `before`.
-fn is_gate(pc: Pc, before: Pc) -> bool {
+/// Returns `true` if the code has a gate where the model's thread is at `pc`, after the step at `before`.
+fn is_gate_at(pc: Pc, before: Pc) -> bool {
     match pc {
         Pc::Enter(stage) => !matches!(stage, model::Stage::Pop | model::Stage::Push),
         Pc::GiveRound => before == Pc::ForgetTaken,
@@ -271,8 +272,8 @@ fn is_gate(pc: Pc, before: Pc) -> bool {
     }
 }
 
-/// Executes all actions of a thread from one gate to the next, on `cpu`. After a fork, the thread continues
-/// as the child if `child` is set. Drains process the CPUs in ascending order.
+/// Executes the model's actions of one thread from a gate to the next gate, on `cpu`. If `child` is set, the thread
+/// continues as the child after a fork. Drains visit the CPUs in ascending order, as in the code.
 fn state_at_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu: u8, child: bool) -> State {
     let me = usize::from(first.thread);
     let mut action = first;
@@ -280,15 +281,15 @@ fn state_at_the_next_gate(protocol: &Protocol, mut s: State, first: Action, cpu:
         let before = s.threads[me].pc;
         s = protocol.next(&s, action);
         let pc = s.threads[me].pc;
-        if is_gate(pc, before) || s.fault.is_some() {
+        if is_gate_at(pc, before) || s.fault.is_some() {
             return s;
         }
         let mut actions = vec![];
         protocol.actions(&s, &mut actions);
-        let mine = actions.iter().filter(|a| a.thread == first.thread && a.act != Act::Abort);
+        let mine = actions.iter().filter(|a| a.thread == first.thread && a.act != ActionKind::Abort);
         let on = |a: &&Action| match pc {
-            Pc::Enter(_) | Pc::IsOpen(_) => a.act == Act::On(cpu),
-            Pc::Fork => (a.act == Act::Child) == child,
+            Pc::Enter(_) | Pc::IsOpen(_) => a.act == ActionKind::On(cpu),
+            Pc::Fork => (a.act == ActionKind::Child) == child,
             _ => true,
         };
         action = *mine.into_iter().find(on).unwrap_or_else(|| panic!("the model has no step at {pc:?}"));
@@ -306,18 +307,19 @@ impl Random {
     }
 }
 
-/// Runs one thread of the script, from its first operation to the end of the script.
+/// The body of an OS thread: executes the operations that the script sends, until the script ends.
 fn run_thread(code: &Code, thread: usize, say: Sender<ThreadReport>, detected: Receiver<ThreadCommand>) {
-    GATE.set(Some((say, detected)));
-    let next = || GATE.with_borrow(|gate| gate.as_ref().and_then(|(_, detected)| detected.recv().ok()));
+    STEP_GATE.set(Some((say, detected)));
+    let next = || STEP_GATE.with_borrow(|gate| gate.as_ref().and_then(|(_, detected)| detected.recv().ok()));
     while let Some((cpu, op, child)) = next() {
         on_cpu(cpu);
         code.run(thread, op, child);
-        GATE.with_borrow(|gate| gate.as_ref().map(|(say, _)| say.send(true)));
+        STEP_GATE.with_borrow(|gate| gate.as_ref().map(|(say, _)| say.send(true)));
     }
 }
 
-/// Runs a script of `steps` steps through the model and the code. Returns the first difference and the steps before it.
+/// Executes a random script of `steps` steps in the model and in the code. If the states of model and code differ,
+/// returns the first difference and the steps that led to it.
 fn difference(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
     let code = Arc::new(Code::new(protocol));
     let (mut state, mut script, mut dice) = (protocol.start(), String::new(), Random(seed * 2 + 1));
@@ -334,7 +336,7 @@ fn difference(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
         // occurs.
         let action = loop {
             let action = actions[dice.below(actions.len())];
-            if action.act != Act::Begin(Op::Fork) || dice.below(16) == 0 {
+            if action.act != ActionKind::Begin(Op::Fork) || dice.below(16) == 0 {
                 break action;
             }
         };
@@ -343,9 +345,9 @@ fn difference(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
         let cpu = dice.below(protocol.cpus.into()) as u8;
         let pc = state.threads[me].pc;
         let (op, first) = match action.act {
-            Act::Begin(op) => (op, action),
-            Act::On(_) if matches!(pc, Pc::Enter(_) | Pc::IsOpen(_)) => {
-                (Op::Free, Action { act: Act::On(cpu), ..action })
+            ActionKind::Begin(op) => (op, action),
+            ActionKind::On(_) if matches!(pc, Pc::Enter(_) | Pc::IsOpen(_)) => {
+                (Op::Free, Action { act: ActionKind::On(cpu), ..action })
             }
             _ => (Op::Free, action),
         };
@@ -359,7 +361,7 @@ fn difference(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
         }
         if over != (state.threads[me].pc == Pc::Idle) {
             return Some(format!(
-                "the code has ended: {over}, but the model is at {:?}",
+                "operation ended in the code: {over}, but the model is at {:?}",
                 state.threads[me].pc
             ));
         }
@@ -391,7 +393,7 @@ fn difference(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
     difference.map(|difference| format!("{difference}\nbehind\n{script}"))
 }
 
-fn protocol(sizes: [u8; 5], roles: &[Role], bug: Option<Bug>) -> Protocol {
+fn protocol(sizes: [u8; 5], roles: &[ThreadRole], bug: Option<Bug>) -> Protocol {
     let [capacity, reach, depot_limit, rounds, holds] = sizes;
     let roles = roles.to_vec();
     Protocol {
@@ -409,19 +411,19 @@ fn protocol(sizes: [u8; 5], roles: &[Role], bug: Option<Bug>) -> Protocol {
 }
 
 const SIZES: [[u8; 5]; 3] = [[1, 2, 1, 5, 3], [2, 4, 1, 7, 3], [1, 4, 2, 7, 3]];
-const ROLES: [&[Role]; 9] = [
-    &[Role::User, Role::User, Role::Drainer, Role::Drainer],
-    &[Role::User, Role::User, Role::User, Role::Reaper],
-    &[Role::User, Role::Drainer, Role::Reaper, Role::Resizer],
-    &[Role::User, Role::User, Role::Drainer, Role::Closer],
-    &[Role::User, Role::User, Role::Closer, Role::Reaper],
-    &[Role::User, Role::Successor, Role::Reaper],
-    &[Role::User, Role::User, Role::Successor],
-    &[Role::User, Role::User, Role::Drainer, Role::Forker],
-    &[Role::User, Role::Drainer, Role::Reaper, Role::Forker],
+const ROLES: [&[ThreadRole]; 9] = [
+    &[ThreadRole::User, ThreadRole::User, ThreadRole::Drainer, ThreadRole::Drainer],
+    &[ThreadRole::User, ThreadRole::User, ThreadRole::User, ThreadRole::Reaper],
+    &[ThreadRole::User, ThreadRole::Drainer, ThreadRole::Reaper, ThreadRole::Resizer],
+    &[ThreadRole::User, ThreadRole::User, ThreadRole::Drainer, ThreadRole::Closer],
+    &[ThreadRole::User, ThreadRole::User, ThreadRole::Closer, ThreadRole::Reaper],
+    &[ThreadRole::User, ThreadRole::Successor, ThreadRole::Reaper],
+    &[ThreadRole::User, ThreadRole::User, ThreadRole::Successor],
+    &[ThreadRole::User, ThreadRole::User, ThreadRole::Drainer, ThreadRole::Forker],
+    &[ThreadRole::User, ThreadRole::Drainer, ThreadRole::Reaper, ThreadRole::Forker],
 ];
-/// Number of scripts of each kind, and their length.
-const SCRIPTS: u64 = if cfg!(miri) { 1 } else { 20 };
+/// The number of scripts of each kind, and the number of steps in a script.
+const SCRIPTS_PER_KIND: u64 = if cfg!(miri) { 1 } else { 20 };
 const STEPS: usize = if cfg!(miri) { 20 } else { 300 };
 
 #[test]
@@ -429,8 +431,8 @@ fn layer_agrees_with_its_model() {
     let mut scripts = 0;
     for sizes in SIZES {
         // Miri reports threads that the child does not have as leaks.
-        for roles in ROLES.into_iter().filter(|roles| !cfg!(miri) || !roles.contains(&Role::Forker)) {
-            for seed in 0..SCRIPTS {
+        for roles in ROLES.into_iter().filter(|roles| !cfg!(miri) || !roles.contains(&ThreadRole::Forker)) {
+            for seed in 0..SCRIPTS_PER_KIND {
                 let protocol = protocol(sizes, roles, None);
                 if let Some(difference) = difference(&protocol, seed, STEPS) {
                     panic!("{sizes:?} {roles:?} seed {seed}: {difference}");
@@ -442,7 +444,7 @@ fn layer_agrees_with_its_model() {
     println!("IN STEP | {scripts} scripts | {STEPS} steps each");
 }
 
-/// The scripts reach the states in which a wrong model differs from the code.
+/// The scripts are long enough that a wrong model differs from the code in at least one script.
 #[test]
 #[cfg_attr(miri, ignore = "some bugs need long scripts")]
 fn layer_differs_from_a_wrong_model() {
@@ -463,7 +465,8 @@ fn layer_differs_from_a_wrong_model() {
     for bug in bugs {
         let mut kinds =
             SIZES.iter().flat_map(|sizes| ROLES.iter().map(move |roles| protocol(*sizes, roles, Some(bug))));
-        let detected = kinds.any(|wrong| (0..SCRIPTS).any(|seed| difference(&wrong, seed, STEPS).is_some()));
+        let detected =
+            kinds.any(|wrong| (0..SCRIPTS_PER_KIND).any(|seed| difference(&wrong, seed, STEPS).is_some()));
         assert!(detected, "the comparison must detect {bug:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The layer: allocation and free through the stacks of the current CPU.
+//! The magazine layer: allocates and frees objects through the current CPU's stack.
 //!
 //! ```text
 //!  alloc                                          free
@@ -9,38 +9,38 @@
 //!                                                  └ the CPU has no stack: this round to the supplier
 //! ```
 //!
-//! Objects move between stacks, depot and supplier in magazines. A stack has room for at least two magazines
-//! (Bonwick & Adams 2001, section 3.1). With room for one magazine, a CPU at the edge between full and empty
-//! would access the depot at every allocation and free. With two magazines, at least one magazine's worth of
-//! operations separates two accesses of the depot.
+//! Objects move between the stacks, the depot and the supplier in whole magazines. A stack has room for at least two
+//! magazines (Bonwick & Adams 2001, section 3.1). If a stack had room for only one magazine, a CPU could need the depot
+//! at every allocation and every free. With room for two, a CPU executes at least a magazine's worth of operations
+//! between two depot accesses.
 //!
 //! ## Invariants
 //!
-//! * An object is in exactly one place: with its user, on a stack, in the depot, or in a local variable of
-//!   one thread.
+//! * Each object is in exactly one place: with its user, on a stack, in the depot, or in a local variable of a thread
+//!   that moves it.
 //! * The depot holds only full magazines.
-//! * A thread may migrate between any two steps, so the layer never retries an operation on a stack. An
-//!   allocation takes its object from the magazine before it pushes the other objects. Objects of a magazine
-//!   that cannot be pushed move to the depot or to the supplier.
-//! * The layer calls the supplier without holding a lock or a claim.
+//! * A thread may migrate to another CPU between any two steps, so the layer never retries an operation on a stack. An
+//!   allocation that fetches a magazine keeps one object before it pushes the other objects on a stack. If the push
+//!   fails, the objects move to the depot or to the supplier.
+//! * The layer holds no lock and no claim while it calls the supplier.
 //!
 //! ## Nodes
 //!
-//! A layer has a class (a set of stacks, one per CPU) for each memory node. A CPU allocates from the class of
-//! its node. A freed object is pushed on the stack of the object's node, and returns to that node in
-//! magazines.
+//! A layer has a class (a set of stacks, one per CPU) for each memory node. A CPU allocates objects from its node's
+//! class. A freed object is pushed on the CPU's stack for the object's node, and returns to this node in a magazine.
 //!
 //! ## Locks
 //!
-//! Lock order: the table's `drains`, a depot's lock, and the table's `making`. See ARCHITECTURE.md. A growing
-//! depot takes the lock `making` while its own lock is held. A fork takes the locks `drains`, `making` and
-//! each depot's lock. The layer holds no lock while the supplier runs.
+//! Locks are taken in this order: the table's `drains`, a depot's lock, and the table's `making`. See ARCHITECTURE.md.
+//! A depot that grows takes the lock `making` while it holds the depot's lock. A fork takes the locks `drains`, every
+//! depot's lock, and `making`. No lock is held while the supplier runs.
 //!
 //! ## Fork
 //!
-//! See [`Fork`]. The child of a fork sees each thread's memory accesses up to some point and none after it.
-//! Each operation commits by one store, so a head and its stack agree in the child. The child loses the
-//! objects in local variables of other threads, at most one magazine per thread.
+//! See [`Fork`]. The child of a fork sees the memory accesses of each other thread up to some point in time, and no
+//! later access. Each operation commits with one store, so the head and the contents of each stack agree in the child.
+//! The child loses the objects that were in local variables of other threads, which are at most one magazine per
+//! thread.
 
 use crate::cpu::regions::Words;
 use crate::cpu::rseq::StaticWords;
@@ -57,24 +57,25 @@ use crate::sync::fork::ForkLock;
 use crate::sync::{Counter, FirstPanic, Fixed, Rank, assert_unlocked, tell};
 use crate::table::{DrainScope, DrainedRounds, SweepGroup, Table};
 use crate::tracepoints::{Operation, OperationKind, Step};
-use crate::tuning::Tuning;
+use crate::tuning::LayerTuning;
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-/// The source of objects for empty magazines and the destination of objects from full magazines, for example
-/// slabs or a zone.
+/// The level below the magazines, for example slabs or a zone. A supplier fills empty magazines and takes the objects
+/// of flushed magazines.
 ///
-/// The layer calls the supplier without holding a lock or a claim. The supplier reports to [`Operation`] the
-/// level that served the request. A supplier that had no objects need not report. A panic of the supplier
-/// propagates to the layer's caller. A panic loses only the objects that the supplier had received.
+/// The layer holds no lock and no claim while it calls the supplier. The supplier reports the level that served the
+/// request to the [`Operation`]. A supplier without objects need not report a level. If the supplier panics, the panic
+/// propagates to the caller of the layer. Only the objects that the supplier had already received are lost.
 pub trait Supplier<R: Round> {
-    /// Passes up to `max` objects of `node` to `put` and returns their number. Returns 0 if no object is
-    /// available.
+    /// Passes up to `max` objects of `node` to `put`, and returns the number of passed objects. The result is 0 if no
+    /// object is available.
     fn fill(&self, op: &Operation, node: u32, max: usize, put: impl FnMut(R)) -> usize;
-    /// Takes objects back from the layer.
+    /// Takes flushed objects back from the layer.
     fn flush(&self, op: &Operation, rounds: impl Iterator<Item = R>);
-    /// Returns the node to which `round` belongs. The layer calls `node_of` only on machines with several nodes.
+    /// Returns the memory node to which the object `round` belongs. The layer calls `node_of` only on machines with
+    /// several nodes.
     fn node_of(&self, _round: R) -> u32 {
         0
     }
@@ -85,41 +86,40 @@ pub trait Supplier<R: Round> {
 pub struct Config {
     /// Number of objects in a magazine, 1 to [`MAX_CAPACITY`].
     pub capacity: u16,
-    /// Number of objects that the first fill requests, at least 1. Each later fill requests twice as many
-    /// objects as the previous fill, up to a magazine.
+    /// Number of objects that the first fill requests, at least 1. Each later fill requests twice as many objects as
+    /// the fill before, up to a full magazine.
     pub first_fill: u16,
-    /// Number of magazines that a CPU's stack holds in addition to the required two.
+    /// Number of magazines that a CPU's stack can hold in addition to the required two.
     ///
-    /// A stack should hold the whole batch of objects that a CPU allocates and frees repeatedly, so that the
-    /// batch never leaves the stack.
+    /// If a CPU repeatedly allocates and frees a batch of objects, the stack should be large enough for the whole
+    /// batch.
     pub stock: u16,
-    /// Number of magazines that each node's depot keeps, up to [`MAX_DEPOT`]. The supplier gets all magazines above the
-    /// depot's limit.
+    /// Number of magazines that each node's depot keeps, up to [`MAX_DEPOT`]. If the depot is full, further magazines
+    /// are flushed to the supplier.
     pub depot_limit: u32,
-    /// Number of bytes that an object represents. A budget limits the total bytes in all depots of a table.
-    /// Objects of 0 bytes do not count towards the budget.
+    /// Number of bytes of memory that an object represents. A budget limits the total memory in all depots of a table.
+    /// With 0, the objects do not count towards the budget.
     pub round_bytes: u64,
 }
 
 /// Maximum number of magazines in a depot.
 pub const MAX_DEPOT: u32 = 1 << 12;
 /// Maximum number of objects on a stack.
-const MAX_REACH: u32 = 1 << 14;
+const MAX_STACK_ROUNDS: u32 = 1 << 14;
 
 impl Config {
-    /// Creates a configuration with magazines of `capacity` objects; the first fill already fills a magazine
-    /// completely.
+    /// Creates a configuration with magazines of `capacity` objects, in which every fill requests a full magazine.
     pub fn new(capacity: u16, stock: u16, depot_limit: u32) -> Self {
         let capacity = capacity.clamp(1, MAX_CAPACITY);
         Self { capacity, first_fill: capacity, stock, depot_limit, round_bytes: 0 }
     }
 
-    /// Largest number of objects on a CPU's stack.
+    /// Maximum number of objects on a CPU's stack.
     pub fn reach(&self) -> u16 {
-        (u32::from(self.capacity) * (2 + u32::from(self.stock))).min(MAX_REACH) as u16
+        (u32::from(self.capacity) * (2 + u32::from(self.stock))).min(MAX_STACK_ROUNDS) as u16
     }
 
-    /// Maximum number of objects that the stacks and depots of `cpus` hold.
+    /// Maximum number of objects that all stacks and depots together hold on a machine with `cpus`.
     pub fn most_rounds(&self, cpus: &Cpus) -> u64 {
         // A CPU has a separate stack for the objects of each node.
         let stacks = u64::from(cpus.count()) * u64::from(cpus.nodes());
@@ -128,13 +128,13 @@ impl Config {
     }
 }
 
-/// Counters of a layer. Counters are exact while no operation runs. While operations run, each counter is a
-/// separate snapshot.
+/// Statistics of a magazine layer. The counters are exact while no operation runs. While operations run, the counters
+/// are read at slightly different times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Number of objects allocated, on all paths.
+    /// Number of allocated objects, over all paths.
     pub allocs: u64,
-    /// Number of objects freed, on all paths.
+    /// Number of freed objects, over all paths.
     pub frees: u64,
     /// Numbers of allocations and frees, by the level that served them.
     pub paths: Paths,
@@ -142,24 +142,24 @@ pub struct Stats {
     pub in_magazines: u64,
     /// Number of objects in the depots.
     pub in_depot: u64,
-    /// Number of accesses of a depot that moved a magazine.
+    /// Number of depot accesses that moved a magazine.
     pub depot_exchanges: u64,
-    /// Number of accesses of a depot that found the lock held.
+    /// Number of depot accesses that had to wait for the depot's lock.
     pub depot_contention: u64,
-    /// Number of magazines filled by the supplier.
+    /// Number of magazines that the supplier filled.
     pub fills: u64,
-    /// Number of magazines flushed to the supplier.
+    /// Number of magazines that were flushed to the supplier.
     pub flushes: u64,
-    /// Number of frees of another node's objects, on machines with several nodes.
+    /// Number of frees in which the object belongs to another node than the freeing CPU.
     pub other_node_frees: u64,
-    /// Number of operations that could not use a stack. An operation cannot use a stack if the CPU's region
-    /// is claimed or being drained, or if the thread has no registration.
+    /// Number of operations that could not use a stack. The reasons are that the CPU's region is claimed or being
+    /// drained, or that the thread is not registered for rseq.
     pub busy: u64,
-    /// The mechanism that serves the stacks.
+    /// The mechanism that protects the layer's stacks.
     pub mechanism: Mechanism,
-    /// Number of restarts of restartable sequences in this *process*; 0 under other mechanisms.
+    /// Number of times that a restartable sequence restarted in this *process*; 0 with other mechanisms.
     pub aborts: u64,
-    /// Number of magazines that CPUs and depots hold now, including partly filled magazines.
+    /// Number of magazines on stacks and in depots, including partly filled magazines.
     pub magazines: u64,
     /// Number of objects in a full magazine.
     pub capacity: u64,
@@ -167,10 +167,10 @@ pub struct Stats {
 
 static INJECTED_YIELDS: Fixed = Fixed::new(0);
 
-/// Makes every `n`-th miss in the process yield before its slow path, in debug builds for stress tests. An `n` of 0
-/// disables the yield. Without the yields, interleavings between a miss and its slow path are too rare to test.
+/// For stress tests in debug builds: every `n`-th miss in the process yields before its slow path. With `n` = 0, no
+/// miss yields. Without yields, another thread too rarely runs between a miss and its slow path.
 #[doc(hidden)]
-pub fn yield_every(n: u32) {
+pub fn set_yield_interval(n: u32) {
     INJECTED_YIELDS.set(n);
 }
 fn inject_yield() {
@@ -186,12 +186,12 @@ fn inject_yield() {
     }
 }
 
-/// Counters that several CPUs write, on one cache line.
+/// The counters that several CPUs write, together on one cache line.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Counts {
     pub(crate) paths: PathCounts,
-    /// Number of objects that were allocated or freed by other means than a single pop or push.
+    /// Number of objects that were allocated without a pop from a stack.
     pub(crate) around_allocs: Counter,
     around_frees: Counter,
     fills: Counter,
@@ -200,14 +200,13 @@ pub(crate) struct Counts {
     pub(crate) busy: Counter,
 }
 
-/// The class of one node, and the node's depot. An access of the depot writes only the first cache line of
-/// this struct, and the moved magazine.
+/// One node's class of stacks, and the node's depot. A depot access writes only the first cache line of this struct,
+/// and the magazine that it moves.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct NodeClass<R, M> {
-    /// Number of objects that batches and drains have put on stacks, minus the number of objects that they
-    /// have taken off. `net` splits the operation counts of the heads into allocations and frees: allocations
-    /// = (ops - (objects on stacks - net)) / 2.
+    /// Net number of objects that batches and drains have added to the stacks. The number `net` splits the operation
+    /// counts in the heads into allocations and frees: allocations = (ops - (objects on stacks - net)) / 2.
     pub(crate) net: Counter,
     pub(crate) depot: Depot,
     pub(crate) fast_path: FastPath<R, M>,
@@ -219,9 +218,10 @@ impl<R: Round, M: Memory> NodeClass<R, M> {
     }
 }
 
-/// The magazine layer: the stacks of each CPU, and a depot per node. See the [module](self).
+/// A magazine layer: the stacks of each CPU, and a depot for each node. See the [module](self).
 ///
-/// Dropping a layer leaks its objects. Call [`flush_all`](Layer::flush_all) before dropping the layer.
+/// A layer that is dropped leaks the objects on its stacks and in its depots. Call [`flush_all`](Layer::flush_all)
+/// before the layer is dropped.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Layer<R, M: Memory = Heap>
@@ -233,13 +233,13 @@ where
     pub(crate) nodes: Box<[NodeClass<R, M>]>,
     pub(crate) table: Arc<Table<M>>,
     pub(crate) config: Config,
-    tuning: Tuning,
+    tuning: LayerTuning,
     name: Box<str>,
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// Creates a layer without objects. Returns `None` if the table has no free class number or no space
-    /// left.
+    /// Creates a layer without objects. Returns `None` if the table has no free class number or no space for another
+    /// class.
     pub fn new(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, table.cpus().nodes(), config)
     }
@@ -255,7 +255,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             nodes: Box::default(),
             table: table.clone(),
             config,
-            tuning: Tuning::new(&config),
+            tuning: LayerTuning::new(&config),
             counts: Counts::default(),
             name: Box::default(),
         };
@@ -266,7 +266,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 layer.nodes = nodes.into();
                 return None;
             };
-            table.set_magazine(class, capacity);
+            table.set_magazine_capacity(class, capacity);
             let depot = Depot::new(config.depot_limit, config.round_bytes.saturating_mul(capacity.into()));
             nodes.push(NodeClass {
                 net: Counter::new(0),
@@ -278,16 +278,16 @@ impl<R: Round, M: Memory> Layer<R, M> {
         Some(layer)
     }
 
-    /// Sets the layer's name in traces.
+    /// Sets the name under which tracepoints report the layer.
     pub fn set_name(&mut self, name: &str) {
         self.name = name.into();
     }
 
-    /// The CPUs for which the layer was created.
+    /// Returns the CPUs for which the layer was created.
     pub fn cpus(&self) -> &Cpus {
         self.table.cpus()
     }
-    /// The mechanism that serves the stacks.
+    /// The mechanism that protects the layer's stacks.
     pub fn mechanism(&self) -> Mechanism {
         self.cpus().mechanism()
     }
@@ -301,8 +301,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
             Mechanism::Claimed => claimed::push_batch(&*self.table, class, rounds),
         }
     }
-    /// Pushes all objects on this CPU's stack, or none. `push_all` first opens the class on a CPU that has
-    /// not used it yet.
+    /// Pushes all objects on the current CPU's stack, or pushes none of them. If the CPU has not used the class yet,
+    /// `push_all` first opens the class's stack there.
     fn push_all(&self, op: &Operation, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
         inject_yield();
         let pushed = self.push_batch(node, rounds) || {
@@ -335,10 +335,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn this_node(&self) -> u32 {
         if self.nodes.len() == 1 { 0 } else { self.cpus().node_of(self.cpus().current()) }
     }
-    /// Returns the class of the node to which an object belongs. Returns `None` if the object's node has no
-    /// CPUs.
+    /// Returns the class and depot of the node to which an object belongs. Returns `None` if this node has no CPUs.
     #[inline(always)]
-    fn home_class(&self, supplier: &impl Supplier<R>, round: R) -> Option<&NodeClass<R, M>> {
+    fn home_node_class(&self, supplier: &impl Supplier<R>, round: R) -> Option<&NodeClass<R, M>> {
         if self.nodes.len() == 1 {
             return self.nodes.first();
         }
@@ -351,38 +350,38 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- allocation ----
 
-    /// Allocates an object from the nearest level that has an object. Returns `None` if the supplier has no
-    /// object either.
+    /// Allocates an object. The layer tries the current CPU's stack, then the depot, and then the supplier. Returns
+    /// `None` if the stack, the depot and the supplier are all empty.
     ///
-    /// Cost: like [`FastPath::alloc`], plus one access of the depot per magazine. Only depot and supplier
+    /// The cost is the cost of [`FastPath::alloc`], plus one depot access per magazine. Only the depot and the supplier
     /// take locks.
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
-        self.pop().or_else(|| self.alloc_new(supplier))
+        self.pop().or_else(|| self.alloc_slow_with_new_operation(supplier))
     }
-    /// Pops an object from this CPU's stack, as the first step of [`alloc`](Self::alloc).
+    /// Pops an object from the current CPU's stack. Popping from the stack is the first step of [`alloc`](Self::alloc).
     #[inline]
     pub fn pop(&self) -> Option<R> {
         // SAFETY: this layer is alive.
         unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
     }
-    /// Allocates like `alloc`, inside an operation that has already taken other steps. If the layer has no
-    /// object, the operation continues elsewhere.
+    /// Allocates like [`alloc`](Self::alloc), but as a part of the operation `op`, which may have taken other steps
+    /// before. If the layer has no object, the caller continues the operation elsewhere.
     #[inline]
     pub fn alloc_in(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         self.pop().or_else(|| self.alloc_slow(op, supplier))
     }
 
-    /// Allocates on the slow path with a new operation, so that fast paths need no stack space for the
-    /// operation.
+    /// Creates an operation and allocates on the slow path. Because the operation is created here, fast paths need no
+    /// space for it in their stack frames.
     #[cold]
     #[inline(never)]
-    fn alloc_new(&self, supplier: &impl Supplier<R>) -> Option<R> {
+    fn alloc_slow_with_new_operation(&self, supplier: &impl Supplier<R>) -> Option<R> {
         self.alloc_slow(&self.operation(OperationKind::Alloc), supplier)
     }
 
-    /// Allocates after a miss: takes a magazine from the depot or the supplier. The caller gets one object of
-    /// the magazine, and the stack gets the other objects.
+    /// Allocates after a miss: takes a magazine from the depot or the supplier. The caller gets one object of the
+    /// magazine, and the CPU's stack gets the other objects.
     #[cold]
     #[inline(never)]
     pub fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
@@ -435,39 +434,39 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- free ----
 
-    /// Frees an object. `free` never fails, and never accesses the memory of the freed object.
+    /// Frees an object. A free never fails, and never accesses the memory of the object.
     ///
     /// Cost: like [`alloc`](Self::alloc).
     #[inline]
     pub fn free(&self, supplier: &impl Supplier<R>, round: R) {
         // SAFETY: this layer is alive.
-        if !self.home_class(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
-            self.free_new(supplier, round);
+        if !self.home_node_class(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
+            self.free_slow_with_new_operation(supplier, round);
         }
     }
-    /// Frees like `free`, inside an operation that has already taken other steps.
+    /// Frees like [`free`](Self::free), but as a part of the operation `op`, which may have taken other steps before.
     #[inline]
     pub fn free_in(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
         // SAFETY: this layer is alive.
-        if !self.home_class(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
+        if !self.home_node_class(supplier, round).is_some_and(|node| unsafe { node.fast_path.free(round) }) {
             self.free_slow(op, supplier, round);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn free_new(&self, supplier: &impl Supplier<R>, round: R) {
+    fn free_slow_with_new_operation(&self, supplier: &impl Supplier<R>, round: R) {
         self.free_slow(&self.operation(OperationKind::Free), supplier, round);
     }
 
-    /// Frees after a miss: grows the stack, or moves a magazine from the stack to the depot.
+    /// Frees an object after a miss: grows the stack, or moves a magazine from the stack to the depot.
     #[cold]
     #[inline(never)]
     pub fn free_slow(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
         tell!(op: Step::Full);
         let at = if self.nodes.len() == 1 { 0 } else { supplier.node_of(round) };
         let Some(node) = self.nodes.get(at as usize) else {
-            self.free_bypass(op, supplier, round);
+            self.free_bypassing_stack(op, supplier, round);
             self.counts.paths.count(op);
             return;
         };
@@ -482,15 +481,15 @@ impl<R: Round, M: Memory> Layer<R, M> {
             }
             // SAFETY: this layer is alive.
             if !(popped && unsafe { node.fast_path.free(round) }) {
-                self.free_bypass(op, supplier, round);
+                self.free_bypassing_stack(op, supplier, round);
             }
         }
         self.counts.paths.count(op);
     }
 
-    /// Returns `true` if the object is on top of this CPU's stack. After a free that missed, `true` means
-    /// that the object was freed twice, and that the second free had no effect. Always returns `false` for a
-    /// layer of several nodes.
+    /// Returns `true` if the object is on top of the current CPU's stack. If a free missed and the result is `true`,
+    /// the object was freed twice, and the second free had no effect. For a layer with several nodes, the result is
+    /// always `false`.
     pub fn has_on_top(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) -> bool {
         let [node] = &*self.nodes else { return false };
         let mut top = Magazine::new();
@@ -505,7 +504,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     #[cold]
-    fn free_bypass(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
+    fn free_bypassing_stack(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
         tell!(op: Step::Bypassed);
         self.counts.busy.add(1);
         self.counts.around_frees.add(1);
@@ -515,8 +514,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- magazines ----
 
-    /// Puts a magazine into the depot. Flushes the magazine if it is not full, or if the depot does not
-    /// accept it.
+    /// Puts a full magazine into the depot. A magazine that is not full, or that the depot does not accept, is flushed
+    /// to the supplier.
     fn put_in_depot(
         &self,
         op: &Operation,
@@ -546,15 +545,15 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- drains and reports ----
 
-    /// Removes the objects from the stacks of `cpus` and returns them to the supplier. The CPUs continue
-    /// concurrently, so their stacks may hold objects again when `drain` returns.
+    /// Flushes the objects on the stacks of `cpus` to the supplier. The CPUs continue to allocate and free, so their
+    /// stacks may hold objects again when `drain` returns.
     ///
-    /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs. Fast paths wait
-    /// neither for the lock of drains nor for the fence.
+    /// Cost: the table's drain lock, and one fence for any number of CPUs. Fast paths wait neither for the drain lock
+    /// nor for the fence.
     pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
-        self.drain_in(&self.operation(OperationKind::Reclaim), supplier, cpus, DrainScope::All);
+        self.drain_in_operation(&self.operation(OperationKind::Reclaim), supplier, cpus, DrainScope::All);
     }
-    fn drain_in(
+    fn drain_in_operation(
         &self,
         op: &Operation,
         supplier: &impl Supplier<R>,
@@ -570,7 +569,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn classes(&self) -> impl Iterator<Item = Class> + Clone {
         self.nodes.iter().map(NodeClass::class)
     }
-    /// Flushes the objects that a drain took to the supplier. Returns the number of objects.
+    /// Flushes to the supplier the objects that a drain took from one stack. Returns the number of flushed objects.
     fn give(
         &self,
         op: &Operation,
@@ -592,9 +591,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
         count
     }
 
-    /// Flushes the objects of all CPUs and depots to the supplier.
+    /// Flushes the objects on all stacks and in all depots to the supplier.
     pub fn flush_all(&self, supplier: &impl Supplier<R>) {
-        self.flush_all_in(&self.operation(OperationKind::Reclaim), supplier);
+        self.flush_all_in_operation(&self.operation(OperationKind::Reclaim), supplier);
     }
     fn flush_depots(&self, op: &Operation, supplier: &impl Supplier<R>) {
         for node in &self.nodes {
@@ -622,23 +621,24 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
 
-    /// Lowers the capacity limits of the stacks while memory is short. [`flush_all`](Self::flush_all) frees
-    /// the objects.
+    /// Halves the capacity limit of the stacks. Call it when memory is short. To release objects as well, call
+    /// [`flush_all`](Self::flush_all).
     pub fn shrink(&self) {
         self.tuning.shrink(&self.config);
-        self.change_limits();
+        self.apply_capacity_limits();
     }
-    fn change_limits(&self) {
+    fn apply_capacity_limits(&self) {
         self.nodes.iter().for_each(|node| self.table.change_limit(node.class(), || self.tuning.reach()));
     }
 
-    /// Ends a reaping interval. Flushes the depot magazines that were not needed during the interval, and the
-    /// stacks that served no operation since the last call. Returns the number of objects flushed.
+    /// Ends the current reaping interval and begins the next one. Flushes all depot magazines that were not needed
+    /// during the interval, and all stacks that served no operation since the last call. Returns the number of flushed
+    /// objects.
     ///
     /// Call `reap` at regular intervals (kernels use 10 to 20 s).
     pub fn reap(&self, supplier: &impl Supplier<R>) -> u64 {
         let op = &self.operation(OperationKind::Reclaim).cold();
-        let idle = self.drain_in(op, supplier, 0..self.cpus().count(), DrainScope::Idle);
+        let idle = self.drain_in_operation(op, supplier, 0..self.cpus().count(), DrainScope::Idle);
         idle + self.end_interval(op, supplier)
     }
     fn end_interval(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
@@ -649,13 +649,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
         if let Some(reach) = self.tuning.end_interval(&self.config) {
             tell!(op: Step::Resized { places: reach });
-            self.change_limits();
+            self.apply_capacity_limits();
         }
         rounds
     }
 
-    /// Returns a snapshot of the counters. `stats` reads the stacks of all CPUs that were ever used, and
-    /// takes no lock.
+    /// Returns the current values of the layer's counters. The call reads the stack heads of all CPUs that were ever
+    /// used, and takes no lock.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         let counts = &self.counts;
@@ -692,28 +692,31 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 }
 
-/// Functions for the other crates of this allocator, which may change in any version.
+/// Functions that only the other uslab crates use, and that may change in any version.
 #[doc(hidden)]
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// The sizes with which the layer was created.
+    /// Returns the sizes with which the layer was created.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Returns `true` if the layer has one class for all CPUs. In a layer with one class, each slow path
-    /// starts after a miss of the [fast path](Self::fast_path).
+    /// Returns `true` if the layer has a single class, which all CPUs use. If a layer has a single class, its slow path
+    /// runs only after the [fast path](Self::fast_path) missed.
     #[inline]
     pub fn has_one_node(&self) -> bool {
         self.nodes.len() == 1
     }
 
-    /// Flushes like `flush_all`, inside an operation that found no memory elsewhere.
-    pub fn flush_all_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
-        self.drain_in(op, supplier, 0..self.cpus().count(), DrainScope::All);
+    /// Flushes like [`flush_all`](Self::flush_all), but as a part of the operation `op`, which found no memory
+    /// elsewhere.
+    pub fn flush_all_in_operation(&self, op: &Operation, supplier: &impl Supplier<R>) {
+        self.drain_in_operation(op, supplier, 0..self.cpus().count(), DrainScope::All);
         self.flush_depots(op, supplier);
     }
 
-    /// Closes stacks and depots. After a [`flush_all`](Self::flush_all), all frees reach the supplier.
+    /// Closes all stacks and depots, so that they accept no objects. If the caller then calls
+    /// [`flush_all`](Self::flush_all), the closed layer holds no objects, and every object that is freed later is
+    /// passed to the supplier.
     pub fn close(&self) {
         for node in &self.nodes {
             self.table.set_limit(node.class(), || 0);
@@ -721,7 +724,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
     }
 
-    /// Opens stacks and depots again after [`close`](Self::close).
+    /// Reopens the stacks and depots that [`close`](Self::close) closed.
     pub fn reopen(&self) {
         for node in &self.nodes {
             self.table.set_limit(node.class(), || self.tuning.reach());
@@ -729,19 +732,19 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
     }
 
-    /// Creates a layer like [`new`](Self::new), but all objects belong to one node, whichever CPU uses them.
+    /// Creates a layer like [`new`](Self::new), but with a single class that CPUs of all nodes share.
     pub fn on_one_node(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, 1, config)
     }
 
-    /// Starts an operation of this layer.
+    /// Starts an operation of this layer, for the tracepoints.
     #[inline]
     pub fn operation(&self, what: OperationKind) -> Operation<'_> {
         Operation::of(self.table.tracepoints(), what, &self.name)
     }
 
-    /// Returns the fast path of the layer's class, through the given `words` of each CPU. On a machine with several
-    /// nodes, the fast path always misses, because each operation must find its node.
+    /// Returns the fast path of the layer's class. The fast path reads the set `words` of per-CPU pointers. If the
+    /// layer has several nodes, the fast path always misses, because each operation must first find its node.
     pub fn fast_path(&self, words: Words) -> FastPath<R, M> {
         match &*self.nodes {
             [node] => FastPath::new(&self.table, node.fast_path.class(), words),
@@ -749,23 +752,23 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
     }
 
-    /// Makes `words` a copy of the table's words, for the [static paths](crate::StaticPath) of the table's
-    /// layers. Returns `false` if restartable sequences do not serve the table, if the table already has
-    /// static words, or if `words` are in use or too few.
+    /// Makes `words` a copy of the table's per-CPU pointers, for the [static paths](crate::StaticPath) of the table's
+    /// layers. Returns `false` if the table does not use restartable sequences or already has such a copy, or if
+    /// `words` is in use or too small.
     pub fn take_static_words(&self, words: &'static StaticWords) -> bool {
         self.table.take_static_words(words)
     }
 
     // ---- many layers together ----
 
-    /// Adds the layer to the [sweeps](Table::sweep) of `group`. After a sweep, the caller must collect the
-    /// objects of all layers in the group.
+    /// Adds the layer to the group of layers that a [sweep](Table::sweep) of `group` drains. After each sweep, the
+    /// caller must collect the swept objects of every layer in the group.
     pub fn join_sweeps(&self, group: SweepGroup) {
         self.classes().for_each(|class| self.table.join_sweeps(class, group));
     }
 
-    /// Does the second half of a [drain](Self::drain): flushes the objects that a [sweep](Table::sweep) took from
-    /// this layer to the supplier. Returns the number of objects.
+    /// Completes a [drain](Self::drain) after a [sweep](Table::sweep) of all stacks: flushes to the supplier the
+    /// objects that the sweep took from this layer. Returns the number of flushed objects.
     pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
         let (mut rounds, mut panics) = (0, FirstPanic::default());
         for class in self.classes() {
@@ -776,14 +779,15 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
 
-    /// Completes a [flush](Self::flush_all_in) after a [sweep](Table::sweep) of all stacks.
+    /// Completes a [flush](Self::flush_all_in_operation) after a [sweep](Table::sweep) of all stacks: flushes the swept
+    /// objects and the depots.
     pub fn flush_swept(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_swept(op, supplier);
         self.flush_depots(op, supplier);
     }
 
-    /// Completes a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the number of
-    /// objects flushed.
+    /// Completes a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks: flushes the swept objects and the
+    /// unneeded depot magazines. Returns the number of flushed objects.
     pub fn reap_swept(&self, supplier: &impl Supplier<R>) -> u64 {
         let op = &self.operation(OperationKind::Reclaim).cold();
         self.drain_swept(op, supplier) + self.end_interval(op, supplier)
@@ -801,7 +805,7 @@ impl<R: Round, M: Memory> Drop for Layer<R, M> {
     }
 }
 
-/// A fork takes the locks of the layer's depots. The [table](Table) has separate locks, and forgets other
+/// The locks of a layer are the locks of its depots. The [table](Table) implements `Fork` separately, and forgets other
 /// threads after its layers.
 impl<R: Round, M: Memory> Fork for Layer<R, M> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {

@@ -1,23 +1,23 @@
-//! Per-CPU magazines over a depot: the fast path of an allocator. A common allocation or free touches no memory that
-//! other CPUs touch.
+//! Per-CPU magazines in front of a depot: the fast path of an allocator. Most allocations and frees access no memory
+//! that another CPU accesses.
 //!
 //! The crate combines three designs:
 //!
-//! * **Bonwick & Adams** ("Magazines and Vmem", USENIX 2001; Linux says *sheaf* and *barn*). Objects (any
-//!   values that fit a pointer, for example addresses of pages; the paper calls them *rounds*) move in
-//!   **magazines**. A CPU has room for at least two magazines, so at least one magazine's worth of operations
-//!   separates two accesses to shared state. The shared state is the **depot**, one per node. A depot keeps
-//!   full magazines, and returns magazines that are not in its **working set**.
-//! * **tcmalloc's per-CPU mode**. Each CPU has one **region** with a stack of pointers for each class. A restartable
-//!   sequence pops or pushes with plain loads and stores, and commits by one store.
-//! * **This crate's table**. One [`Table`] of regions serves all [layers](Layer). A region costs no memory
-//!   before its CPU's first miss. A drain points a CPU's region pointer to a region of zeros, in which every
-//!   operation misses. No fast path tests for a drain, and one fence serves all CPUs and classes. Without
-//!   restartable sequences, a drain claims the region instead of replacing it by the region of zeros.
-//!   Restartable sequences and claims are both model-checked.
+//! * **Bonwick & Adams's magazines** ("Magazines and Vmem", USENIX 2001). Linux calls a magazine a *sheaf*, and a depot
+//!   a *barn*. Objects move in **magazines**. An object (a *round* in the paper) is any value that fits into a pointer,
+//!   for example the address of a page. A CPU has room for at least two magazines. A CPU therefore executes at least a
+//!   magazine's worth of operations between two accesses to shared state. The shared state is the **depot** of each
+//!   node. A depot stores full magazines, and flushes the magazines that are not in its **working set**.
+//! * **tcmalloc's per-CPU mode**. Each CPU has one **region**, with a stack of pointers for each class. A restartable
+//!   sequence pops or pushes with plain loads and stores, and commits with one store.
+//! * **This crate's table**. One [`Table`] of regions serves all [layers](Layer). A region takes no memory before the
+//!   first miss on its CPU. A drain redirects a CPU's pointer to a region of zeros, in which every operation misses.
+//!   Fast paths therefore do not test for a drain, and a drain of all CPUs and classes needs only one fence. Without
+//!   restartable sequences, a drain claims the region instead of redirecting the pointer. The rseq mechanism and the
+//!   claimed mechanism are both model-checked.
 //!
-//! The caller's [`Supplier`] supplies objects to the depot. The crate does not depend on the kind of the
-//! objects. `uslab-buddy` uses the crate to cache pages, and `uslab` to cache allocated objects.
+//! The user of the crate implements a [`Supplier`], which fills and takes back magazines. The crate works with any kind
+//! of object. `uslab-buddy` uses the crate to cache pages, and `uslab` to cache allocated objects.
 //!
 //! | module | |
 //! |---|---|
@@ -157,7 +157,7 @@ pub use {
 pub use table::{BadTableMemory, Table};
 pub use tracepoints::Operation;
 
-/// Runs the README's example.
+/// Compiles and runs the example in README.md.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,50 +1,50 @@
-//! The single lock order of the uslab crates.
+//! The lock order of all uslab crates.
 
 uslab_sync::ranks! {
-    /// The position of a lock in the lock order, outermost first. A thread that holds a lock may only wait
-    /// for locks later in the order.
+    /// The rank of a lock in the lock order, outermost lock first. A thread that holds a lock may wait only for locks
+    /// of later ranks.
     ///
     /// The section "Locks" of ARCHITECTURE.md lists, for each lock, the protected data and the locks taken under it.
     pub enum Rank {
-        /// The list of mergeable caches.
+        /// Protects the list of mergeable caches.
         Mergeable,
-        /// The list of shrinkers.
+        /// Protects the list of shrinkers.
         Shrinkers,
-        /// The list of all caches.
+        /// Protects the list of all caches.
         Caches,
-        /// The threads that wait for an object of a cache.
+        /// Protects the queue of threads that wait for an object of a cache.
         Waiters,
-        /// The samples of a heap profile, and whether a profile is running.
+        /// Protects the samples of a heap profile, and the flag that a profile is running.
         Profile,
-        /// The list of tables.
+        /// Protects an allocator's list of tables.
         Tables,
-        /// Serialises the drains of a table.
+        /// Serialises all drains of a table.
         Drains,
-        /// The magazines of a CPU, for designs in which a lock protects them.
+        /// Protects the magazines of a CPU, in designs that use such a lock.
         Cpu,
-        /// The magazines of a depot.
+        /// Protects the magazines of a depot.
         Depot,
-        /// The class numbers and committed parts of a table.
+        /// Protects the class numbers and the committed parts of a table.
         NumbersAndRooms,
-        /// The slabs of a cache on one node.
+        /// Protects the slab lists of a cache on one node.
         Node,
-        /// The threads that are inside a cache that may be destroyed.
+        /// Protects the record of threads that are using a cache, so that the cache is not destroyed.
         CacheRefs,
-        /// The free lists of a zone.
+        /// Protects the free lists of a zone.
         Zone,
-        /// The table of allocations above the largest block size.
+        /// Protects the table of allocations above the largest block size.
         Huge,
-        /// The tags of checked frees.
+        /// Protects the tags of checked frees.
         Tags,
-        /// A CPU's batch of objects that wait for readers before their free.
+        /// Protects a CPU's batch of deferred frees, which wait for readers.
         Deferred,
-        /// The free numbers of a handle table.
+        /// Protects the free numbers of a handle table.
         Numbers,
-        /// The reserved objects of a mempool.
+        /// Protects the reserved objects of a mempool.
         Reserve,
-        /// In models, the right to run on a CPU.
+        /// In models, represents the right to run on a CPU.
         Token,
-        /// The faults that tests inject.
+        /// Protects the rules of fault injection.
         Faults,
     }
 }
@@ -53,7 +53,7 @@ uslab_sync::ranks! {
 mod tests {
     use super::Rank;
 
-    /// The table in ARCHITECTURE.md is the only description of the lock order, and must list each rank in its position.
+    /// The table in ARCHITECTURE.md must list all ranks, in the order in which they are declared.
     #[test]
     fn documented_lock_order_equals_the_asserted_order() {
         let text = include_str!("../../ARCHITECTURE.md");
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(rows.collect::<Vec<_>>(), order);
     }
 
-    /// `Mutex::new` creates a lock without a rank, for users, tests and models only.
+    /// Only users, tests and models may create a lock without a rank (`Mutex::new`).
     #[test]
     #[cfg_attr(miri, ignore = "takes minutes to read all sources, and runs no unsafe code")]
     fn each_lock_has_a_rank() {

@@ -1,16 +1,15 @@
-//! A magazine: a batch of objects in transit between a CPU's stack, the depot and the supplier.
+//! A magazine: a batch of objects that moves between a CPU's stack, the depot and the supplier.
 
 use core::ptr::NonNull;
 
 /// Maximum number of objects in a magazine.
 ///
-/// One access of the depot passes at most one magazine from one CPU to another. If one CPU frees the objects
-/// that another CPU allocates, an allocation and free cost 7 ns with magazines of 32 objects, 5 ns with 64,
-/// and 86 ns with 256. With magazines of 256 objects, the objects in circulation exceed the caches of the two
-/// CPUs.
+/// A depot access moves at most one magazine. Measured cost of an allocation and a free, if one CPU frees what another
+/// CPU allocates: 7 ns with magazines of 32 objects, 5 ns with 64, and 86 ns with 256. With magazines of 256 objects,
+/// the objects in circulation no longer fit into the hardware caches of the two CPUs.
 pub const MAX_CAPACITY: u16 = 64;
 
-/// Objects in the order of their insertion. The holder of a magazine owns the objects.
+/// A list of objects in the order in which they were added. The owner of a magazine owns the objects in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Magazine {
     len: u32,
@@ -21,7 +20,7 @@ pub(crate) struct Magazine {
 unsafe impl Send for Magazine {}
 
 impl Magazine {
-    /// Byte offsets for debuggers: the length and the objects.
+    /// For debuggers: the byte offsets in a magazine of its length and of its objects.
     pub(crate) const LAYOUT: [usize; 2] =
         [core::mem::offset_of!(Self, len), core::mem::offset_of!(Self, rounds)];
 
@@ -53,8 +52,8 @@ impl Magazine {
         self.rounds[..other.len()].copy_from_slice(other.rounds());
         self.len = other.len;
     }
-    /// Calls `fill`, which writes `len` objects, and sets the length to `len` if `fill` returns `true`. If
-    /// `fill` returns `false`, the magazine stays empty.
+    /// Calls `fill` to write `len` objects into the empty magazine. If `fill` returns `true`, the magazine contains the
+    /// `len` objects. If `fill` returns `false`, the magazine stays empty.
     #[allow(dead_code, reason = "only builds with restartable sequences use it")]
     #[inline]
     pub(crate) fn fill_with(&mut self, len: u32, fill: impl FnOnce(*mut NonNull<u8>) -> bool) -> bool {

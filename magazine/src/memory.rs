@@ -1,44 +1,45 @@
-//! The memory of a [`Table`](crate::Table).
+//! The memory in which a [`Table`](crate::Table) is stored.
 
 use crate::tracepoints::Operation;
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-/// An address range for a table. The range reads as zero from the start, and is writable after a commit.
+/// The address range in which a table is stored. The range initially reads as zero, and a part is writable after it was
+/// committed.
 ///
 /// # Safety
-/// `base` is aligned to [`ALIGN`]. The `bytes` bytes from `base` do not move until the value is dropped, and no other
-/// code uses them. Unwritten bytes of the range read as zero. Memory that [`commit`](Memory::commit) granted is
-/// writable.
+/// The address `base` is aligned to [`ALIGN`]. The `bytes` bytes from `base` stay in place until the value is dropped,
+/// and no other code uses them. Bytes of the range that were never written read as zero. Memory is writable after a
+/// successful [`commit`](Memory::commit).
 ///
 /// # Panics
-/// [`commit`](Memory::commit) and [`decommit`](Memory::decommit) run with locks of the table held, so they must not use
-/// the table. A panic in `commit` or `decommit` is caught and counts as a refusal. During the creation of a table, the
-/// panic reaches the caller of [`Table::new`](crate::Table::new).
+/// [`commit`](Memory::commit) and [`decommit`](Memory::decommit) must not use the table, because they run while locks
+/// of the table are held. If `commit` or `decommit` panics, the table catches the panic and treats it as a refusal.
+/// Only while a table is created, a panic propagates to the caller of [`Table::new`](crate::Table::new).
 pub unsafe trait Memory: Send + Sync {
-    /// The first byte of the range, aligned to [`ALIGN`].
+    /// Returns the address of the first byte of the range, aligned to [`ALIGN`].
     fn base(&self) -> NonNull<u8>;
     /// Size of the range in bytes.
     fn bytes(&self) -> usize;
-    /// Makes `range` (in bytes from the base) writable, as part of `op`. Returns `false` if the system refuses. Memory
-    /// that was granted stays writable. Granting a range twice is harmless.
+    /// Makes `range`, in bytes from the base, writable, as a part of the operation `op`. Returns `false` if the OS
+    /// refuses to commit the memory. Committed memory stays writable. Committing the same range twice must be harmless.
     fn commit(&self, op: &Operation, range: Range<usize>) -> bool;
-    /// Returns the memory behind `range` to the system. `range` consists of whole pages that were granted before, in
-    /// bytes from the base. After a decommit, the range reads as zero and stays writable. Returns `false` and changes
-    /// nothing if the system refuses.
+    /// Returns the memory of `range` to the OS. The range is in bytes from the base, and consists of whole committed
+    /// pages. After a decommit, the range reads as zero and stays writable. Returns `false` and changes nothing if the
+    /// OS does not take the memory back.
     ///
     /// # Safety
-    /// No thread may write to the range during the call, or rely on its contents.
+    /// During the call, no thread may write to the range or rely on its contents.
     unsafe fn decommit(&self, _range: Range<usize>) -> bool {
         false
     }
 }
 
-/// Alignment of a [`Memory`], in bytes.
+/// Required alignment of a table's [`Memory`], in bytes.
 pub const ALIGN: usize = 4096;
 
-/// [`Memory`] from the global allocator. The whole range is writable.
+/// A [`Memory`] that is allocated from the global allocator. The whole range is writable from the start.
 #[derive(Debug)]
 pub struct Heap {
     base: NonNull<u8>,
@@ -51,7 +52,7 @@ unsafe impl Send for Heap {}
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    /// Allocates `bytes` bytes. Returns `None` if the global allocator refuses.
+    /// Allocates `bytes` zeroed bytes. Returns `None` if the global allocator has no memory.
     pub fn new(bytes: usize) -> Option<Self> {
         let layout = Layout::from_size_align(bytes.max(1), ALIGN).ok()?;
         // SAFETY: the layout's size is not zero.

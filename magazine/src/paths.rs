@@ -1,4 +1,5 @@
-//! Counts of operations by level. Each allocation and free counts at the highest level that it reached.
+//! Operation counts, by the level that served the operation. Each allocation or free is counted once, at the highest
+//! level that it reached.
 //!
 //! | level | highest level reached |
 //! |---|---|
@@ -8,17 +9,17 @@
 //! | [`pages`](Path::Pages) | called the page allocator: its per-CPU pages, or a zone |
 //! | [`commit`](Path::Commit) | requested memory from the system, or returned memory to it |
 //!
-//! The counts of all levels add up to the number of operations. A failed attempt also reaches a level: a free
-//! that finds the depot full has reached the level of the depot.
+//! The counts of all levels add up to the total number of operations. An unsuccessful attempt also reaches a level. For
+//! example, a free that finds the depot full has reached the level of the depot.
 //!
-//! Each object that an allocation or free passes to another owner counts as one operation. A bulk request for
-//! ten objects counts as ten operations, each at the level of its batch. Failed allocations, reaps and drains
-//! are not operations. An object in an owner's reserve counts when it leaves the cache and when it is
-//! returned, and not in between. A deferred free counts when it is executed.
+//! An allocation or free of several objects counts as one operation per object. A bulk request for ten objects counts
+//! as ten operations, at the level that the request reached. Failed allocations, reaps and drains are not counted. An
+//! object in a user's reserve is counted when it leaves the cache and when it returns to the cache. A deferred free is
+//! counted when it is executed.
 //!
-//! Fast paths do not write these counts. A slow path passes an [`Operation`] down to the page allocator. Each
-//! [`Step`](crate::tracepoints::Step) with a level raises the operation to that level. The count of the level `cpu` is
-//! a difference: the number of all operations (counted in the stack heads) minus the operations of all higher levels.
+//! Fast paths do not update these counts. A slow path passes its [`Operation`] through all levels, down to the page
+//! allocator. Each [`Step`](crate::tracepoints::Step) raises the operation to the step's level. The count of the level
+//! `cpu` is computed: the number of all operations, from the stack heads, minus the operations of all higher levels.
 
 use crate::sync::Counter;
 use crate::tracepoints::Operation;
@@ -26,15 +27,15 @@ use core::fmt;
 use core::iter::Sum;
 use core::ops::{Add, AddAssign};
 
-/// The level that served an operation, lowest first. See the [module](self).
+/// The levels at which an operation can be served, lowest first. See the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
-    /// The CPU's own stack, without a lock.
+    /// The current CPU's stack, which needs no lock.
     #[default]
     Cpu,
-    /// State that the CPUs of a node share: the depot, or the committed size of their regions.
+    /// State that CPUs share: a depot, or the committed part of a region.
     Depot,
-    /// A node's lists of slabs.
+    /// The slab lists of a node.
     Slab,
     /// The page allocator.
     Pages,
@@ -43,10 +44,10 @@ pub enum Path {
 }
 
 impl Path {
-    /// All levels, lowest first.
+    /// All levels, from the lowest to the highest.
     pub const ALL: [Self; 5] = [Self::Cpu, Self::Depot, Self::Slab, Self::Pages, Self::Commit];
 
-    /// The level's name in reports and in [`Paths`].
+    /// Returns the level's name in reports and in [`Paths`].
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -58,25 +59,25 @@ impl Path {
     }
 }
 
-/// Numbers of operations by level. The numbers are exact when no operation runs. While operations run, each number is a
-/// separate snapshot.
+/// The numbers of operations, by the level that served them. The numbers are exact while no operation runs. While
+/// operations run, the numbers are read at slightly different times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Paths {
-    /// Operations at level [`Path::Cpu`].
+    /// Number of operations served at level [`Path::Cpu`].
     pub cpu: u64,
-    /// Operations at level [`Path::Depot`].
+    /// Number of operations served at level [`Path::Depot`].
     pub depot: u64,
-    /// Operations at level [`Path::Slab`].
+    /// Number of operations served at level [`Path::Slab`].
     pub slab: u64,
-    /// Operations at level [`Path::Pages`].
+    /// Number of operations served at level [`Path::Pages`].
     pub pages: u64,
-    /// Operations at level [`Path::Commit`].
+    /// Number of operations served at level [`Path::Commit`].
     pub commit: u64,
 }
 
 impl Paths {
-    /// Returns the number of operations of one level.
+    /// Returns the number of operations that were served at `path`.
     pub const fn of(&self, path: Path) -> u64 {
         match path {
             Path::Cpu => self.cpu,
@@ -86,11 +87,12 @@ impl Paths {
             Path::Commit => self.commit,
         }
     }
-    /// Sum of the operations of all levels.
+    /// Returns the total number of operations at all levels.
     pub const fn operations(&self) -> u64 {
         self.cpu + self.depot + self.slab + self.pages + self.commit
     }
-    /// Returns the fraction of all operations at one level, 0 to 1. Returns `None` before the first operation.
+    /// Returns the fraction of all operations that were served at `path`, from 0 to 1. Returns `None` if no operation
+    /// was counted yet.
     pub fn share(&self, path: Path) -> Option<f64> {
         let all = self.operations();
         (all > 0).then(|| self.of(path) as f64 / all as f64)
@@ -120,7 +122,8 @@ impl Sum for Paths {
     }
 }
 
-/// Prints the percentage of each level: `cpu 97.20 %, depot 1.53 %, slab 0.90 %, pages 0.36 %, commit 0.01 %`.
+/// Prints the percentage of each level, for example
+/// `cpu 97.20 %, depot 1.53 %, slab 0.90 %, pages 0.36 %, commit 0.01 %`.
 impl fmt::Display for Paths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for path in Path::ALL {
@@ -131,25 +134,25 @@ impl fmt::Display for Paths {
     }
 }
 
-/// Counts of the operations above [`Path::Cpu`], by level.
+/// Counters of the operations above level [`Path::Cpu`], by level.
 #[derive(Debug, Default)]
 #[doc(hidden)]
 pub struct PathCounts([Counter; Path::ALL.len() - 1]);
 
 impl PathCounts {
-    /// Counts a finished operation.
+    /// Counts a finished operation at the highest level that it reached.
     pub fn count(&self, op: &Operation) {
         self.add(op.path(), 1);
     }
-    /// Counts `n` finished operations of one level.
+    /// Counts `n` finished operations at one level.
     pub fn add(&self, path: Path, n: u64) {
         // The count of [`Path::Cpu`] is the remainder.
         if let Some(at) = (path as usize).checked_sub(1) {
             self.0[at].add(n);
         }
     }
-    /// Returns the current counts. Call `now` *before* reading the number of operations. In the opposite order, `now`
-    /// could count more operations than the total.
+    /// Returns the current counts of all levels above [`Path::Cpu`]. Call `now` *before* reading the total number of
+    /// operations. In the opposite order, the counts of the higher levels could exceed the total.
     pub fn now(&self) -> Paths {
         let [depot, slab, pages, commit] = self.0.each_ref().map(Counter::get);
         Paths { cpu: 0, depot, slab, pages, commit }
@@ -157,7 +160,7 @@ impl PathCounts {
 }
 
 impl Paths {
-    /// Sets the count of [`Path::Cpu`] to the remainder of `operations` operations.
+    /// Sets the count of [`Path::Cpu`] to `operations` minus the counts of all higher levels.
     #[must_use]
     pub const fn of_operations(self, operations: u64) -> Self {
         let dear = self.depot + self.slab + self.pages + self.commit;

@@ -1,9 +1,9 @@
 //! Property tests that compare the layer on simulated CPUs with its specification.
 //!
-//! I1 to I6 are the invariants of magazines in the kmem literature. A CPU moves only full magazines to and
-//! from the depot (I1, I6). Between two accesses of the shared depot, a CPU executes at least a magazine's
-//! worth of operations (I2). Alternating allocations and frees, at any fill level, never access the depot
-//! twice (I3). A CPU detects an empty depot without locking it (I4). No object is lost (I5).
+//! The invariants I1 to I6 are the invariants of magazines in the kmem literature. A CPU moves only full magazines to
+//! and from the depot (I1, I6). Between two depot accesses, a CPU executes at least a magazine's worth of operations
+//! (I2). However full its stack is, a CPU that alternates between allocation and free accesses the depot at most once
+//! (I3). A CPU detects an empty depot without locking it (I4). No object is lost (I5).
 
 use crate::region::LEN_MASK;
 use crate::shadow::{self, Setup, Step, TestSupplier};
@@ -39,14 +39,14 @@ fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<TestR
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The layer follows its specification, and loses no object (I1, I5, I6), for any mix of operations,
-    /// CPUs, nodes and sizes. After each step, the test compares the contents of all stacks and depots.
+    /// I1, I5, I6: for any mix of operations, CPUs, nodes and sizes, the layer follows its specification and loses no
+    /// object. After each step, the test compares the contents of all stacks and depots.
     #[test]
     fn layer_follows_its_specification(setup in setup(), steps in steps()) {
         shadow::run(&setup, steps);
     }
 
-    /// I2: at least `capacity` operations of a CPU separate two accesses of the shared depot.
+    /// I2: between two depot accesses, a CPU executes at least `capacity` operations.
     #[test]
     fn depot_is_visited_at_most_once_per_magazine_of_operations(
         capacity in 1..8u16, seq in prop::collection::vec(any::<bool>(), 50..400),
@@ -82,7 +82,8 @@ proptest! {
         }
     }
 
-    /// I3: alternating allocations and frees, at any fill level, do not repeatedly access the depot.
+    /// I3: however full its stack is, a CPU that alternates between allocation and free does not access the depot
+    /// repeatedly.
     #[test]
     fn alternating_operations_do_not_thrash_the_depot(capacity in 1..8u16, stock in 0..4u16, before in 0..40usize) {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, stock, 1000);
@@ -104,12 +105,13 @@ proptest! {
     }
 }
 
-/// The default number of cases is 256. `PROPTEST_CASES` sets another number.
+/// Each property test runs 256 cases by default. The environment variable `PROPTEST_CASES` sets another number of
+/// cases.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|s| s.parse().ok()).unwrap_or(256)
 }
 
-/// Replays the cases that the fuzzer kept.
+/// Replays the inputs that earlier fuzzer runs saved.
 #[test]
 fn fuzzing_corpus_agrees_with_the_reference_model() {
     let files =
@@ -124,7 +126,7 @@ fn fuzzing_corpus_agrees_with_the_reference_model() {
 
 /// I4: a CPU detects an empty depot without locking it.
 #[test]
-fn miss_does_not_visit_an_empty_depot() {
+fn miss_does_not_lock_an_empty_depot() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 4, 0, 10);
     on_cpu(0);
     let supplier = TestSupplier::new(100, 1);
@@ -146,7 +148,7 @@ fn each_pinned_worker_touches_only_its_region() {
     assert_eq!(layer.stats().in_magazines, 32);
 }
 
-/// A reap keeps the depot's working set, and returns magazines that were unused during an interval.
+/// A reap keeps the depot's working set, and flushes the magazines that were not needed during an interval.
 #[test]
 fn reap_returns_only_magazines_unused_for_an_interval() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 100);
@@ -212,8 +214,8 @@ fn layer_keeps_no_more_rounds_than_it_has_served() {
     assert!(most > 55, "the layer must fill whole magazines at the end, but kept at most {most} rounds");
 }
 
-/// Each shortage of memory halves a stack's limit, down to two magazines. An interval without a shortage
-/// undoes one halving of the limit.
+/// Each shortage of memory halves a stack's limit, down to two magazines. Each interval without a shortage doubles the
+/// limit again.
 #[test]
 fn stack_limits_shrink_under_memory_pressure_and_recover() {
     let cpus = Cpus::simulated(1, 1).unwrap();
@@ -237,9 +239,9 @@ fn stack_limits_shrink_under_memory_pressure_and_recover() {
     assert_eq!(recovered_limits, [4, 8, 16, 16], "only the first interval was short of memory");
 }
 
-/// Objects on a stack above its new limit stay usable, and leave at the next drain.
+/// If a stack holds more objects than its new limit, the objects stay usable, and the next drain removes them.
 #[test]
-fn stack_above_its_limit_still_serves() {
+fn stack_above_its_lowered_limit_still_serves_operations() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 2, 10);
     on_cpu(0);
     let supplier = TestSupplier::new(40, 1);
@@ -251,7 +253,7 @@ fn stack_above_its_limit_still_serves() {
     assert_eq!((s.paths.cpu - before.paths.cpu, s.in_magazines), (16, 8));
 }
 
-/// Four real threads on two simulated CPUs, and two draining threads, lose no object, and the counts are
+/// Four threads on two simulated CPUs run together with two draining threads. No object is lost, and the counts are
 /// exact.
 #[test]
 fn concurrent_threads_lose_no_round() {
@@ -311,9 +313,9 @@ fn concurrent_threads_lose_no_round() {
     assert_eq!(back, (1..=200).collect::<Vec<_>>());
 }
 
-/// A stack has only objects of its node, even if a thread migrates between any two steps.
+/// A stack contains only objects of its node, even if a thread migrates between any two steps of an operation.
 #[test]
-fn thread_moved_between_nodes_mixes_no_rounds() {
+fn stack_of_a_node_holds_only_rounds_of_that_node() {
     for at in 1..10 {
         let layer = layer(Cpus::simulated(2, 2).unwrap(), 2, 1, 4);
         let supplier = TestSupplier::new(40, 2);
@@ -339,13 +341,14 @@ fn thread_moved_between_nodes_mixes_no_rounds() {
     }
 }
 
-/// Allocates `n` objects and frees them, on the current CPU.
+/// Allocates `n` objects on the current CPU, and frees them there.
 fn alloc_and_free_batch(layer: &Layer<TestRound>, supplier: &TestSupplier, n: usize) {
     let held: Vec<TestRound> = (0..n).map(|_| layer.alloc(supplier).unwrap()).collect();
     held.iter().for_each(|b| layer.free(supplier, *b));
 }
 
-/// A batch that fits the stack never leaves its CPU. In a larger batch, one magazine moves at a time.
+/// Objects of a batch that fits on the stack never leave their CPU. A larger batch moves one magazine at a time to the
+/// depot.
 #[test]
 fn batch_that_fits_the_stack_stays_on_its_cpu() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 4, 100);
@@ -367,7 +370,7 @@ fn batch_that_fits_the_stack_stays_on_its_cpu() {
     assert_eq!((s.magazines, s.in_magazines, s.in_depot), (21, 12, 30));
 }
 
-/// Freed objects of another node are pushed on a separate stack, and return to their node in magazines.
+/// If a CPU frees objects of another node, they are pushed on a separate stack, and return to their node in magazines.
 #[test]
 fn remote_rounds_return_to_their_node_in_magazines() {
     let layer = layer(Cpus::simulated(2, 2).unwrap(), 4, 0, 4);
@@ -383,7 +386,7 @@ fn remote_rounds_return_to_their_node_in_magazines() {
     assert!(home.len() == 4 && home.iter().all(|round| round % 2 == 1), "{home:?}");
 }
 
-/// With one class for all CPUs, the layer does not look up nodes.
+/// A layer with one class for all CPUs never looks up the node of an object.
 #[test]
 fn layer_on_one_node_serves_cpus_of_all_nodes() {
     let table = shadow::table(Cpus::simulated(2, 2).unwrap());
@@ -402,7 +405,7 @@ fn layer_on_one_node_serves_cpus_of_all_nodes() {
     assert!(layer.has_one_node());
 }
 
-/// The statistics count the objects in each place separately.
+/// The statistics count the objects on stacks and in depots separately.
 #[test]
 fn statistics_count_rounds_by_place() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 1, 100);
@@ -414,7 +417,7 @@ fn statistics_count_rounds_by_place() {
     assert_eq!((s.fills, s.flushes, s.capacity), (10, 0, 2));
 }
 
-/// A drain does not flush a stack that it finds empty.
+/// A drain flushes nothing from an empty stack.
 #[test]
 fn drain_flushes_only_stacks_with_rounds() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 4);
@@ -426,9 +429,9 @@ fn drain_flushes_only_stacks_with_rounds() {
     assert_eq!((s.fills, s.flushes, s.in_magazines), (2, 1, 0));
 }
 
-/// The statistics count an access that waits for the depot's lock.
+/// The statistics count every depot access that waits for the lock.
 #[test]
-fn waits_for_the_depot_lock_are_counted() {
+fn depot_accesses_that_wait_for_the_lock_are_counted() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 1, 0, 4);
     let supplier = crate::sync::Mutex::new(TestSupplier::new(0, 1));
     let depot = &layer.nodes[0].depot;
@@ -456,7 +459,7 @@ fn layer_has_the_configured_cpus_and_depots() {
     assert_eq!(config.most_rounds(&cpus), 4 * 2 * 20 + 2 * 7 * 5);
 }
 
-/// Regression: the pop after an exchange with the depot counted as a hit. Reports showed 99.9 % hits although
+/// Regression: the pop that follows a depot access was counted as a hit. Reports then showed 99.9 % hits, although
 /// every other operation accessed the depot.
 #[test]
 fn retried_operation_counts_as_a_depot_visit() {
@@ -490,10 +493,9 @@ fn retried_operation_counts_as_a_depot_visit() {
     assert_eq!(layer.stats().paths, paths, "a failed call does not count as an operation");
 }
 
-/// Regression: reports divided the objects served by magazines by too few operations, and showed more than
-/// 100 %.
+/// Regression: reports showed more than 100 % hits, because the total missed some operations.
 #[test]
-fn hit_shares_never_exceed_the_operations() {
+fn hit_rates_never_exceed_100_percent() {
     let layer = layer(Cpus::simulated(2, 1).unwrap(), 3, 1, 2);
     let supplier = TestSupplier::new(60, 1);
     for round in 1..40 {

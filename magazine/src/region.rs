@@ -1,5 +1,5 @@
-//! A region contains one CPU's stacks of all classes. A function that changes a region has the same effect as
-//! one section.
+//! A region: the memory that contains one CPU's stacks, one stack per class. Each function that changes a region
+//! corresponds to one restartable sequence (section).
 //!
 //! ```text
 //!  claim, committed, notes | stack of one class                        | stack of another one | ...
@@ -7,31 +7,34 @@
 //!                                                     len:16|ops:48
 //! ```
 //!
-//! * `head`: the number of objects on the stack, and the number of pops and pushes that the stack has served.
-//!   Every section commits by one plain store to one head.
-//! * `cap`: the number of usable places. `cap` is 0 in a class that was never used on the CPU, so every push misses. A
-//!   batch raises `cap` up to `limit`. A `limit` of 0 closes the class, and the [table](crate::table) opens it.
-//! * `quiet`: the limit minus one magazine. A push to a stack with fewer than `quiet` objects prefetches the
-//!   object's cache line for writing, because the next pop passes the object to a user that writes to it. A
-//!   stack with at least `quiet` objects will pass its newest magazine to the depot. The stack of a CPU that
-//!   only frees always has at least `quiet` objects. The stack of a CPU that frees and allocates rarely has
-//!   `quiet` objects.
-//! * A word that is always null, followed by the objects. A pop that reads the null word has missed. A pop
-//!   has no other test for an empty stack.
-//! * A push misses if its object is already on top, because the object was freed twice. The slow path can
-//!   detect the double free.
-//! * Drains use `seen` and the notes (`taken`, `served`, `backed`, `unwritable_pages`).
+//! * The word `head` contains the number of objects on the stack, and the number of pops and pushes that the stack has
+//!   served. Every section commits with one plain store to one head.
+//! * The number `cap` is the stack's current capacity, in objects. The capacity is 0 if the class was never used on the
+//!   CPU, so every push misses. A batch push can raise `cap`, at most to `limit`. A `limit` of 0 closes the stack,
+//!   which the [table](crate::table) can open again.
+//! * The number `quiet` is the stack's limit minus one magazine. A push to a stack with fewer than `quiet` objects
+//!   prefetches the object's cache line for writing. The next pop passes the object to a user, which will write to it.
+//!   A push to a fuller stack does not prefetch the object, because the stack's newest magazine will soon move to the
+//!   depot. If a CPU only frees, its stack always has at least `quiet` objects. If a CPU frees and allocates, its stack
+//!   rarely has `quiet` objects.
+//! * A word that is always null precedes the objects. A pop that reads the null word has found the stack empty, and
+//!   misses. A pop makes no other test for an empty stack.
+//! * A push misses if the same object is already on top of the stack, because it was then freed twice. After such a
+//!   miss, the slow path can detect the double free.
+//! * Only drains use `seen` and the notes (`taken`, `served`, `backed`, `unwritable_pages`).
 //!
-//! A stack is contiguous: a section reaches all its data from one address, and the head shares a cache line
-//! with the lowest objects. With heads in a separate array, an allocation and free took 10 % longer.
+//! The head and the objects of a stack are adjacent. A section reaches the head and the objects from one address, and
+//! the head shares a cache line with the lowest objects. With the heads in a separate array, an allocation and a free
+//! together took 10 % longer.
 //!
-//! A class is at the same offset in every region. In a region of zeros, every pop and every push misses. The [empty
-//! region](crate::table), and the region of a CPU that was never used, are regions of zeros.
+//! The stack of a class is at the same offset in every region. In a region that contains only zeros, every pop and
+//! every push misses. The [empty region](crate::table), and the region of a CPU that was never used, contain only
+//! zeros.
 //!
-//! The functions of this module run inside one operation of the CPU. No other operation of the CPU overlaps a
-//! call of these functions. The mechanism guarantees exclusive access. `cpu::claimed` and the token model of
-//! `cpu::rseq` run the bodies in this module. `cpu::rseq` has the same steps in assembly, and a test compares
-//! both implementations. [`Table`](crate::Table) lists what an operation on a region must not do.
+//! A function of this module runs inside one operation on the CPU. No other operation on the same CPU runs during the
+//! call. The mechanism guarantees this exclusive access. The claimed mechanism and the token model of restartable
+//! sequences execute these functions. `cpu::rseq` implements the same steps in assembly, and a test compares the two
+//! implementations. The module [`table`](crate::table) describes what an operation on a region must not do.
 
 // Under a checker, a region consists of cells.
 #[cfg_attr(any(loom, shuttle), path = "region/cells.rs")]
@@ -43,22 +46,23 @@ use crate::sync::tell;
 use core::ptr::NonNull;
 pub(crate) use layout::*;
 
-/// Mask of the stack's length, the low 16 bits of a head word.
+/// Mask of the low 16 bits of a head, which contain the stack's length.
 pub(crate) const LEN_MASK: u64 = 0xffff;
-/// Amount by which a head word grows per operation; the operation count is above the length.
+/// The amount that an operation adds to the operation count in a head, which is above the length.
 pub(crate) const OP_STEP: u64 = 1 << 16;
-/// Mask of the limit in the limit word. The upper half of the limit word is `quiet`.
+/// Mask of the lower half of a limit word, which contains the limit. The upper half of a limit word contains `quiet`.
 const LIMIT_MASK: u32 = 0xffff;
-/// Flag in a class's `served` word: a drain is moving the head's count to `served` and clearing the head.
+/// A flag in a class's `served` word. The flag is set while a thread moves the operation count from the head to
+/// `served`.
 const MOVING_FLAG: u64 = 1;
-/// Amount by which a `served` word grows per operation; the operation count is above the flag.
+/// The amount that an operation adds to the operation count in a `served` word, which is above the flag.
 const SERVED_STEP: u64 = 2;
 pub(crate) const ROUND: usize = size_of::<*mut u8>();
 
-/// Maximum size of a region's address range, in bytes.
+/// Maximum number of bytes of address space for one CPU's region.
 pub const REGION: usize = 4 << 20;
 
-/// A set of a region's pages, by page number.
+/// A set of pages of a region, as a bitmap of page numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pages([u64; REGION / 4096 / 64]);
 
@@ -86,23 +90,24 @@ impl Pages {
     }
 }
 
-/// The position of a class in every region.
+/// A class: the position of its stack, which is the same in every region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Class {
-    /// Number of the class within its table.
+    /// The class number, which is unique in the table.
     pub(crate) index: u32,
     /// Byte offset from the start of a region to the head of the class's stack.
     pub(crate) stack: u32,
 }
 
 impl Class {
-    /// Byte offset from the start of a region to the end of the class's first `places` places.
+    /// Returns the byte offset in a region at which the first `places` entries of the class's stack end.
     pub(crate) const fn end(self, places: u32) -> usize {
         self.stack as usize + NULL + (places as usize + 1) * ROUND
     }
 }
 
-/// The end of a body: after its commit or, only in the model of restartable sequences, before its commit.
+/// Where an operation ends: after its commit. In the model of restartable sequences, an operation can also be aborted
+/// before its commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
     Done,
@@ -111,14 +116,14 @@ pub(crate) enum Commit {
 }
 
 impl Region<'_> {
-    /// Returns the head. The head is exact for operations of the CPU and for the region's owner, and a snapshot for
-    /// other threads.
+    /// Returns the head of the class's stack. The head is exact for operations on the CPU and for the region's owner,
+    /// and may be stale for other threads.
     #[inline(always)]
     pub(crate) fn head(&self, class: Class) -> u64 {
         // Relaxed: the mechanism orders the operations of a CPU.
         self.head_word(class).load(Relaxed)
     }
-    /// Commits an operation by one store to the head.
+    /// Commits an operation with one store to the head.
     #[inline(always)]
     pub(crate) fn set_head(&self, class: Class, head: u64) {
         self.writable(1);
@@ -126,22 +131,22 @@ impl Region<'_> {
         // Relaxed: the mechanism orders the operations of a CPU.
         self.head_word(class).store(head, Relaxed);
     }
-    /// Returns the number of usable places. Only operations of the region's CPU, and the region's owner, may call
-    /// `cap`.
+    /// Returns the current capacity of the class's stack. Only an operation on the region's CPU, or the region's owner,
+    /// may call `cap`.
     #[inline(always)]
     pub(crate) fn cap(&self, class: Class) -> u32 {
         // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread writes the cell.
         self.cap_cell(class).with(|p| unsafe { *p })
     }
-    /// Sets the number of usable places. Only operations of the region's CPU, and the region's owner, may call
-    /// `set_cap`.
+    /// Sets the current capacity of the class's stack. Only an operation on the region's CPU, or the region's owner,
+    /// may call `set_cap`.
     pub(crate) fn set_cap(&self, class: Class, cap: u32) {
         self.writable(1);
         // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread accesses the cell.
         self.cap_cell(class).with_mut(|p| unsafe { *p = cap });
     }
-    /// Returns object `i`, counted from 1. Place 0 is the null word, for which `round` returns `None`. Only
-    /// operations of the region's CPU, and the region's owner, may call `round`.
+    /// Returns the `i`-th object on the class's stack, counted from 1. For `i` = 0, it reads the null word and returns
+    /// `None`. Only an operation on the region's CPU, or the region's owner, may call `round`.
     #[inline(always)]
     pub(crate) fn round(&self, class: Class, i: u32) -> Option<NonNull<u8>> {
         // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread writes the place.
@@ -167,8 +172,8 @@ impl Region<'_> {
         Some(round)
     }
 
-    /// Pushes an object on the class's stack. Returns `false` if no place is usable, or if the object is
-    /// already on top.
+    /// Pushes an object on the class's stack. Returns `false` if the stack is full, or if the object is already on top
+    /// of it.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>, commit: Commit) -> bool {
         let head = self.head(class);
@@ -185,11 +190,11 @@ impl Region<'_> {
         true
     }
 
-    /// Pushes all `rounds` on the class's stack, or none. A batch may double `cap`, or raise `cap` as far as
-    /// it needs, within the limit and the committed part.
+    /// Pushes all of `rounds` on the class's stack, or pushes none of them. The push may double `cap`, or raise it as
+    /// far as the batch needs, within the limit and the committed memory.
     ///
-    /// The new `cap` is computed from values that this operation has read. The new `cap` stays valid if the operation
-    /// is aborted afterwards.
+    /// The operation computes the new `cap` only from values that it has read. The new `cap` is therefore valid even if
+    /// the operation is aborted afterwards.
     pub(crate) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>], commit: Commit) -> bool {
         let head = self.head(class);
         let (len, cap) = ((head & LEN_MASK) as u32, self.cap(class));
@@ -216,7 +221,7 @@ impl Region<'_> {
         true
     }
 
-    /// Pops the `n` newest objects, or none.
+    /// Pops the `n` newest objects from the class's stack, or pops none if it has fewer.
     pub(crate) fn pop_batch(&self, class: Class, n: u32, into: &mut Magazine, commit: Commit) -> bool {
         let head = self.head(class);
         let Some(rest) = ((head & LEN_MASK) as u32).checked_sub(n) else { return false };
@@ -235,8 +240,8 @@ impl Region<'_> {
 
     // ---- for the region's owner: a drain ----
 
-    /// Closes the class's stack and notes the number of its objects. The taken objects stay in place and
-    /// belong to the drain with the number `drain`.
+    /// Closes the class's stack, and records that its objects belong to drain `drain`. The taken objects stay where
+    /// they are until the drain flushes them.
     pub(crate) fn take(&self, class: Class, drain: u64) {
         let head = self.head(class);
         let len = head & LEN_MASK;
@@ -250,7 +255,7 @@ impl Region<'_> {
         }
         self.close(class);
     }
-    /// Closes the class, so that no place of its stack may be used.
+    /// Closes the class's stack in this region, so that nothing can be pushed on it.
     pub(crate) fn close(&self, class: Class) {
         // The memory of a stack that was never written may be uncommitted.
         if self.is_open(class) {
@@ -259,8 +264,8 @@ impl Region<'_> {
             self.limit_word(class).store(0, Relaxed);
         }
     }
-    /// Opens the class with up to `limit` places. The [module](self) describes `quiet`. The caller must hold
-    /// the lock of drains, and no drain may be flushing objects of this stack.
+    /// Opens the class's stack in this region, for up to `limit` objects. The meaning of `quiet` is described in the
+    /// [module](self). The caller must hold the drain lock, and no drain may be flushing objects of this stack.
     pub(crate) fn open(&self, class: Class, limit: u16, quiet: u16) {
         self.writable(1);
         {
@@ -270,31 +275,34 @@ impl Region<'_> {
         }
         tell!(self => "opens a stack with the limit word {limit:#x}");
     }
-    /// Returns `true` if the class is open. The result is exact if the caller holds the lock of drains.
+    /// Returns `true` if the class's stack is open in this region. The result is exact if the calling thread holds the
+    /// table's drain lock.
     pub(crate) fn is_open(&self, class: Class) -> bool {
         self.limit(class) > 0
     }
-    /// Returns the limit of places. The result is exact if the caller holds the lock of drains.
+    /// Returns the maximum capacity of the class's stack; 0 if the stack is closed. The result is exact if the calling
+    /// thread holds the table's drain lock.
     pub(crate) fn limit(&self, class: Class) -> u32 {
         // Relaxed: the lock of drains orders the limit, which is a hint for other threads.
         self.limit_word(class).load(Relaxed) & LIMIT_MASK
     }
-    /// Returns `quiet`, as the [module](self) defines it. The result is exact if the caller holds the lock of drains.
+    /// Returns `quiet` of the class's stack, as the [module](self) defines it. The result is exact if the calling
+    /// thread holds the table's drain lock.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn quiet(&self, class: Class) -> u32 {
         // Relaxed: the lock of drains orders `quiet`, which is a hint for other threads.
         self.limit_word(class).load(Relaxed) >> 16
     }
-    /// Gives the objects that a drain took and will never flush back to the stack.
+    /// Returns to the stack the objects that a drain took and will never flush.
     pub(crate) fn return_taken_rounds(&self, class: Class) {
         let taken = self.taken_rounds(class);
         if taken > 0 {
             self.set_head(class, self.head(class) | u64::from(taken));
-            self.clear_taken_note(class);
+            self.clear_taken_record(class);
         }
     }
-    /// Transfers the taken objects of drain `from` to drain `to`, unless drain `from` has begun to flush
-    /// them. The caller must hold the lock of drains.
+    /// Hands the objects that drain `from` took over to drain `to`, unless drain `from` has already begun to flush
+    /// them. The calling thread must hold the table's drain lock.
     pub(crate) fn hand_over(&self, class: Class, from: u64, to: u64) {
         // Relaxed: the lock of drains orders the note with later readers.
         let taken = self.taken_word(class).load(Relaxed);
@@ -302,34 +310,35 @@ impl Region<'_> {
             self.taken_word(class).store((to * OP_STEP) | taken & LEN_MASK, Relaxed);
         }
     }
-    /// Returns the pages of stacks that may be backed by memory. The caller must hold the lock of drains.
+    /// Returns the region's pages that may be backed by memory. The calling thread must hold the table's drain lock.
     pub(crate) fn backed(&self) -> Pages {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.backed_cell().with(|p| unsafe { *p })
     }
-    /// Sets the pages of stacks that may be backed by memory. The caller must hold the lock of drains.
-    pub(crate) fn set_backed(&self, pages: &Pages) {
+    /// Sets the region's pages that may be backed by memory. The calling thread must hold the table's drain lock.
+    pub(crate) fn set_backed_pages(&self, pages: &Pages) {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.backed_cell().with_mut(|p| unsafe { *p = *pages });
     }
-    /// Returns the pages that no operation can write until the current decommit ends. The caller must hold
-    /// the lock of drains.
+    /// Returns the region's pages that no operation can write until the running decommit ends. The calling thread must
+    /// hold the table's drain lock.
     pub(crate) fn unwritable_pages(&self) -> Pages {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.unwritable_pages_cell().with(|p| unsafe { *p })
     }
-    /// Sets the pages that no operation can write until the decommit ends. The caller must hold the lock of
-    /// drains.
+    /// Sets the region's pages that no operation can write until the running decommit ends. The calling thread must
+    /// hold the table's drain lock.
     pub(crate) fn mark_pages_unwritable(&self, pages: &Pages) {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.unwritable_pages_cell().with_mut(|p| unsafe { *p = *pages });
     }
-    /// Returns the head that [`record_head`](Self::record_head) recorded last. The caller must hold the lock of drains.
+    /// Returns the head of the class's stack at the last call of [`record_head`](Self::record_head). The calling thread
+    /// must hold the table's drain lock.
     pub(crate) fn recorded_head(&self, class: Class) -> u64 {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.seen_cell(class).with(|p| unsafe { *p })
     }
-    /// Notes the current head of the class. The caller must hold the lock of drains.
+    /// Records the current head of the class's stack. The calling thread must hold the table's drain lock.
     pub(crate) fn record_head(&self, class: Class) {
         let head = self.head(class);
         // The memory of a stack that was never written may be uncommitted.
@@ -341,7 +350,7 @@ impl Region<'_> {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.seen_cell(class).with_mut(|p| unsafe { *p = head });
     }
-    /// Resets the class for another owner of the class number.
+    /// Resets the class's counts and notes, so that a new owner can use the class number.
     pub(crate) fn reset(&self, class: Class) {
         self.move_operation_count(class);
         // The memory of a stack that was never written may be uncommitted.
@@ -352,9 +361,10 @@ impl Region<'_> {
         if self.served_word(class).load(Relaxed) != 0 {
             self.served_word(class).store(0, Relaxed);
         }
-        self.clear_taken_note(class);
+        self.clear_taken_record(class);
     }
-    /// Moves the operation count of an empty stack out of the stack's page, so that the page can be decommitted.
+    /// Moves the operation count of an empty stack from the head to the region's header, so that the stack's page can
+    /// be decommitted.
     pub(crate) fn move_operation_count(&self, class: Class) {
         let head = self.head(class);
         if head != 0 {
@@ -370,8 +380,8 @@ impl Region<'_> {
             self.set_recorded_head(class, 0);
         }
     }
-    /// Returns the number of pops and pushes that the class has served, and the number of objects on its
-    /// stack. The two counts are one snapshot, and any thread may take the snapshot.
+    /// Returns the number of pops and pushes that the class has served on this CPU, and the number of objects on its
+    /// stack. The two numbers are consistent with each other. Any thread may call `served`.
     pub(crate) fn served(&self, class: Class) -> (u64, u64) {
         loop {
             // Acquire: pairs with the second Release in `move_operation_count`.
@@ -385,21 +395,20 @@ impl Region<'_> {
             crate::sync::relax();
         }
     }
-    /// Returns the number of objects that a drain has taken and not begun to flush.
+    /// Returns the number of objects that a drain has taken but not begun to flush.
     pub(crate) fn taken_rounds(&self, class: Class) -> u32 {
         // Relaxed: other callers use the value only as a count, and the drain that stored the value sees its
         // own store.
         (self.taken_word(class).load(Relaxed) & LEN_MASK) as u32
     }
-    /// Returns the number of taken objects if drain `drain` took them, else 0. Only drain `drain` may call
-    /// `taken_by`.
-    pub(crate) fn taken_by(&self, class: Class, drain: u64) -> u32 {
+    /// Returns the number of taken objects that belong to drain `drain`. Only drain `drain` may call `rounds_taken_by`.
+    pub(crate) fn rounds_taken_by(&self, class: Class, drain: u64) -> u32 {
         // Relaxed: drain `drain` reads its own store, and any other value counts as 0.
         let taken = self.taken_word(class).load(Relaxed);
         if taken / OP_STEP == drain { (taken & LEN_MASK) as u32 } else { 0 }
     }
-    /// Clears the note of taken objects, because a drain is flushing them or they are lost.
-    pub(crate) fn clear_taken_note(&self, class: Class) {
+    /// Clears the record of taken objects, because a drain is flushing them or they are lost.
+    pub(crate) fn clear_taken_record(&self, class: Class) {
         // Relaxed: only the drain that took the objects depends on the value.
         self.taken_word(class).store(0, Relaxed);
         tell!(self => "flushes the drained rounds");

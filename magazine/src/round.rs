@@ -1,11 +1,11 @@
-//! The objects in magazines (*rounds*).
+//! The trait of objects that magazines hold (*rounds*).
 
 use core::ptr::NonNull;
 
-/// An object in a magazine (a *round*): any value that fits a pointer.
+/// An object that a magazine can hold (a *round*): any value that fits into a pointer.
 ///
-/// Two threads may share a CPU: one thread may allocate an object that the other thread has freed. Objects
-/// must be `Send`, and threads may share any layer.
+/// An object that one thread freed may be allocated by another thread that runs on the same CPU. A round must therefore
+/// be `Send`.
 ///
 /// ```compile_fail,E0277
 /// use core::{cell::Cell, ptr::NonNull};
@@ -21,11 +21,12 @@ use core::ptr::NonNull;
 /// }
 /// ```
 pub trait Round: Copy + Send {
-    /// Converts the object to a pointer. Numbers are converted with `NonNull::without_provenance`.
+    /// Converts the object to a non-null pointer, which a stack can store. For a number, use
+    /// `NonNull::without_provenance`.
     fn into_raw(self) -> NonNull<u8>;
-    /// Converts a pointer back to the object.
+    /// Converts a pointer from [`into_raw`](Round::into_raw) back to the object.
     ///
     /// # Safety
-    /// `raw` must come from [`into_raw`](Round::into_raw) of the same type.
+    /// The pointer `raw` must come from [`into_raw`](Round::into_raw) of the same type.
     unsafe fn from_raw(raw: NonNull<u8>) -> Self;
 }

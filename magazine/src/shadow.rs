@@ -1,6 +1,6 @@
-//! Compares the layer with its [specification](spec). A layer on simulated CPUs executes random steps in one
-//! thread. After each step, each object must be in the place that the specification requires. Property tests
-//! and the fuzzer generate the steps.
+//! Tests that compare the layer with its [specification](spec). A single thread executes random steps with a layer on
+//! simulated CPUs. After each step, each object must be where the specification requires it to be. The steps come from
+//! property tests or from the fuzzer.
 
 use crate::sync::Arc;
 use crate::test_round::TestRound;
@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use uslab_magazine_spec as spec;
 
-/// A supplier of objects 1 to n. Object b belongs to node b % nodes.
+/// A supplier of the objects 1 to n. The object `b` belongs to node `b % nodes`.
 pub(crate) struct TestSupplier {
     pub(crate) free: RefCell<BTreeSet<TestRound>>,
     nodes: u32,
@@ -47,7 +47,8 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// The environment of the specification, with a supplier that chooses objects as [`TestSupplier`] does.
+/// The environment of the specification. The specification's supplier chooses objects in the same way as
+/// [`TestSupplier`].
 #[derive(Debug)]
 struct SpecWorld {
     free: BTreeSet<TestRound>,
@@ -77,24 +78,24 @@ pub(crate) fn layer(cpus: Cpus, config: Config) -> Layer<TestRound> {
     Layer::new(&table(cpus), config).unwrap()
 }
 
-/// Parameters of a layer. Each parameter is reduced to its range.
+/// The random parameters of a layer under test. Any number is valid, because it is reduced to the parameter's range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) struct Setup {
     /// Number of CPUs, 1 to 4.
     pub(crate) cpus: u8,
-    /// Number of nodes, 1 to 2, and at most the number of CPUs.
+    /// Number of nodes, 1 or 2, and at most the number of CPUs.
     pub(crate) nodes: u8,
-    /// Objects per magazine, 1 to 5.
+    /// Number of objects per magazine, 1 to 5.
     pub(crate) capacity: u8,
-    /// Objects of the first fill, 1 to 5.
+    /// Number of objects that the first fill requests, 1 to 5.
     pub(crate) first_fill: u8,
-    /// Number of magazines in a stack's stock, 0 to 3.
+    /// Number of magazines that a stack holds in addition to the required two, 0 to 3.
     pub(crate) stock: u8,
-    /// Magazines per depot, 0 to 3.
+    /// Maximum number of magazines per depot, 0 to 3.
     pub(crate) depot_limit: u8,
-    /// Total number of objects, 1 to 80.
+    /// Total number of objects that the supplier has, 1 to 80.
     pub(crate) total: u8,
-    /// Objects that the budget of the depots counts, 0 to 15.
+    /// The depots' budget, as a number of objects, 0 to 15.
     pub(crate) budget: u8,
 }
 
@@ -107,7 +108,7 @@ pub(crate) enum Step {
         cpu: u8,
         pick: u16,
     },
-    /// Allocates the given number of objects, at most 31, and frees them.
+    /// Allocates up to 31 objects and frees all of them.
     Burst {
         cpu: u8,
         n: u8,
@@ -119,7 +120,7 @@ pub(crate) enum Step {
     Reap,
     Purge,
     Shrink,
-    /// Drops the layer with all its objects. A new layer of equal sizes takes its place in the table.
+    /// Drops the layer together with all objects in it. A new layer with the same sizes replaces it in the table.
     Anew,
 }
 
@@ -168,7 +169,7 @@ impl Shadow {
             frees: 0,
         }
     }
-    /// Moves to a CPU.
+    /// Moves the thread to a CPU.
     fn switch_cpu(&self, cpu: u8) -> usize {
         let cpu = u32::from(cpu) % self.table.cpus().count();
         on_cpu(cpu);
@@ -192,8 +193,8 @@ impl Shadow {
             self.frees += 1;
         }
     }
-    /// Executes one operation, and checks that exactly the level that the operation reached counts it. An operation
-    /// that returns `None` does not count.
+    /// Executes one operation, and checks that it is counted only at the level that it reached. An operation that
+    /// returns `None` must not be counted.
     fn check_operation<T>(
         &self,
         operation: impl FnOnce(&Layer<TestRound>, &TestSupplier) -> Option<T>,
@@ -216,7 +217,7 @@ impl Shadow {
         }
         answer
     }
-    /// Committed bytes in the regions of all CPUs.
+    /// Returns the number of committed bytes in the regions of all CPUs.
     fn committed(&self) -> usize {
         self.table.used_regions(0..self.table.cpus().count()).map(|region| region.committed()).sum()
     }
@@ -275,7 +276,7 @@ impl Shadow {
         assert_eq!(self.cached(), 0, "a new layer holds no rounds");
     }
 
-    /// Compares the places of all objects with the specification, and checks the statistics.
+    /// Asserts that each object is where the specification has it, and checks the statistics.
     fn check(&self) {
         // SAFETY: this is the only thread.
         let view = unsafe { self.layer.view(|round| round) };
@@ -292,7 +293,11 @@ impl Shadow {
         }
         for (node, shown) in view.depots.iter().enumerate() {
             let full = shown.full.iter().map(|of| of.rounds.clone());
-            assert!(self.spec.depot(node).in_take_order().eq(full), "depot {node}: {view:?} {:?}", self.spec);
+            assert!(
+                self.spec.depot(node).magazines_in_take_order().eq(full),
+                "depot {node}: {view:?} {:?}",
+                self.spec
+            );
         }
         assert_eq!(*self.supplier.free.borrow(), self.world.free, "both suppliers must be equal");
         let s = self.layer.stats();
@@ -305,7 +310,7 @@ impl Shadow {
     }
 }
 
-/// Returns the specification of a layer.
+/// Creates the specification of a layer with the given parameters.
 fn specified_layer(config: &Config, cpus: &Cpus) -> spec::Layer<TestRound> {
     let capacity = usize::from(config.capacity);
     let sizes = spec::Sizes {
@@ -318,7 +323,7 @@ fn specified_layer(config: &Config, cpus: &Cpus) -> spec::Layer<TestRound> {
     spec::Layer::new(sizes, (0..cpus.count()).map(|cpu| cpus.node_of(cpu) as usize).collect())
 }
 
-/// Executes all steps, compares the state after each step, and frees all objects at the end.
+/// Executes all steps and compares the states after each step. Frees all objects at the end.
 ///
 /// # Panics
 /// Panics if the layer and its specification disagree.
@@ -342,7 +347,7 @@ struct Case {
     steps: Vec<Step>,
 }
 
-/// Decodes a layer and its steps from `data`, and runs the steps.
+/// Decodes the parameters of a layer and a list of steps from `data`, and runs the steps.
 ///
 /// # Panics
 /// Panics if the layer and its specification disagree.

@@ -1,17 +1,17 @@
-//! Re-exports [`uslab_sync`], the facade over atomics, locks, cells and thread-locals, with uslab's lock order.
+//! Re-exports [`uslab_sync`], which wraps atomics, locks, cells and thread-locals, and adds uslab's lock order.
 //!
-//! A lint (`clippy.toml`, `disallowed-types`) forbids `std`'s types outside `uslab_sync`.
+//! A lint (`disallowed-types` in `clippy.toml`) forbids the corresponding types of `std` outside `uslab_sync`.
 
 pub use crate::lock_order::Rank;
 pub use crate::tell;
 pub use uslab_sync::*;
 
-/// Asserts, in debug builds, that the calling thread holds no lock of the uslab crates. Locks outside the
-/// uslab crates do not count.
+/// Asserts, in debug builds, that the calling thread holds no lock of the uslab crates. The assertion does not know the
+/// locks of other crates.
 ///
 /// # Panics
-/// Panics in debug builds if the thread holds a lock of the uslab crates, because user code must not run
-/// under one.
+/// Panics in debug builds if the thread holds a lock of the uslab crates. User code must not run while a ranked lock is
+/// held.
 #[inline(always)]
 #[track_caller]
 pub fn assert_unlocked() {

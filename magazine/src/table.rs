@@ -1,5 +1,5 @@
-//! A table holds the per-CPU stacks of all classes. Each CPU has a *region*, and a per-CPU pointer (the *word*) leads
-//! to the region.
+//! A table contains the per-CPU stacks of all classes. Each CPU has a *region* with its stacks. A per-CPU pointer (the
+//! *word*) leads to the region.
 //!
 //! ```text
 //!  words: spare, spare | CPU 0 | CPU 1 | ...                 one for every number that the kernel may give; three times
@@ -8,61 +8,62 @@
 //!  the empty region: never committed, all zero: every operation misses there
 //! ```
 //!
-//! *Fast path.* An operation loads its CPU's word, and pushes or pops in the CPU's region. The operation commits with
-//! one store to the head of its class.
+//! *Fast path.* An operation loads its CPU's pointer, and pushes or pops in the CPU's region. An operation commits with
+//! one store to the head of a stack.
 //!
 //! *Drain.* A drain must read another CPU's stacks. A drain
 //!
-//! 1. points the CPU's word to the empty region;
-//! 2. issues the *fence*, after which no earlier operation is still running, so that the drain owns the region;
-//! 3. closes the selected stacks, whose objects stay in place and now belong to the drain;
-//! 4. restores the CPU's word;
-//! 5. flushes the objects of the closed stacks.
+//! 1. points the CPU's pointer to the empty region;
+//! 2. issues the *fence* (membarrier), after which no earlier operation is still running in the region, so that the
+//!    drain owns it;
+//! 3. closes the selected stacks, whose objects stay in place but now belong to the drain;
+//! 4. points the CPU's pointer to the CPU's region again;
+//! 5. flushes the objects on the closed stacks.
 //!
-//! The drained CPU misses only during steps 1 to 4 of the drain. Steps 1 to 4 of a drain take a few stores
-//! per class, whatever the number of objects. One fence serves all CPUs and all classes of a drain.
+//! Operations on the drained CPU miss only during steps 1 to 4 of a drain. Steps 1 to 4 of a drain take a few stores
+//! per class, for any number of objects. A drain of all CPUs and all classes issues only one fence.
 //!
-//! *Three sets of words.* Inlined paths read a separate set of words, and inlined frees by address read a
-//! third set. [`Table::close_inlined`] closes the inlined paths alone. Closed paths always miss, and the slow
-//! paths continue to use the stacks.
+//! *Three sets of per-CPU pointers.* Slow paths read the first set, inlined paths read a second set, and inlined frees
+//! by address read a third set. [`Table::close_inlined`] can therefore close only the inlined paths. Closed paths
+//! always miss, while slow paths still use the stacks.
 //!
 //! ## Rules
 //!
-//! 1. Only two kinds of code write to a region: operations of its CPU, and a drain that has redirected the
-//!    CPU's word and then fenced. Operations never write limits and notes. To write a limit, a note or the
-//!    head of a closed stack, a thread must have the lock of drains.
-//! 2. No thread writes to the empty region: an uncommitted region refuses every push and every growth of a
-//!    stack.
-//! 3. A word changes only under the lock of drains, and is restored before any other lock is taken.
-//! 4. A CPU's first miss in a class opens the class's stack on the CPU, under the lock of drains. The stack
-//!    stays closed while a drain is flushing objects of the class. A drain closes the stack again. A drain
-//!    knows which CPUs can use a class, and skips the other CPUs.
-//! 5. A class number gets another owner only when its stacks are permanently closed on all CPUs.
-//! 6. The objects of a taken stack belong to the drain whose number the stack records. Until a drain
-//!    begins to flush its objects, another drain of the class may take over the objects, under the lock of
-//!    drains.
-//! 7. A page of stacks is decommitted only while all its stacks are closed, and no drain has objects on the
-//!    page.
+//! 1. Only two kinds of code write to a region: operations on its CPU, and a drain that has redirected the CPU's
+//!    pointer and then issued a fence. Operations never write the limits and notes in a region. A thread must hold the
+//!    drain lock to write a limit, a note, or the head of a closed stack.
+//! 2. No thread writes to the empty region, because its committed size is 0, so that every push and every growth of a
+//!    stack fails.
+//! 3. A thread that redirects a per-CPU pointer holds the drain lock, and restores the pointer before it takes any
+//!    other lock.
+//! 4. The first miss of a CPU in a class opens the class's stack on the CPU, under the drain lock. The stack cannot be
+//!    opened while a drain is flushing objects of the class. A drain closes the stacks that it takes. A drain therefore
+//!    knows which CPUs use a class, and skips the others.
+//! 5. A class number gets a new owner only after its stacks on all CPUs were closed permanently.
+//! 6. The objects on a taken stack belong to the drain whose number is recorded with the stack. As long as the drain
+//!    has not begun to flush the objects, another drain of the class may take them over, under the drain lock.
+//! 7. A page is decommitted only while all stacks on it are closed, and while no drain owns objects on it.
 //!
 //! ## Many classes in one drain
 //!
-//! A [sweep](Table::sweep) is a drain of all classes that [take part](crate::Layer::join_sweeps), in any
-//! layer, with a single fence. The objects that a sweep takes stay in place until each layer
-//! [collects](crate::Layer::reap_swept) its objects. A layer that drains its stacks earlier takes over
-//! objects that a sweep took, so no layer waits for another layer.
+//! A [sweep](Table::sweep) is a drain, with a single fence, of all classes that have
+//! [joined](crate::Layer::join_sweeps) it, in any layer. The swept objects stay in place until their layer
+//! [collects](crate::Layer::reap_swept) them. If a layer drains its stacks before it collects, the drain takes over its
+//! swept objects. No layer therefore waits for another layer.
 //!
-//! A table uses one [mechanism](crate::Mechanism). With the claimed slot, a drain claims the region instead of changing
-//! the word.
+//! All stacks of a table are protected by the same [mechanism](crate::Mechanism). With the claimed mechanism, a drain
+//! claims the region instead of redirecting the pointer.
 //!
 //! ## Addresses
 //!
-//! Each CPU's region has at most [`REGION`] bytes of addresses; until the CPU's first miss, these bytes read
-//! as zero. An idle CPU costs no memory. A region is committed from its start upwards as the CPU uses
-//! classes. The space of a class in each region (its *room*) has a power-of-two size and never moves. Rooms
-//! smaller than a page share pages with rooms of the same size. A returned class number keeps its room for
-//! the next class of that size. [`Table::decommit_idle`] decommits the pages of idle stacks.
+//! The region of a CPU has at most [`REGION`] bytes of address space, which read as zero until the CPU's first miss. A
+//! CPU that is never used takes no memory. A region is committed from its start upwards, as its CPU uses more classes.
+//! A class has space for its stack in each region (its *room*). The size of a room is a power of two, and a room never
+//! moves. A room that is smaller than a page shares its page only with rooms of the same size. A returned class number
+//! keeps its room, for the next class that needs a room of the same size. [`Table::decommit_idle`] decommits pages that
+//! contain only idle stacks.
 //!
-//! The magazines of all depots follow the regions, and are committed on first use.
+//! The memory for depot magazines comes after the regions, and is committed on first use.
 
 mod drain;
 mod giving;
@@ -91,48 +92,49 @@ use giving::ActiveDrain;
 use layout::Layout;
 use std::sync::Arc;
 
-/// Approximate size of all CPUs' regions together, in bytes, if the regions are heap memory. A simulator in a web page
-/// copies its memory for each checkpoint.
+/// Approximate total size of all regions in bytes, if they are in heap memory. In WebAssembly the size is small,
+/// because a simulator copies its whole memory for each checkpoint.
 const HEAP_REGIONS_BYTES: usize = if cfg!(target_family = "wasm") { 1 << 20 } else { 64 << 20 };
-/// Granularity of commits of a region, in bytes.
+/// Each commit of a region is rounded up to a multiple of this number of bytes.
 const COMMIT_STEP: usize = 128 << 10;
 const WORD: usize = size_of::<*mut u8>();
 const LINE: usize = 64;
 
 #[derive(Debug)]
 struct Number {
-    /// Number of usable places on a CPU that opens the stack; 0 if the class is closed permanently, or a drain is
-    /// running.
+    /// The limit that a CPU gets when it opens the class's stack; 0 if the class is closed permanently or is being
+    /// drained.
     limit: AtomicU32,
-    /// The limit while no drain is running.
+    /// The limit that applies while no drain of the class is running; 0 if the class is closed permanently.
     open: Counter,
-    /// Number of objects that a full stack passes to the depot: one full magazine.
+    /// Number of objects in a full magazine, which a full stack passes to the depot.
     magazine: Counter,
-    /// Number of the sweep group that drains this class; 0 for no group.
+    /// Number of the group with which this class is swept; 0 if it belongs to no group.
     swept: Counter,
-    /// Number of running drains of the class. The lock of drains protects the cell.
+    /// Number of drains of the class that are running. The table's drain lock protects this cell.
     drains: UnsafeCell<u32>,
-    /// Number of the drain whose taken objects wait to be flushed; 0 if no objects wait. The lock of drains
-    /// protects the cell.
+    /// Number of the sweep whose taken objects wait to be collected; 0 if no objects wait. The table's drain lock
+    /// protects this cell.
     waiting: UnsafeCell<u64>,
-    /// Byte offset of the class's stack in a region, and the size of its room as a power of two of cache lines. The
-    /// offset is set once, when the class gets its room.
+    /// Byte offset of the class's stack in a region, which is set once, when the class number gets its room.
     stack: Counter,
+    /// Base-2 logarithm of the room's size in cache lines.
     order: Counter,
-    /// The next class number of this order that has no owner. The lock `making` protects the cell.
+    /// The next class number in the list of unused numbers with the same room size. The cell is protected by the lock
+    /// `making`.
     next: UnsafeCell<u32>,
 }
 
 impl Number {
-    /// Size of the class's room in bytes.
+    /// Returns the size of the class's room in bytes.
     fn room(&self) -> usize {
         LINE << self.order.get()
     }
-    /// Returns [`quiet`](crate::region) of a stack of `limit` places.
+    /// Returns [`quiet`](crate::region) for a stack whose limit is `limit`.
     fn quiet(&self, limit: u16) -> u16 {
         limit.saturating_sub(self.magazine.get() as u16)
     }
-    /// The pages of the class's room; empty if the class has no room yet.
+    /// Returns the range of region pages that the class's room covers; empty if the class has no room yet.
     fn pages(&self) -> Range<usize> {
         match self.stack.get() as usize / PAGE {
             0 if !MODEL => 0..0,
@@ -141,49 +143,50 @@ impl Number {
     }
 }
 
-/// The class numbers and their rooms.
+/// The allocator of class numbers and of their rooms in a region.
 #[derive(Debug)]
-struct ClassRooms {
-    /// The lowest class number without a room; all smaller numbers have a room.
+struct ClassNumbersAndRooms {
+    /// The lowest class number that never had an owner. All smaller numbers have a room.
     numbers: u32,
-    /// Bytes of a region that rooms take up.
+    /// Number of bytes at the start of a region that are divided into rooms.
     used: usize,
-    /// For each order, the start of the next room that is smaller than a page. If the start is at a page
-    /// boundary, the next room needs a new page.
+    /// For each room size below a page, the start of the next room. If the start is at a page boundary, the next room
+    /// needs a new page.
     parts: [usize; PARTS],
-    /// For each order, the first class number without an owner, or 0.
+    /// For each room size, the first number in the list of returned class numbers, or 0.
     free: [u32; 16],
-    /// Number of class numbers returned since the last decommit of idle stacks.
+    /// Number of class numbers that were returned since the last decommit of idle stacks.
     returned: u32,
-    /// Unused magazines of depots.
+    /// Blocks of memory for depot magazines that no depot uses.
     blocks: Blocks,
-    /// Bytes used for depot magazines, and bytes committed for them.
+    /// Number of bytes that were divided into blocks for depot magazines, and number of bytes committed for this
+    /// purpose.
     cut: [usize; 2],
 }
-/// Size of a stack of one magazine, in bytes, rounded up to cache lines.
+/// Size in bytes of a stack that holds one magazine, rounded up to cache lines.
 const MAGAZINE: usize = ((MAX_CAPACITY as usize + 1) * ROUND).next_multiple_of(LINE);
-/// Number of returned class numbers after which idle stacks are decommitted. Decommitting idle stacks checks
-/// every class number.
-const RETURNED: u32 = 64;
-/// Number of room sizes below a page.
+/// Number of returned class numbers after which the table decommits idle stacks. Decommits of idle stacks are not more
+/// frequent, because each of them checks every class number.
+const RETURNS_UNTIL_DECOMMIT: u32 = 64;
+/// Number of different room sizes below a page.
 const PARTS: usize = (PAGE / LINE).ilog2() as usize;
 
-/// The stacks of all classes on all CPUs. See the [module](self).
+/// A table of all stacks: the stacks of all classes on all CPUs. See the [module](self).
 pub struct Table<M> {
     cpus: Cpus,
     memory: M,
-    /// Bytes from one region to the next.
+    /// Distance in bytes from one region to the next.
     region: usize,
     numbers: Box<[Number]>,
     drains: ForkMutex<()>,
-    making: ForkMutex<ClassRooms>,
+    making: ForkMutex<ClassNumbersAndRooms>,
     pub(crate) depots: Arc<DepotBudget>,
     done: Counter,
     refused: Counter,
-    /// Longest time for which a drain kept a CPU from its region, in nanoseconds.
+    /// Longest time in nanoseconds for which a drain kept a CPU from using its region.
     longest_away: Counter,
-    /// One number for each kind of [`Words`]: 1 if the words are closed, else 0. The lock of drains protects
-    /// the field.
+    /// For each set of per-CPU pointers (see [`Words`]), 1 if the set is closed, and 0 otherwise. The table's drain
+    /// lock protects this field.
     closed: [Counter; 3],
     tracepoints: Arc<Tracepoints>,
     layout: Layout,
@@ -215,11 +218,11 @@ impl core::fmt::Display for BadTableMemory {
 }
 impl core::error::Error for BadTableMemory {}
 
-/// Size of a set of words in bytes, including the spare words.
+/// Returns the size in bytes of a set of per-CPU pointers, including the spare pointers.
 fn word_bytes(cpus: &Cpus) -> usize {
     (SPARE_POINTERS + cpus.word_count() as usize) * WORD
 }
-/// Number of bytes in front of the first region.
+/// Returns the number of bytes in front of the first region.
 fn header_bytes(cpus: &Cpus) -> usize {
     (3 * word_bytes(cpus)).next_multiple_of(ALIGN)
 }
@@ -232,8 +235,8 @@ impl<M: Memory> Table<M> {
     /// Creates a table without classes.
     ///
     /// # Errors
-    /// Returns an error if `memory` cannot hold a region of `region` bytes for each CPU, or if the words could not be
-    /// committed.
+    /// Returns an error if `memory` is too small for one region of `region` bytes per CPU, or if the memory for the
+    /// per-CPU pointers could not be committed.
     pub fn new(cpus: Cpus, region: usize, memory: M) -> Result<Self, BadTableMemory> {
         let (tracepoints, depots) = (Tracepoints::new(cpus), DepotBudget::of(&cpus));
         Self::observed(cpus, region, memory, Arc::new(tracepoints), Arc::new(depots))
@@ -242,31 +245,32 @@ impl<M: Memory> Table<M> {
     fn address(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
-    /// The CPUs for which the table was created.
+    /// Returns the CPUs for which the table was created.
     pub fn cpus(&self) -> &Cpus {
         &self.cpus
     }
 
     // ---- words and regions ----
 
-    /// Returns the region of `cpu`, even while its word points elsewhere. Returns `None` if the CPU has no region.
+    /// Returns the region of `cpu`, even while a drain has redirected the CPU's pointer. Returns `None` if the CPU has
+    /// no region.
     #[inline]
     pub(crate) fn region(&self, cpu: u32) -> Option<Region<'_>> {
         (cpu < self.cpus.count()).then(|| self.region_at(cpu))
     }
-    /// The regions of CPUs that were ever used.
+    /// Returns the regions of all CPUs in `cpus` that have ever used a stack.
     pub(crate) fn used_regions(&self, cpus: Range<u32>) -> impl Iterator<Item = Region<'_>> {
         let cpus = cpus.start..cpus.end.min(self.cpus.count());
         cpus.filter_map(|cpu| self.region(cpu)).filter(|region| region.committed() > 0)
     }
-    /// The first step of a drain: points all words of `cpu` to the empty region.
+    /// The first step of a drain: points all three pointers of `cpu` to the empty region.
     fn detach_region(&self, cpu: u32) {
         for words in Words::ALL {
             self.detach_cpu(words, cpu);
         }
         tell!(self => "detaches the region of CPU {cpu}");
     }
-    /// The last step of a drain: points the words that are not closed to the CPU's region.
+    /// Restores the pointers of `cpu` after a drain, except pointers in closed sets.
     fn restore_region(&self, cpu: u32) {
         let open = Words::ALL.into_iter().filter(|words| self.closed[*words as usize].get() == 0);
         open.for_each(|words| self.reattach_cpu(words, cpu));
@@ -275,8 +279,8 @@ impl<M: Memory> Table<M> {
 
     // ---- classes ----
 
-    /// Allocates a number for a class whose stack has up to `reach` places. Returns `None` if no class number
-    /// or no space is left.
+    /// Allocates a class number and a room for a class whose stacks hold up to `reach` objects. Returns `None` if no
+    /// class number is unused, or if regions have no space for another room.
     pub(crate) fn class(&self, reach: u16) -> Option<Class> {
         let (bytes, colours) = Self::room(reach);
         let order = (bytes / LINE).ilog2() as u8;
@@ -317,23 +321,23 @@ impl<M: Memory> Table<M> {
     fn class_at(&self, index: u32) -> Class {
         Class { index, stack: self.numbers[index as usize].stack.get() as u32 }
     }
-    /// Returns the classes of all class numbers that have a room.
+    /// Returns the classes of all class numbers that ever got a room.
     fn all(&self) -> impl Iterator<Item = (Class, &Number)> + Clone {
         let numbers = (0..).zip(&*self.numbers).skip(1);
         let numbers_with_room = numbers.filter(|(_, number)| !number.pages().is_empty());
         numbers_with_room.map(|(index, number)| (self.class_at(index), number))
     }
 
-    /// Sets the number of objects that a full stack of the class passes to the depot. `set_magazine` is
-    /// called once, before the first push.
-    pub(crate) fn set_magazine(&self, class: Class, rounds: u16) {
+    /// Sets the number of objects in a magazine of the class. `set_magazine_capacity` must be called once, before the
+    /// first push.
+    pub(crate) fn set_magazine_capacity(&self, class: Class, rounds: u16) {
         self.numbers[class.index as usize].magazine.set(rounds.into());
     }
 
-    /// Returns the size of the room for a stack of `reach` places, a power of two of cache lines. Also
-    /// returns the number of bytes at the start of the room in which the stack may begin. Stacks at equal
-    /// offsets of different pages would compete for the same sets of the processor's cache. Stacks of a page
-    /// or more begin at different offsets.
+    /// Returns the size of the room for a stack of `reach` objects: a number of cache lines that is a power of two.
+    /// `room` also returns the number of bytes at the start of the room in which the stack may begin. If all large
+    /// stacks began at the same offset in a page, they would compete for the same sets of the processor's cache. Stacks
+    /// of a page or more therefore begin at different offsets.
     fn room(reach: u16) -> (usize, usize) {
         let stack = SEEN_OFFSET + NULL + (usize::from(reach) + 1) * ROUND;
         let mut bytes = stack.next_power_of_two().max(LINE);
@@ -346,16 +350,17 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// Sets the number of usable places of the class's stacks. A limit of 0 closes the class permanently.
-    /// `set_limit` calls `limit` under the lock, so that the result of the last call remains in effect.
+    /// Sets the limit of the class's stacks on all CPUs. If the limit is 0, the class is closed permanently. The
+    /// function `limit` is called under the drain lock, so that the last call of `set_limit` also stores the last
+    /// result.
     ///
-    /// Objects above the limit stay on a stack until they are used, or a drain takes them.
+    /// If a stack already holds more objects, they stay on it until they are used or drained.
     pub(crate) fn set_limit(&self, class: Class, limit: impl FnOnce() -> u16) {
         let _one_at_a_time = self.drains.lock();
         // SAFETY: this thread holds the lock of drains.
         unsafe { self.set_limit_locked(class, limit()) };
     }
-    /// Sets the limit like `set_limit`, unless the class is closed.
+    /// Sets the limit like `set_limit`, unless the class is closed permanently.
     pub(crate) fn change_limit(&self, class: Class, limit: impl FnOnce() -> u16) {
         let _one_at_a_time = self.drains.lock();
         let closed = self.is_closed(class);
@@ -365,7 +370,7 @@ impl<M: Memory> Table<M> {
         }
     }
     /// # Safety
-    /// The caller must hold the lock of drains.
+    /// The calling thread must hold the table's drain lock.
     unsafe fn set_limit_locked(&self, class: Class, limit: u16) {
         let number = &self.numbers[class.index as usize];
         number.open.set(limit.into());
@@ -381,20 +386,21 @@ impl<M: Memory> Table<M> {
             open.for_each(|region| region.open(class, limit, number.quiet(limit)));
         }
     }
-    /// Returns `true` if the class is closed permanently, and not only during a drain.
+    /// Returns `true` if the class is closed permanently. A drain closes it only temporarily.
     fn is_closed(&self, class: Class) -> bool {
         self.numbers[class.index as usize].open.get() == 0
     }
-    /// The number of usable places of the class's stacks: exact under the lock of drains, otherwise a hint.
+    /// Returns the current limit of the class's stacks. The limit is exact if the caller holds the drain lock, and a
+    /// hint otherwise.
     #[inline]
     pub(crate) fn limit(&self, class: Class) -> &AtomicU32 {
         &self.numbers[class.index as usize].limit
     }
 
-    /// Returns the limit that applies without drains, the current limit, the number of running drains, and
-    /// whether objects wait to be flushed.
+    /// Returns the limit without drains, the current limit, the number of running drains, and `true` if swept objects
+    /// wait to be collected.
     #[cfg(all(test, not(any(loom, shuttle))))]
-    pub(crate) fn limits_of(&self, class: Class) -> (u64, u32, u32, bool) {
+    pub(crate) fn class_limits(&self, class: Class) -> (u64, u32, u32, bool) {
         let _one_at_a_time = self.drains.lock();
         let number = &self.numbers[class.index as usize];
         // SAFETY: this thread holds the lock of drains.
@@ -402,7 +408,7 @@ impl<M: Memory> Table<M> {
         (number.open.get(), number.limit.load(Relaxed), drains, waiting > 0)
     }
 
-    /// Returns an unused class number to the table. Objects on the stacks of the class are leaked.
+    /// Returns the number of an unused class to the table. Objects that are still on stacks of the class are leaked.
     pub(crate) fn retire(&self, class: Class) {
         self.numbers[class.index as usize].swept.set(0);
         let all = 0..self.cpus.count();
@@ -420,7 +426,7 @@ impl<M: Memory> Table<M> {
             let mut owned = |region: Region<'_>| region.take(class, 0);
             // If the kernel refuses the fence, an operation may still use the class number, so the number
             // gets no other owner.
-            if !self.own_regions(all.clone(), wanted, &mut owned) {
+            if !self.with_region_ownership(all.clone(), wanted, &mut owned) {
                 return;
             }
             // No operation writes to a stack that is closed permanently.
@@ -433,23 +439,23 @@ impl<M: Memory> Table<M> {
         number.next.with_mut(|p| unsafe { *p = making.free[order] });
         making.free[order] = class.index;
         making.returned += 1;
-        if making.returned == RETURNED {
+        if making.returned == RETURNS_UNTIL_DECOMMIT {
             making.returned = 0;
             drop(making);
             self.decommit_idle();
         }
     }
 
-    /// Opens the class's stack on the CPU, and commits the CPU's region up to the end of the first `places` places.
-    /// Returns `true` if the call changed anything. Returns `false` if the stack is already open, if memory is refused,
-    /// or if the class is closed or being drained.
+    /// Opens the class's stack on `cpu`, and commits the CPU's region so far that the stack can hold `places` objects.
+    /// Returns `true` if a retried push may now succeed. Returns `false` if the stack was already open and committed,
+    /// if the OS refused memory, or if the class is closed or being drained.
     ///
-    /// Cost: an attempt to take the lock of drains, at a CPU's first miss in a class and after each drain of the class.
+    /// Cost: one attempt to take the drain lock, at a CPU's first miss in a class and after each drain of the class.
     #[cold]
     pub(crate) fn open(&self, op: &Operation, cpu: u32, class: Class, places: u32) -> bool {
         let Some(region) = self.region(cpu) else { return false };
         if region.is_open(class) {
-            return self.commit_places(op, cpu, class, places);
+            return self.commit_stack_places(op, cpu, class, places);
         }
         // Another thread may hold the lock for the duration of a fence.
         let one_at_a_time = self.drains.try_lock();
@@ -461,18 +467,18 @@ impl<M: Memory> Table<M> {
         // Relaxed: this thread holds the lock of drains.
         let limit = number.limit.load(Relaxed);
         // The committed part of the region may suffice for some places.
-        let more = self.commit_places(op, cpu, class, places);
+        let more = self.commit_stack_places(op, cpu, class, places);
         if limit == 0 || region.committed() < class.end(0) || region.is_open(class) {
             return more;
         }
         region.open(class, limit as u16, number.quiet(limit as u16));
-        self.note_backed(region, class);
+        self.mark_room_backed(region, class);
         true
     }
 
-    /// Makes the region of `cpu` writable up to the end of the class's first `places` places. Returns `false` if memory
-    /// is refused, if the CPU has no region, or if nothing changed.
-    pub(crate) fn commit_places(&self, op: &Operation, cpu: u32, class: Class, places: u32) -> bool {
+    /// Commits the region of `cpu` so far that the class's stack can hold `places` objects. Returns `false` if the OS
+    /// refused memory, if the CPU has no region, or if the region was already committed so far.
+    pub(crate) fn commit_stack_places(&self, op: &Operation, cpu: u32, class: Class, places: u32) -> bool {
         let Some(region) = self.region(cpu) else { return false };
         let end = class.end(places);
         if region.committed() >= end {
@@ -496,22 +502,23 @@ impl<M: Memory> Table<M> {
     }
 }
 
-/// Functions for the other crates of this allocator, which may change in any version.
+/// Functions that only the other uslab crates use, and that may change in any version.
 #[doc(hidden)]
 impl<M: Memory> Table<M> {
-    /// Bytes of address space that a table needs for the words, for a region of `region` bytes per CPU, and
-    /// for the depots, which get as many bytes as all regions together.
+    /// Returns the number of bytes of address space that a table needs: per-CPU pointers, one region of `region` bytes
+    /// per CPU, the empty region, and space for depot magazines.
     pub fn footprint(cpus: &Cpus, region: usize) -> usize {
         header_bytes(cpus) + Self::stride(region) * (cpus.count() as usize + 2)
     }
 
-    /// Number of bytes at the start of the footprint that may be committed immediately: all bytes before the empty
-    /// region.
+    /// Returns the number of bytes at the start of a table's memory that may be committed in advance: all bytes before
+    /// the empty region.
     pub fn writable(cpus: &Cpus, region: usize) -> usize {
         header_bytes(cpus) + Self::stride(region) * cpus.count() as usize
     }
 
-    /// Size of a region in bytes of address space, or of memory if `on_heap` is set.
+    /// Returns a suitable size for one CPU's region, in bytes. If `on_heap` is set, a region takes memory and not only
+    /// address space.
     pub fn region_bytes(cpus: &Cpus, on_heap: bool) -> usize {
         if MODEL {
             // A checker creates the cells of all classes in every execution, so its regions are small.
@@ -520,7 +527,7 @@ impl<M: Memory> Table<M> {
         if on_heap { (HEAP_REGIONS_BYTES / cpus.count() as usize).clamp(128 << 10, REGION) } else { REGION }
     }
 
-    /// Creates a table like [`new`](Self::new), with `tracepoints` for the operations of its layers, and a budget for
+    /// Creates a table like [`new`](Self::new), but with the given tracepoints for its layers and the given budget for
     /// their depots.
     ///
     /// # Errors
@@ -547,7 +554,7 @@ impl<M: Memory> Table<M> {
             order: Counter::new(0),
             next: UnsafeCell::new(0),
         };
-        let making = ClassRooms {
+        let making = ClassNumbersAndRooms {
             numbers: 1,
             used: STACKS.next_multiple_of(PAGE),
             parts: [0; PARTS],
@@ -575,7 +582,7 @@ impl<M: Memory> Table<M> {
         Ok(table)
     }
 
-    /// The tracepoints of the table's layers.
+    /// Returns the tracepoints of the table's layers.
     pub fn tracepoints(&self) -> &Arc<Tracepoints> {
         &self.tracepoints
     }
@@ -605,7 +612,7 @@ impl<M: Memory> Fork for Table<M> {
             number.waiting.with_mut(|p| unsafe { *p = 0 });
             if drains > 0 {
                 for region in self.used_regions(0..self.cpus.count()) {
-                    if own.clone().all(|number| region.taken_by(class, number) == 0) {
+                    if own.clone().all(|number| region.rounds_taken_by(class, number) == 0) {
                         region.return_taken_rounds(class);
                     }
                 }

@@ -1,11 +1,11 @@
-//! Test objects, which are numbers instead of pointers, and a test table. Tests of other crates include this
-//! file (`tests/kit/rounds.rs`), so the file uses names from its parent module.
+//! Objects for tests, which are numbers instead of pointers, and a function that creates a table for tests. Tests of
+//! other crates include this file (`tests/kit/rounds.rs`). The file therefore imports names from its parent module.
 
 use super::Round;
 use super::{Cpus, Heap, Table, sync::Arc};
 use core::ptr::NonNull;
 
-/// An object, identified by its number. Objects are numbered from 1.
+/// A test object, which is identified by its number. The numbers start from 1, because 0 would be a null pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TestRound(pub(crate) usize);
 impl Round for TestRound {
@@ -17,9 +17,9 @@ impl Round for TestRound {
     }
 }
 
-/// Creates a table with regions of 128 KiB, which have room for hundreds of small stacks.
+/// Creates a table with regions of 128 KiB, in which hundreds of small stacks fit.
 pub(crate) fn table(cpus: Cpus) -> Arc<Table<Heap>> {
     let region = 128 << 10;
-    let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("the footprint must be a few KiB");
+    let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("the heap must have a few KiB");
     Arc::new(Table::new(cpus, region, memory).expect("the memory must have the size of the footprint"))
 }

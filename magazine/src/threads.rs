@@ -1,14 +1,15 @@
-//! The threads of a scenario, each on a simulated CPU. The models and schedules of all crates use this module.
+//! Functions that run the threads of a scenario, each on a simulated CPU. The loom and shuttle scenarios of all crates
+//! use this module.
 
 use crate::cpu::{Script, on_cpu};
 use crate::sync::{Arc, thread};
 
-/// A thread's function. Returns the objects that the thread keeps.
+/// A thread's function. The function returns the objects that the thread still owns at its end.
 pub type ThreadFn<W> = fn(&W) -> Vec<Option<usize>>;
 
-/// Runs `here` in this thread and each other function in a new thread. Each thread follows its script.
-/// Returns the objects that the threads keep.
-pub fn run_together<W: Send + Sync + 'static>(
+/// Runs `here` in this thread, and each of the other functions in a new thread. Each thread follows the script that is
+/// paired with its function. Returns the objects that the threads still own at their ends.
+pub fn run_concurrently<W: Send + Sync + 'static>(
     world: &Arc<W>,
     here: (Script, ThreadFn<W>),
     others: &[(Script, ThreadFn<W>)],
@@ -28,9 +29,9 @@ pub fn run_together<W: Send + Sync + 'static>(
     kept.into_iter().flatten().collect()
 }
 
-/// Runs `side` in `threads` threads, including this thread. Each of the threads receives its number. The thread that
-/// calls `run_crowd` has number 0.
-pub fn run_crowd<W: Send + Sync + 'static>(world: &Arc<W>, threads: usize, side: fn(&W, usize)) {
+/// Runs `side` in `threads` threads, one of which is the calling thread. Each thread receives its number as an
+/// argument. The calling thread has number 0.
+pub fn run_in_threads<W: Send + Sync + 'static>(world: &Arc<W>, threads: usize, side: fn(&W, usize)) {
     let spawn = |number| {
         let world = world.clone();
         thread::spawn(move || side(&world, number))
@@ -41,8 +42,8 @@ pub fn run_crowd<W: Send + Sync + 'static>(world: &Arc<W>, threads: usize, side:
     on_cpu(0);
 }
 
-/// Puts the thread on one of `cpus` CPUs, or on a CPU without a region. The thread migrates soon, and its restartable
-/// sequence is aborted at the migration.
+/// Moves the thread to a random CPU: one of `cpus` CPUs, or a CPU without a region. The thread will soon migrate again,
+/// and the migration may abort a restartable sequence.
 #[cfg(shuttle)]
 pub fn migrate_between_cpus(cpus: u32) {
     use crate::sync::schedule::choose;

@@ -1,22 +1,22 @@
-//! Tracepoints: observers receive the steps of slow operations.
+//! Tracepoints, with which observers receive the steps of slow operations.
 //!
-//! Fast paths have no tracepoints: an operation that no observer sees was served by its CPU's stack. A slow
-//! operation tests once whether there are [observers](Tracepoints::observe). With observers, a slow operation
-//! notes each [`Step`] in its stack frame, even under locks. When the operation ends, it holds no locks and
-//! passes the steps to the observers. An observer may allocate, free, wait, drop caches and panic. CPUs share
-//! no trace buffer that must be drained, and an operation in a signal handler has separate notes.
+//! Fast paths have no tracepoints. If observers do not see an operation, its CPU's stack served it. A slow operation
+//! checks once if any [observer](Tracepoints::observe) is registered. If any observer is registered, a slow operation
+//! records each [`Step`] in its stack frame, even while it holds locks. At its end, when it holds no lock, the
+//! operation passes the steps to the observers. An observer may allocate, free, wait, drop caches and panic. CPUs share
+//! no trace buffer that must be drained, and an operation in a signal handler records its steps separately.
 //!
-//! Cost without observers: one relaxed load per slow operation, and one branch per step. Cost with observers: a write
-//! to the stack per step, and two atomic operations on a shared word per observer and operation.
+//! Without observers, the cost is one relaxed load per slow operation, and one branch per step. With observers, the
+//! cost is one write to the call stack per step, and two atomic operations on a shared word per observer and operation.
 //!
-//! With the feature `usdt`, each step is also a USDT probe, to which `perf`, `bpftrace` and gdb can attach in
-//! the running program. The probe's provider is `uslab`, its name is the step's name, and its arguments are
-//! the step's fields. Each operation begins with the probe `uslab:Operation`. The arguments of
-//! `uslab:Operation` are [`OperationKind`] as a number, and the address and length of the name, which is not
-//! null-terminated. Each probe costs one `nop` instruction, and the registers for its arguments.
+//! With the feature `usdt`, each step is also a USDT probe, to which `perf`, `bpftrace` and gdb can attach in the
+//! running program. The probe has the provider `uslab`, the name of the step, and the step's fields as arguments. Each
+//! operation first fires the probe `uslab:Operation`. The arguments of `uslab:Operation` are the [`OperationKind`] as a
+//! number, and the address and length of the operation's name, which is not null-terminated. A probe that is not
+//! attached costs one `nop` instruction, and the registers for its arguments.
 //!
-//! Comparison with the kernel: its tracepoints (`include/linux/tracepoint.h`) take locks and write into ring buffers; a
-//! reader reads the buffers later, and overwritten entries are lost.
+//! The kernel's tracepoints (`include/linux/tracepoint.h`) work differently: they write into ring buffers, which a
+//! reader reads later, and overwritten entries are lost.
 
 use crate::cpu::Cpus;
 use crate::paths::Path;
@@ -28,25 +28,25 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// Maximum number of steps that an operation keeps. Later steps are [counted](Observed::lost).
+/// Maximum number of steps that an operation records. Further steps are only [counted](Observed::lost).
 const STEPS: usize = 64;
 
-/// The kind of an operation, in [`Observed::what`].
+/// The kind of an operation that observers see, in [`Observed::what`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OperationKind {
-    /// Allocates objects or pages.
+    /// An allocation of objects or pages.
     Alloc,
-    /// Frees objects or pages.
+    /// A free of objects or pages.
     Free,
-    /// Returns unneeded memory: a drain, a reap, or a shrink.
+    /// Returns memory that is not needed: a drain, a reap, or a shrink.
     Reclaim,
 }
 
-/// Defines the steps. Each step has a name, a level, and a description.
+/// Defines the steps. Each step has a name, fields, a level, and a description.
 macro_rules! steps {
     ($($(#[$doc:meta])* $name:ident $({ $($field:ident: $type:ty),* })? => $path:ident, $text:literal;)*) => {
-        /// An event of a slow operation. The first page number identifies a page block or a slab.
+        /// An event in the course of a slow operation. Fields identify a page block or a slab by its first page number.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Step { $(
@@ -58,11 +58,11 @@ macro_rules! steps {
         )* }
 
         impl Step {
-            /// The level to which the step raises its operation.
+            /// Returns the level that an operation reaches with this step.
             pub const fn path(&self) -> Path {
                 match self { $(Self::$name { .. } => Path::$path,)* }
             }
-            /// Fires a probe with the step's name and fields.
+            /// Fires the USDT probe of this step, with the step's fields.
             #[cfg(feature = "usdt")]
             #[inline(always)]
             fn probe(self) {
@@ -70,7 +70,7 @@ macro_rules! steps {
             }
         }
 
-        /// Describes the step as an action of a CPU, for example `takes a magazine from the depot`.
+        /// Prints the step as an action of a CPU, for example `takes a magazine from the depot`.
         impl fmt::Display for Step {
             #[allow(unused_variables, reason = "not all is said")]
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -87,13 +87,13 @@ steps! {
     Full => Cpu, "has no place";
     /// The operation locked a depot.
     DepotVisited => Depot, "visits the depot";
-    /// The operation waits for a depot that another CPU has locked.
+    /// The operation waited for a depot that another thread had locked.
     DepotContended => Depot, "waits for the depot";
     /// The operation took a full magazine from the depot.
     DepotTaken => Depot, "takes a magazine from the depot";
     /// The operation put a full magazine into the depot.
     DepotGiven => Depot, "puts a magazine into the depot";
-    /// The operation made more of the CPU's region writable.
+    /// The operation committed more of the region of CPU `cpu`.
     RegionCommitted { cpu: u32 } => Depot, "commits a part of the region of CPU {cpu}";
     /// The operation filled a magazine with `rounds` objects or page blocks.
     Filled { rounds: u16 } => Cpu, "filled a magazine with {rounds} rounds";
@@ -101,11 +101,11 @@ steps! {
     Flushed { rounds: u16 } => Cpu, "flushes a magazine of {rounds} rounds";
     /// The operation flushed `rounds` objects that a drain took from a CPU's stack.
     Drained { rounds: u32 } => Cpu, "flushes {rounds} drained rounds";
-    /// The operation allocated or freed one object without the stacks.
+    /// The operation allocated or freed one object without using a stack.
     Bypassed => Cpu, "bypasses the stacks";
-    /// The operation set the limit of stacks to `places` objects.
+    /// The operation set the capacity limit of the stacks to `places` objects.
     Resized { places: u16 } => Cpu, "sets the stack limit to {places} rounds";
-    /// The operation locked a node's lists of slabs.
+    /// The operation locked the slab lists of a node.
     NodeVisited => Slab, "locks the slab lists of its node";
     /// The operation took `objects` free objects from a slab.
     ObjectsTaken { slab: u32, objects: u16 } => Slab, "allocates {objects} objects from slab {slab}";
@@ -119,48 +119,49 @@ steps! {
     PagesAsked => Pages, "requests pages";
     /// The operation returned a slab or a large block to the page allocator.
     PagesReturned => Pages, "returns pages";
-    /// The operation locked a zone, to take `blocks` blocks.
+    /// The operation locked a zone to allocate up to `blocks` blocks.
     ZoneAsked { blocks: u32 } => Pages, "requests {blocks} blocks from the zone";
-    /// The operation locked a zone, to return blocks of order `order`.
+    /// The operation locked a zone to free blocks of order `order`.
     ZoneGiven { order: u8 } => Pages, "frees blocks of order {order} to the zone";
-    /// The operation took blocks out of the zone, the last block at `page`, with `splits` splits of larger blocks.
+    /// The operation allocated `blocks` blocks of order `order` from a zone, with `splits` splits of larger blocks. The
+    /// last block starts at page `page`.
     BlocksTaken { blocks: u16, order: u8, page: u32, splits: u16 } => Pages,
         "takes {blocks} blocks of order {order}, with {splits} splits";
-    /// The operation returned blocks to the zone, the last block at `page`, with `merges` merges of buddies.
+    /// The operation freed `blocks` blocks of order `order` to a zone, with `merges` merges of buddies. The last block
+    /// starts at page `page`.
     BlocksGiven { blocks: u16, order: u8, page: u32, merges: u16 } => Pages,
         "returns {blocks} blocks of order {order}, with {merges} merges";
-    /// The operation requested memory from the system, and got `pages` pages.
+    /// The operation requested memory from the OS, and got `pages` pages.
     Committed { pages: u32 } => Commit, "committed {pages} pages of memory";
-    /// The operation returned `pages` pages to the system.
+    /// The operation returned `pages` pages to the OS.
     Decommitted { pages: u32 } => Commit, "decommitted {pages} pages";
-    /// The operation committed `bytes` bytes for tables that describe pages.
+    /// The operation committed `bytes` bytes of page metadata tables or stack tables.
     TablesCommitted { bytes: u32 } => Commit, "commits {bytes} bytes of metadata";
 }
 
-/// An operation, as an observer sees it at the operation's end.
+/// An operation, as an observer sees it when the operation ends.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Observed<'a> {
-    /// The kind of operation.
+    /// The kind of the operation: allocation, free, or reclaim.
     pub what: OperationKind,
-    /// The CPU at the operation's start.
+    /// The CPU on which the operation started.
     pub cpu: u32,
-    /// Name of the cache, or size of the page blocks; empty if the operation involves several caches or
-    /// sizes.
+    /// The name of the cache, or the size of the page blocks; empty if the operation covers several caches or sizes.
     pub name: &'a str,
-    /// The highest level that the operation has reached.
+    /// The highest level that the operation has reached so far.
     pub path: Path,
-    /// The operation's steps, in order, since the observer last saw the operation.
+    /// The steps that the operation executed since the observer last saw it, in order.
     pub steps: &'a [Step],
-    /// Number of steps that the operation did not keep.
+    /// Number of steps that the operation executed but could not record.
     pub lost: u32,
-    /// True if the operation continues, and the observer will see it again. For example, a flush of many magazines is
-    /// shown in several parts.
+    /// True if the operation has not ended, so that the observer will see it again. For example, a flush of many
+    /// magazines is reported in several parts.
     pub more: bool,
 }
 
-/// An allocation, a free or a reclaim in progress: the highest level reached, and the steps for
-/// [observers](Tracepoints::observe).
+/// An allocation, free or reclaim in progress. An `Operation` records the highest level that was reached, and the steps
+/// for [observers](Tracepoints::observe).
 #[derive(Debug)]
 pub struct Operation<'t> {
     slowest_level: Cell<Path>,
@@ -169,7 +170,7 @@ pub struct Operation<'t> {
     steps: Steps,
 }
 
-/// The operation's identity and observers.
+/// What observers need to know about an operation.
 #[derive(Debug)]
 struct Notes<'t> {
     tracepoints: &'t Tracepoints,
@@ -178,7 +179,7 @@ struct Notes<'t> {
     name: &'t str,
 }
 
-/// The operation's steps. The steps are not written if the operation has no observers.
+/// The operation's steps. The array stays uninitialised if no observer is registered.
 #[derive(Debug)]
 struct Steps {
     len: Cell<u32>,
@@ -186,7 +187,7 @@ struct Steps {
 }
 
 impl Operation<'static> {
-    /// Creates an operation without observers. The operation is counted only if the caller counts it.
+    /// Creates an operation without observers. The operation appears in statistics only if the caller counts it.
     pub const fn new() -> Self {
         Self::with(None)
     }
@@ -212,11 +213,11 @@ impl<'t> Operation<'t> {
         if let Some(notes) = &self.notes
             && self.steps.len.get() > above
         {
-            self.show_to(notes, more);
+            self.report_to_observers(notes, more);
         }
     }
     #[cold]
-    fn show_to(&self, notes: &Notes<'t>, more: bool) {
+    fn report_to_observers(&self, notes: &Notes<'t>, more: bool) {
         let len = self.steps.len.replace(0);
         let mut steps = [Step::Missed; STEPS];
         let kept = (len as usize).min(STEPS);
@@ -231,7 +232,7 @@ impl<'t> Operation<'t> {
     }
 }
 
-/// Functions for the other crates of this allocator, which may change in any version.
+/// Functions that only the other uslab crates use, and that may change in any version.
 #[doc(hidden)]
 impl<'t> Operation<'t> {
     /// Creates an operation at the lowest level, for the observers of `tracepoints`. Observers see `name`.
@@ -242,20 +243,19 @@ impl<'t> Operation<'t> {
         Self::with(tracepoints.notes(what, name))
     }
 
-    /// Marks the memory that the operation frees as cold: no CPU should keep the memory for its next
-    /// allocation.
+    /// Marks the memory that the operation frees as cold: it should not be kept for a CPU's next allocation.
     #[must_use]
     pub fn cold(mut self) -> Self {
         self.cold = true;
         self
     }
 
-    /// Returns `true` if the freed memory is [cold](Self::cold): no CPU should keep it for its next allocation.
+    /// Returns `true` if the memory that the operation frees is marked as [cold](Self::cold).
     pub const fn is_cold(&self) -> bool {
         self.cold
     }
 
-    /// Runs a part of the operation in the layer below, which counts the part separately.
+    /// Runs a part of the operation in the layer below. The layer below counts this part as a separate operation.
     pub fn below<R>(&self, part: impl FnOnce(&Self) -> R) -> R {
         let before = self.slowest_level.replace(Path::Cpu);
         let result = part(self);
@@ -263,13 +263,13 @@ impl<'t> Operation<'t> {
         result
     }
 
-    /// Raises the operation's level to at least `path`. [`tell!`](crate::tell) calls `did` with the level of the
+    /// Records that the operation has reached the level `path`. [`note`](Self::note) calls `did` with the level of each
     /// recorded step.
     pub fn did(&self, path: Path) {
         self.slowest_level.set(self.slowest_level.get().max(path));
     }
 
-    /// Records a step of the operation. `note` may be called under any lock.
+    /// Records that the operation executed `step`. The caller of `note` may hold any locks.
     #[inline]
     pub fn note(&self, step: Step) {
         #[cfg(feature = "usdt")]
@@ -289,14 +289,15 @@ impl<'t> Operation<'t> {
         self.slowest_level.get()
     }
 
-    /// Passes the noted steps to the observers, if many steps are noted. The caller must hold no lock.
+    /// Passes the recorded steps to the observers if many steps are recorded. The caller of `pause` must not hold any
+    /// lock.
     #[inline]
     pub fn pause(&self) {
         self.show(STEPS as u32 / 2, true);
     }
 }
 
-/// Dropping an operation passes the remaining steps to the observers.
+/// When an operation is dropped, it passes its remaining steps to the observers.
 impl Drop for Operation<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -306,11 +307,11 @@ impl Drop for Operation<'_> {
     }
 }
 
-/// Records a step of an operation, or of a model's counterexample trace: [`uslab_sync::tell!`].
+/// Records a step of an operation, or a step of a model's counterexample trace (see [`uslab_sync::tell!`]).
 ///
-/// `tell!(op: Step::DepotGiven)` records a [`Step`] of the [`Operation`] `op`, in every build. `tell!(op: depot =>
-/// Step::DepotGiven)` also records what `depot.watched()` shows. Other forms of `tell!` only record a step of a
-/// counterexample trace.
+/// `tell!(op: Step::DepotGiven)` records a [`Step`] of the [`Operation`] `op`, in every build. In a model,
+/// `tell!(op: depot => Step::DepotGiven)` also records the state that `depot.watched()` returns. All other forms of
+/// `tell!` record only a step of a counterexample trace.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! tell {
@@ -327,22 +328,22 @@ macro_rules! tell {
 
 type ObserverFn = dyn Fn(&Observed<'_>) + Send + Sync;
 
-/// Counts of operations and steps that a subsystem's observers did not see.
+/// Counts of operations and steps that were not reported to a subsystem's observers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Number of operations that observers executed themselves.
+    /// Number of slow operations that observers themselves executed.
     pub suppressed: u64,
-    /// Number of steps lost by operations with too many steps.
+    /// Number of steps that operations could not record, because they had too many steps.
     pub lost: u64,
-    /// Number of observers that panicked, and are no longer called.
+    /// Number of observers that panicked. An observer that has panicked is not called again.
     pub panics: u64,
 }
 
-/// A registered observer. Dropping the value removes the observer.
+/// A registered observer. Dropping an `Observer` unregisters the observer.
 ///
-/// When the drop of an `Observer` returns, its function is dropped, and no call of the function runs or begins. A drop
-/// inside an observer does not wait: a call on another thread may still run.
+/// When the drop returns, the observer's function is dropped, and no call of the function is running or will begin. A
+/// drop inside an observer call does not wait, so a call on another thread may still be running.
 #[derive(Debug)]
 #[must_use = "dropping the observer stops the observation"]
 pub struct Observer {
@@ -351,7 +352,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Returns the counts of operations and steps that were not shown, for all observers together.
+    /// Returns the counts of operations and steps that were not reported, for all observers together.
     pub fn counts(&self) -> Counts {
         let Tracepoints { observers, lost, .. } = &*self.tracepoints;
         Counts { suppressed: observers.suppressed(), lost: lost.get(), panics: observers.panics() }
@@ -364,7 +365,7 @@ impl Drop for Observer {
     }
 }
 
-/// The observers of a subsystem's operations. See the [module](self).
+/// The tracepoints of a subsystem, with the registered observers. See the [module](self).
 #[derive(Debug)]
 pub struct Tracepoints {
     cpus: Cpus,
@@ -373,19 +374,19 @@ pub struct Tracepoints {
 }
 
 impl Tracepoints {
-    /// Creates tracepoints without observers. `cpus` supplies the CPU number at an operation's start.
+    /// Creates tracepoints without observers. The argument `cpus` determines the CPU number that an operation reports.
     pub fn new(cpus: Cpus) -> Self {
         Self { cpus, observers: Observers::default(), lost: Counter::new(0) }
     }
 
-    /// Registers `observer` to be called at the end of each slow operation, on the operation's thread and with no lock
-    /// held.
+    /// Registers `observer`, which is then called at the end of each slow operation, on the thread of the operation,
+    /// while no lock is held.
     ///
-    /// The observer's own operations are not shown to any observer, but are [counted](Counts::suppressed). An observer
-    /// that panics is not called again, and the operation continues normally.
+    /// Operations that an observer executes are not reported to observers, but are [counted](Counts::suppressed). If an
+    /// observer panics, it is not called again, and the operation continues normally.
     ///
     /// # Errors
-    /// Returns [`TooManyObservers`] if the maximum number is already registered.
+    /// Returns [`TooManyObservers`] if the maximum number of observers is already registered.
     pub fn observe(
         self: &Arc<Self>,
         observer: impl Fn(&Observed<'_>) + Send + Sync + 'static,
@@ -403,10 +404,10 @@ impl Tracepoints {
         self.observers.each(|observer| observer(observed));
     }
 
-    /// Forgets running calls of other threads, in the child of a `fork`.
+    /// In the child of a `fork`, forgets observer calls that were running on other threads.
     ///
     /// # Safety
-    /// The caller must be the only thread, in the child of a `fork`.
+    /// The calling thread must be the only thread of the process, which must be the child of a `fork`.
     pub unsafe fn forget_other_threads(&self) {
         // SAFETY: the process is a child with a single thread, by this function's contract.
         unsafe { self.observers.forget_other_threads() };
@@ -430,10 +431,11 @@ mod tests {
         let op = Operation::of(tracepoints, OperationKind::Free, "inode");
         steps.iter().for_each(|step| op.note(*step));
     }
-    /// The name, the steps, the number of lost steps, and `true` if more steps follow.
+    /// What the tests compare: an operation's name, its steps, the number of lost steps, and `true` if more steps
+    /// follow.
     type SeenOperation = (String, Vec<Step>, u32, bool);
 
-    /// Registers an observer that sends each operation to a channel.
+    /// Registers an observer that sends each observed operation to a channel.
     fn observe_into_channel(tracepoints: &Arc<Tracepoints>) -> (Observer, Receiver<SeenOperation>) {
         let (seen, read) = channel();
         let observer = tracepoints.observe(move |o| {
@@ -489,8 +491,8 @@ mod tests {
         assert_eq!((steps, lost, more, _observer.counts().lost), (vec![Step::Full; STEPS], 3, false, 3));
     }
 
-    /// Wherever a signal arrives, each operation of its handler is shown or suppressed, and no operation
-    /// waits.
+    /// A signal may arrive at any point. Each operation of its handler is either reported or suppressed, and none of
+    /// them waits.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
     fn operations_in_a_signal_handler_never_wait() {
@@ -499,11 +501,11 @@ mod tests {
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
         static SIGNAL_TRACEPOINTS: AtomicPtr<Tracepoints> = AtomicPtr::new(core::ptr::null_mut());
-        static CALLS_OF_TEST: Counter = Counter::new(0);
+        static TEST_CALLS: Counter = Counter::new(0);
         extern "C" fn handler(_: libc::c_int) {
             // SAFETY: the pointer was set before the signals, and is reset after them.
             operate(unsafe { &*SIGNAL_TRACEPOINTS.load(Acquire) }, &[Step::Full]);
-            CALLS_OF_TEST.add(1);
+            TEST_CALLS.add(1);
         }
         let t = tracepoints();
         let shown = Arc::new(Counter::new(0));
@@ -521,7 +523,7 @@ mod tests {
                 for sent in 1..=300 {
                     // SAFETY: that thread waits for this thread, so it exists.
                     assert_eq!(unsafe { libc::pthread_kill(me as libc::pthread_t, libc::SIGUSR1) }, 0);
-                    while CALLS_OF_TEST.get() < sent {
+                    while TEST_CALLS.get() < sent {
                         thread::yield_now();
                     }
                 }
@@ -534,11 +536,11 @@ mod tests {
         });
         // SAFETY: this restores the previous handler.
         unsafe { sigaction(Signal::SIGUSR1, &before) }.unwrap();
-        assert_eq!((CALLS_OF_TEST.get(), shown.get() + _observer.counts().suppressed), (300, own + 300));
+        assert_eq!((TEST_CALLS.get(), shown.get() + _observer.counts().suppressed), (300, own + 300));
         assert!(_observer.counts().suppressed > 0, "no call was observed while an observer ran");
     }
 
-    /// Observers see the layer's steps, and only as many as occurred.
+    /// Observers see the steps of operations that missed, and no operation that a stack served.
     #[test]
     fn tracepoints_report_only_misses() {
         on_cpu(0);
@@ -562,7 +564,7 @@ mod tests {
         assert_eq!((paths.operations(), paths.cpu), (16, 16 - paths.depot - paths.slab));
     }
 
-    /// A flush of a full depot is one operation of hundreds of steps.
+    /// A flush of a full depot is a single operation with hundreds of steps, which are reported in several parts.
     #[test]
     fn flush_of_a_full_depot_reports_all_its_steps() {
         on_cpu(0);
@@ -576,7 +578,7 @@ mod tests {
         assert!(read.try_iter().map(|(_, steps, ..)| steps.len()).sum::<usize>() > 4 * STEPS);
     }
 
-    /// A drain of all CPUs loses no step, because it flushes each CPU separately.
+    /// A drain of all CPUs loses no step, because it reports its steps after each CPU.
     #[test]
     fn drain_of_many_cpus_reports_all_its_steps() {
         const CPUS: usize = 2 * STEPS;

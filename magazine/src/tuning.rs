@@ -1,28 +1,28 @@
-//! Limits of a CPU's stack, and sizes of fills.
+//! Adapts the capacity limit of stacks and the sizes of fills.
 //!
-//! * **Slow start.** The first fill requests [`Config::first_fill`] objects, and each later fill requests
-//!   twice as many. A layer that has supplied ten objects thus keeps no more than ten. A stack also doubles
-//!   its places whenever it is full.
-//! * **Shrinking.** When memory is short, the limit of a stack halves, down to two magazines. After a shortage, fills
-//!   start small again. Each reaping interval without a shortage undoes one halving. FreeBSD's UMA also shrinks its
-//!   limits.
+//! * **Slow start.** The first fill requests [`Config::first_fill`] objects, and each later fill requests twice as many
+//!   as the fill before. A layer that has handed out ten objects thus caches at most ten. In the same way, a stack
+//!   doubles its capacity when it is full.
+//! * **Shrinking.** When memory is short, the capacity limit of stacks is halved, down to two magazines. After a
+//!   shortage, the next fill is again small. Each reaping interval without a shortage doubles the limit again.
+//!   FreeBSD's UMA also lowers its limits under memory pressure.
 //!
-//! All numbers in this module are hints: a lost update is harmless, as long as stacks get the final number.
+//! All numbers in this module are hints. A lost update is harmless, as long as the stacks finally get the stored limit.
 
 use crate::layer::Config;
 use crate::sync::Hint;
 
 #[derive(Debug)]
-pub(crate) struct Tuning {
+pub(crate) struct LayerTuning {
     /// Number of objects that the next fill requests.
     fill: Hint,
-    /// Limit of places of a stack.
+    /// The current capacity limit of stacks, in objects.
     reach: Hint,
-    /// 1 if memory was short in the current interval, else 0.
+    /// Is 1 if memory was short in the current reaping interval, and 0 otherwise.
     under_pressure: Hint,
 }
 
-impl Tuning {
+impl LayerTuning {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             fill: Hint::new(config.first_fill.into()),
@@ -31,7 +31,7 @@ impl Tuning {
         }
     }
 
-    /// Returns the number of objects for this fill, and increases the number for the next fill.
+    /// Returns the number of objects that this fill should request, and doubles the number for the next fill.
     pub(crate) fn next_fill(&self, config: &Config) -> usize {
         let fill = self.fill.get();
         let next = (2 * fill).min(config.capacity.into());
@@ -42,29 +42,30 @@ impl Tuning {
         fill as usize
     }
 
-    /// Handles a shortage of memory. Returns the new limit of a stack's places.
+    /// Handles a shortage of memory by halving the limit. Returns the new capacity limit of stacks.
     #[cold]
     pub(crate) fn shrink(&self, config: &Config) -> u16 {
         self.under_pressure.set(1);
         self.fill.set(config.first_fill.into());
         let least = 2 * u64::from(config.capacity);
-        self.set_reach((self.reach.get() / 2).max(least.min(config.reach().into())))
+        self.update_capacity_limit((self.reach.get() / 2).max(least.min(config.reach().into())))
     }
 
-    /// Ends a reaping interval. Returns the new limit of a stack's places if the limit changed.
+    /// Ends the current reaping interval and begins the next one. Returns the new capacity limit of stacks, or `None`
+    /// if it did not change.
     pub(crate) fn end_interval(&self, config: &Config) -> Option<u16> {
         if self.under_pressure.get() > 0 {
             self.under_pressure.set(0);
             return None;
         }
         let (reach, most) = (self.reach.get(), u64::from(config.reach()));
-        (reach < most).then(|| self.set_reach((2 * reach).min(most)))
+        (reach < most).then(|| self.update_capacity_limit((2 * reach).min(most)))
     }
-    /// Returns the current limit of a stack's places.
+    /// Returns the current capacity limit of stacks.
     pub(crate) fn reach(&self) -> u16 {
         self.reach.get() as u16
     }
-    fn set_reach(&self, reach: u64) -> u16 {
+    fn update_capacity_limit(&self, reach: u64) -> u16 {
         self.reach.set(reach);
         reach as u16
     }
@@ -78,7 +79,7 @@ mod tests {
 
     #[test]
     fn fill_sizes_double_up_to_a_magazine() {
-        let tuning = Tuning::new(&CONFIG);
+        let tuning = LayerTuning::new(&CONFIG);
         let fills = || [(); 5].map(|()| tuning.next_fill(&CONFIG));
         assert_eq!(fills(), [1, 2, 4, 6, 6]);
         tuning.shrink(&CONFIG);
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn lowered_stack_limits_recover_to_their_initial_value() {
-        let tuning = Tuning::new(&CONFIG);
+        let tuning = LayerTuning::new(&CONFIG);
         assert_eq!([(); 3].map(|()| tuning.shrink(&CONFIG)), [18, 12, 12]);
         assert_eq!([(); 4].map(|()| tuning.end_interval(&CONFIG)), [None, Some(24), Some(36), None]);
     }

@@ -1,12 +1,10 @@
-//! A view of the objects on each CPU and in each depot, magazine by magazine, for pictures and for stepping
-//! through a run.
+//! A view of all objects on stacks and in depots, magazine by magazine, for visualisations.
 //!
-//! [`Stats`](crate::Stats) has the totals, which are available at any time. A view has the objects
-//! themselves, not only totals.
+//! [`Stats`](crate::Stats) has only totals, but can be read at any time. A view contains the objects themselves.
 //!
-//! A view divides a CPU's stack into magazines from the bottom. Each magazine of a view would move in one
-//! access of the depot. The top magazine serves allocations and receives frees, like Bonwick and Adams'
-//! *loaded* magazine. The magazine below the loaded one is *previous*.
+//! In a view, a CPU's stack is divided into magazines, starting from the bottom. Each magazine of a view could move in
+//! a single depot access. The top magazine serves allocations and frees, and corresponds to Bonwick and Adams's
+//! *loaded* magazine. The magazine below it corresponds to their *previous* magazine.
 
 use crate::depot::Slot;
 use crate::layer::{Layer, Round};
@@ -15,69 +13,72 @@ use crate::region::LEN_MASK;
 use crate::region::{NULL, ROUND};
 use core::ptr::NonNull;
 
-/// A view of a layer. `T` represents an object.
+/// A view of all objects in a layer. The type `T` represents an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerView<T> {
-    /// Stacks, indexed by CPU.
+    /// The views of all CPUs' stacks, indexed by CPU.
     pub cpus: Vec<CpuView<T>>,
-    /// Depots, indexed by node.
+    /// The views of all depots, indexed by node.
     pub depots: Vec<DepotView<T>>,
 }
 
-/// The objects of a CPU.
+/// A view of the objects on one CPU's stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuView<T> {
-    /// The magazines of the CPU's stack, the serving magazine first. All magazines except the serving one are
-    /// full. Objects of other nodes come last. Objects of other nodes return to their node in separate
-    /// magazines.
+    /// The magazines on the CPU's stacks. The magazine that serves the next operation comes first. All other magazines
+    /// of the same stack are full. Magazines with objects of other nodes come last.
     pub magazines: Vec<MagazineView<T>>,
-    /// Maximum number of magazines on the stack.
+    /// Maximum number of magazines on one stack.
     pub most: u32,
 }
 
-/// The depot of a node.
+/// A view of the depot of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DepotView<T> {
-    /// The full magazines, with the next magazine to be taken first.
+    /// The full magazines, in the order in which they would be taken.
     pub full: Vec<MagazineView<T>>,
 }
 
-/// The objects and the size of a magazine.
+/// A view of one magazine: its objects and its capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MagazineView<T> {
-    /// The objects, newest last.
+    /// The objects in the magazine, newest last.
     pub rounds: Vec<T>,
-    /// Maximum number of objects.
+    /// Maximum number of objects in the magazine.
     pub capacity: u32,
 }
 
-/// For debuggers: the byte offset from the head of a stack to the lowest object. The head's low 16 bits are
-/// the number of objects. Three further offsets describe a depot's slot: the next slot's address, the
-/// magazine's length, and the objects.
+/// For debuggers: the byte offset from the head of a stack to its lowest object. The low 16 bits of a head are the
+/// number of objects on the stack. The other three numbers are byte offsets in a depot's slot: of the next slot's
+/// address, the magazine's length, and the objects.
 pub const LAYOUT: [usize; 4] = {
     let [next, len, rounds] = Slot::LAYOUT;
     [NULL + ROUND, next, len, rounds]
 };
 
-/// Functions for the other crates of this allocator, which may change in any version.
+/// Functions that only the other uslab crates use, and that may change in any version.
 #[doc(hidden)]
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// For debuggers: address of CPU 0's region, distance to the next region, and number of regions.
+    /// For debuggers: the address of CPU 0's region, the distance in bytes between two regions, and the number of
+    /// regions.
     pub fn homes(&self) -> [usize; 3] {
         self.table.homes()
     }
 
-    /// For debuggers, four numbers about nodes: the address of the first node's stack offset, the address of the
-    /// pointer to the first slot of its depot, the distance to the fields of the next node, and the number of nodes.
+    /// For debuggers: where the nodes of a layer store their stack offset and their depot. The numbers are the address
+    /// of the first node's stack offset, the address of its depot's pointer to the first slot, the distance in bytes
+    /// between two nodes, and the number of nodes.
     pub fn places(&self) -> [usize; 4] {
-        let [stack, depot] =
-            self.nodes.first().map_or([0; 2], |node| [node.fast_path.stack_place(), node.depot.first()]);
+        let [stack, depot] = self
+            .nodes
+            .first()
+            .map_or([0; 2], |node| [node.fast_path.stack_field_address(), node.depot.first()]);
         [stack, depot, size_of_val(&*self.nodes) / self.nodes.len().max(1), self.nodes.len()]
     }
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// Returns the objects of each CPU and depot, each converted by `show`.
+    /// Returns a view of all objects in the layer. The function `show` converts each object.
     ///
     /// # Safety
     /// No other thread may use the layer during the call.

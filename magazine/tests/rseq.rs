@@ -1,15 +1,16 @@
-//! Stress test of the magazines on the machine's CPUs, with the mechanism that the machine supports.
+//! Stress tests of the magazine layer on the machine's CPUs, with the mechanism that the machine supports.
 //!
-//! The test stamps each object at its allocation, and removes the stamp at its free. At the end, no object is
-//! lost or duplicated, and the layer's counts agree. No single setting of the test finds every bug. Each
-//! setting was tried against planted bugs (see `.ci/controls`). Long undisturbed runs find sections that are
-//! not restarted. Tiny magazines, with yields between a miss and its batch, find drains that do not own the
-//! objects that they take. During each run, another layer is created and dropped in the table, over and over,
-//! so that class numbers are reused.
+//! A test stamps each object when it is allocated, and removes the stamp when it is freed. At the end, no object may be
+//! lost or duplicated, and the layer's counts must be exact. No single setting of the stress test detects every bug.
+//! All settings were tried with planted bugs (see `.ci/controls`). Long runs without disturbances detect restartable
+//! sequences that are not restarted. Tiny magazines, with yields between a miss and its slow path, detect drains that
+//! do not have exclusive access to a region. During each run, another thread repeatedly creates and drops a second
+//! layer in the same table, so that class numbers are reused.
 //!
-//! `USLAB_STRESS=full` runs each setting with 20 times as many operations, the first setting with 1,200 million.
-//! `USLAB_STRESS=tenth`, and `small` (a 200th), are for slow machines such as an emulator or valgrind.
-//! `USLAB_EXPECT=rseq` or `claimed` names the expected mechanism.
+//! With `USLAB_STRESS=full`, each setting runs 20 times as many operations. The first setting runs 1,200 million
+//! operations with `USLAB_STRESS=full`. With `USLAB_STRESS=tenth` or `USLAB_STRESS=small` (a 200th), fewer operations
+//! run, for an emulator or valgrind. With `USLAB_EXPECT=rseq` or `USLAB_EXPECT=claimed`, the tests require this
+//! mechanism.
 
 #[path = "../../tests/kit/rounds.rs"]
 mod rounds;
@@ -23,23 +24,23 @@ use sandbox::refuse_membarrier;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use uslab_magazine::layer::yield_every;
+use uslab_magazine::layer::set_yield_interval;
 use uslab_magazine::sync::{Arc, AtomicBool, Counter, Mutex, Ordering::Relaxed};
 use uslab_magazine::{Cpus, Heap, Mechanism, Table};
 
-/// Serialises the tests, because they load the machine and change the state of the whole process. A lock of
-/// `uslab_sync` cannot be used, because the layer's debug assertions reject held locks.
+/// Serialises the tests, because they load the machine and change process-wide state. A lock of `uslab_sync` cannot be
+/// used here, because the layer asserts in debug builds that the caller holds no such lock.
 #[allow(clippy::disallowed_types)]
 static TEST_LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// True if the build includes restartable sequences.
+/// True if this build includes restartable sequences.
 const HAS_RSEQ: bool = cfg!(all(
     any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")),
     any(target_env = "gnu", target_env = "musl"),
     not(any(uslab_no_rseq, uslab_heap))
 ));
 
-/// The CPUs that this process may use.
+/// Returns the numbers of the CPUs that this process may use.
 fn usable_cpus() -> Vec<usize> {
     let set = nix::sched::sched_getaffinity(Pid::from_raw(0)).expect("the process must have a CPU");
     (0..CpuSet::count()).filter(|c| set.is_set(*c).unwrap_or(false)).collect()
@@ -54,9 +55,9 @@ fn pin(thread: Pid, cpus: &[usize]) {
 #[derive(Clone, Copy, PartialEq)]
 enum Threads {
     Free,
-    /// Thread `t` runs on CPU `t` modulo the number of CPUs.
+    /// Thread `t` is pinned to CPU `t` modulo the number of CPUs.
     Pinned,
-    /// A separate thread repeatedly moves the tested thread to another CPU.
+    /// Another thread repeatedly moves the tested threads to other CPUs.
     Hopping,
 }
 
@@ -65,18 +66,18 @@ struct Setting {
     capacity: u16,
     stock: u16,
     threads: Threads,
-    /// Every n-th miss yields before its batch.
+    /// Every `yields`-th miss yields before its slow path; 0 disables the yields.
     yields: u32,
-    /// Pause between two drains; `None` disables drains.
+    /// The pause between two drains; `None` disables drains.
     drains: Option<Duration>,
     operations: usize,
 }
 
 const WORKERS: usize = 16;
-/// Maximum number of objects that a worker holds.
+/// Maximum number of objects that a worker thread holds.
 const MAX_HELD_ROUNDS: usize = 256;
 
-/// Returns the number of operations, scaled by `USLAB_STRESS`.
+/// Returns the number of operations to run, which `USLAB_STRESS` scales.
 fn scaled_operations(usual: usize) -> usize {
     match std::env::var("USLAB_STRESS").as_deref() {
         Err(_) => usual,
@@ -87,8 +88,8 @@ fn scaled_operations(usual: usize) -> usize {
     }
 }
 
-/// Creates and drops a layer, over and over; the layer must never see objects of other layers.
-fn run_neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
+/// Repeatedly creates and drops a layer, and asserts that it never sees objects of another layer.
+fn run_second_layer(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
     let supplier = TestSupplier::new(64);
     for turn in 0.. {
         if stop.load(Relaxed) {
@@ -104,7 +105,7 @@ fn run_neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
             );
             std::thread::sleep(pause);
             held.drain(..).for_each(|round| {
-                assert!(supplier.unstamp(round, 1));
+                assert!(supplier.remove_round_stamp(round, 1));
                 layer.free(&supplier, round);
             });
         }
@@ -135,7 +136,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
         (AtomicBool::new(false), Counter::new(0), Counter::new(0), Counter::new(0), Counter::new(0));
     let tids = Mutex::new(vec![]);
     let aborts = layer.stats().aborts;
-    yield_every(setting.yields);
+    set_yield_interval(setting.yields);
     let start = Instant::now();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..WORKERS)
@@ -153,7 +154,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
                     let mut give = |held: &mut Vec<TestRound>, i| {
                         let round = held.swap_remove(i);
                         given += 1;
-                        wrong += u64::from(!supplier.unstamp(round, me));
+                        wrong += u64::from(!supplier.remove_round_stamp(round, me));
                         layer.free(supplier, round);
                     };
                     for _ in 0..operations {
@@ -182,7 +183,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
             .collect();
         if let Some(pause) = setting.drains {
             let (table, layer, supplier, stop, drains) = (&table, &layer, &supplier, &stop, &drains);
-            scope.spawn(move || run_neighbour(table, stop, pause));
+            scope.spawn(move || run_second_layer(table, stop, pause));
             // Two threads drain the same stacks concurrently.
             scope.spawn(move || {
                 while !stop.load(Relaxed) {
@@ -224,7 +225,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
         stop.store(true, Relaxed);
         assert!(ended.iter().all(|e| *e), "{name}: a worker panicked");
     });
-    yield_every(0);
+    set_yield_interval(0);
     let stats = layer.stats();
     let aborts = stats.aborts - aborts;
     println!(
@@ -296,7 +297,7 @@ fn stress_on_a_claimed_slot_loses_no_round() {
     stress("claimed", Cpus::os().claimed(), Setting { operations: 5_000_000, ..SMALL_SETTING });
 }
 
-/// The layer must use the expected mechanism, and this mechanism must have served the operations.
+/// A layer must use the expected mechanism, and this mechanism must serve almost all operations.
 #[test]
 fn layer_uses_the_expected_mechanism() {
     let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -319,8 +320,8 @@ fn layer_uses_the_expected_mechanism() {
     assert!(stats.paths.cpu >= 1980 && stats.busy <= usable_cpus().len() as u64, "{stats:?}");
 }
 
-/// A classic mistake is a CPU number that the code computes only once, or that is always 0. Every CPU must
-/// use a separate region.
+/// A typical mistake would be to read the CPU number only once, or to use CPU 0 always. The test checks that every CPU
+/// uses a separate region.
 #[test]
 fn each_pinned_thread_touches_only_its_cpu_region() {
     let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -350,7 +351,8 @@ fn each_pinned_thread_touches_only_its_cpu_region() {
     }
 }
 
-/// Regression: if threads register themselves, each thread's first allocation missed and fetched a magazine.
+/// Regression: on systems where threads register themselves for rseq, the first allocation of each thread missed and
+/// fetched a magazine.
 #[test]
 fn single_allocation_is_served_by_its_cpu() {
     let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -383,7 +385,8 @@ fn program_contains_rseq_assembly_only_if_enabled() {
 
 // ---------------------------------------------------------------- environments with another choice
 
-/// Runs a test of this file in another process; `prepare` sets the process up. Returns the stderr of the other process.
+/// Runs a test of this file in another process, after `prepare` has set up its command. Returns what the process wrote
+/// to standard error.
 fn run_child_test(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) -> String {
     let mut command = Command::new(std::env::current_exe().expect("the test program must be readable"));
     command.args(["--exact", "--include-ignored", "--nocapture", test]);
@@ -416,8 +419,8 @@ fn invalid_environment_value_is_reported_and_ignored() {
     let expected = "uslab: USLAB_RSEQ=maybe: expected on or off; ignored";
     assert_eq!(err.matches(expected).count(), usize::from(HAS_RSEQ), "{err}");
 }
-/// The libc registers no threads, so each thread registers itself at its first miss. With `USLAB_RSEQ=off`, no thread
-/// registers itself.
+/// In this test the libc registers no threads, so each thread registers itself at its first miss. With
+/// `USLAB_RSEQ=off`, the test does nothing, because no thread registers itself.
 #[test]
 fn unregistered_threads_register_themselves() {
     if Cpus::os().mechanism() != Mechanism::Rseq {
@@ -440,7 +443,7 @@ fn claimed_slot_is_used_if_a_sandbox_forbids_membarrier() {
     });
 }
 
-/// A drain whose barrier is refused takes nothing: the objects stay on the stacks and are usable.
+/// If the kernel refuses its barrier, a drain takes nothing. The objects stay on the stacks and are still usable.
 #[test]
 fn drains_take_nothing_after_a_sandbox_forbids_membarrier() {
     run_child_test("child_drains_without_membarrier", |c| c);
@@ -458,7 +461,7 @@ fn child_drains_without_membarrier() {
         held
     };
     let give = |held: Vec<TestRound>| {
-        held.iter().for_each(|b| assert!(supplier.unstamp(*b, 1)));
+        held.iter().for_each(|b| assert!(supplier.remove_round_stamp(*b, 1)));
         held.into_iter().for_each(|b| layer.free(&supplier, b));
     };
     give(take());

@@ -6,7 +6,7 @@
 //! --bin uslab -- calibrate` measures the build that ships.
 
 use crate::output::Progress;
-use crate::race::{MakeObject, Object, race};
+use crate::race::{Object, ObjectAllocFn, race};
 use crate::stress::affinity;
 use std::cell::Cell;
 use std::hint::{black_box, spin_loop};
@@ -26,7 +26,7 @@ const SMALL: usize = 64;
 /// Number of slabs that one measuring loop visits.
 const SLABS: usize = 256;
 /// Number of operations in a measuring loop that does not visit slabs.
-const LOOP: usize = 20_000;
+const LOOP_OPERATIONS: usize = 20_000;
 
 /// Measures all prices `rounds` times.
 ///
@@ -42,7 +42,7 @@ pub fn calibrate(name: &str, rounds: u32, progress: &Progress) -> anyhow::Result
     Ok(prices.profile(name))
 }
 
-/// For each price, the values from all rounds.
+/// The measured values of each price, one value for each round.
 #[derive(Debug, Default)]
 pub(crate) struct Prices([Vec<f64>; 8]);
 
@@ -50,10 +50,10 @@ impl Prices {
     /// Runs one more round, which measures every price once.
     pub(crate) fn measure(&mut self) -> anyhow::Result<()> {
         let (object, relist, slab) = of_slabs()?;
-        let lock = of_lock();
-        let line = of_line(&affinity::usable());
-        let own = of_own()?;
-        let (exchange, batched) = (of_exchange(), of_batched(own)?);
+        let lock = locked_operation_price();
+        let line = cache_line_price(&affinity::usable());
+        let own = cpu_operation_price()?;
+        let (exchange, batched) = (depot_exchange_price(), batched_move_price(own)?);
         let measured = [own, lock, exchange, (object - lock).max(0.0), batched, relist, slab, line];
         for (price, ns) in self.0.iter_mut().zip(measured) {
             price.push(ns);
@@ -93,13 +93,13 @@ impl Prices {
     }
 }
 
-/// Returns the median of at least one round's values, between the ends of the middle eight tenths.
+/// Returns the median of the rounds' values, and the ends of the range that holds their middle eight tenths.
 pub(crate) fn middle(mut rounds: Vec<f64>) -> [f64; 3] {
     rounds.sort_by(f64::total_cmp);
     [1, 5, 9].map(|tenth| rounds[(rounds.len() - 1) * tenth / 10])
 }
 
-/// Returns the result of `act`, and the nanoseconds that it took.
+/// Runs `act`, and returns the elapsed nanoseconds and the result of `act`.
 fn timed<T>(act: impl FnOnce() -> T) -> (f64, T) {
     let start = Instant::now();
     let outcome = act();
@@ -109,19 +109,22 @@ fn allocate<'c>(cache: &'c KmemCache, n: usize, to: &mut Vec<Block<'c>>) -> Resu
     (0..n).try_for_each(|_| cache.alloc_block(Gfp::KERNEL).map(|block| to.push(block)))
 }
 
-/// Measures an allocation or a free between other instructions, and subtracts the time of those instructions.
-/// The result is the mean of two scripts: one script frees each object immediately, the other keeps a few
-/// objects. A loop of allocations alone would give a lower price, because a processor overlaps successive
-/// operations.
-fn of_own() -> anyhow::Result<f64> {
+/// Measures the price of an allocation or a free among other instructions, and subtracts the time of the
+/// other instructions. The result is the mean of two scripts: one script frees each object immediately, the
+/// other keeps a few objects. A loop of allocations alone would give a lower price, because a processor
+/// overlaps successive operations.
+fn cpu_operation_price() -> anyhow::Result<f64> {
     let cache = ObjectCache::<Object>::builder("calibrate").ctor(Object::default).build()?;
-    let (make, none): (MakeObject<'_, '_>, MakeObject<'_, '_>) = (&|| cache.alloc().map(Some), &|| Ok(None));
+    let (make, none): (ObjectAllocFn<'_, '_>, ObjectAllocFn<'_, '_>) =
+        (&|| cache.alloc().map(Some), &|| Ok(None));
     let cpu = &affinity::usable()[..1];
     let mut ns = 0.0;
     for workload in ["pairs", "server=16"] {
         let workload = workload.parse()?;
-        let of =
-            |make| race(&workload, cpu, LOOP as u64, 1, black_box(make)).map(|raced| 1000.0 / raced.per_us());
+        let of = |make| {
+            race(&workload, cpu, LOOP_OPERATIONS as u64, 1, black_box(make))
+                .map(|raced| 1000.0 / raced.operations_per_microsecond())
+        };
         // The first run makes the system commit memory, so it is not counted.
         of(make)?;
         ns += of(make)? - of(none)?;
@@ -129,13 +132,13 @@ fn of_own() -> anyhow::Result<f64> {
     Ok((ns / 2.0).max(0.0))
 }
 
-fn of_lock() -> f64 {
+fn locked_operation_price() -> f64 {
     let mutex = Mutex::new(0_u64);
-    let (ns, ()) = timed(|| (0..LOOP).for_each(|_| *black_box(&mutex).lock() += 1));
-    ns / LOOP as f64
+    let (ns, ()) = timed(|| (0..LOOP_OPERATIONS).for_each(|_| *black_box(&mutex).lock() += 1));
+    ns / LOOP_OPERATIONS as f64
 }
 
-/// A slab layer for the lab's magazines that hands out numbers instead of objects.
+/// A slab layer under the lab's magazines that hands out numbers instead of objects.
 struct NumberLayer(Cell<u64>);
 
 impl Slab<u64> for NumberLayer {
@@ -147,11 +150,11 @@ impl Slab<u64> for NumberLayer {
 }
 
 /// Measures an exchange with the depot. The price is the time of bursts that reach the depot, minus the time
-/// of equally many operations that stay on the CPU.
-fn of_exchange() -> f64 {
+/// of equally many operations that only use the CPU's own magazines.
+fn depot_exchange_price() -> f64 {
     let Ok(cpus) = Cpus::simulated(1, 1) else { return 0.0 };
     let cache = Cache::new(cpus, Sizes::default(), NumberLayer(Cell::new(0)));
-    let mut held = Vec::with_capacity(LOOP);
+    let mut held = Vec::with_capacity(LOOP_OPERATIONS);
     let mut burst = |n: usize| {
         held.extend((0..n).filter_map(|_| cache.alloc()));
         held.drain(..).for_each(|number| cache.free(number));
@@ -159,35 +162,35 @@ fn of_exchange() -> f64 {
     let (long, short) = (16 * Sizes::default().first, Sizes::default().first / 2);
     burst(long);
     let before = cache.exchanges();
-    let (far, ()) = timed(|| (0..LOOP / long).for_each(|_| burst(long)));
+    let (far, ()) = timed(|| (0..LOOP_OPERATIONS / long).for_each(|_| burst(long)));
     let exchanges = cache.exchanges() - before;
-    let (near, ()) = timed(|| (0..LOOP / short).for_each(|_| burst(short)));
-    let operations = |n: usize| (LOOP / n * n) as f64;
+    let (near, ()) = timed(|| (0..LOOP_OPERATIONS / short).for_each(|_| burst(short)));
+    let operations = |n: usize| (LOOP_OPERATIONS / n * n) as f64;
     ((far - near * operations(long) / operations(short)) / exchanges.max(1) as f64).max(0.0)
 }
 
-/// Measures the price of moving one object, in a batch, between slabs and a magazine. Bursts fill and flush
-/// magazines of 64 objects, and no slab becomes empty. Magazines of 8 objects visit the slabs eight times as
-/// often as magazines of 64. The difference in time gives the price of one visit to the slabs. `own` is the
-/// price of the part of an operation that runs on the CPU's magazine alone.
-fn of_batched(own: f64) -> anyhow::Result<f64> {
+/// Measures the price of moving one object, in a batch, between slabs and a magazine. Each burst fills and
+/// flushes magazines, while no slab becomes empty. Magazines of 8 objects visit the slabs eight times as
+/// often as magazines of 64. The difference between the two run times gives the price of one visit to the
+/// slabs. `own` is the price of an operation that uses only the CPU's magazine.
+fn batched_move_price(own: f64) -> anyhow::Result<f64> {
     let of = |capacity| -> anyhow::Result<f64> {
         let magazines = Magazines::Sized { capacity, stock: 0, depot_limit: 0 };
         let cache = KmemCache::builder("calibrate", SMALL).magazines(magazines).build()?;
-        let (mut held, mut kept) = (Vec::with_capacity(LOOP), Vec::new());
-        allocate(&cache, LOOP, &mut held)?;
+        let (mut held, mut kept) = (Vec::with_capacity(LOOP_OPERATIONS), Vec::new());
+        allocate(&cache, LOOP_OPERATIONS, &mut held)?;
         // One object of each slab stays allocated, so that no slab becomes empty.
-        for at in (0..LOOP).step_by(cache.info().objs_per_slab as usize).rev() {
+        for at in (0..LOOP_OPERATIONS).step_by(cache.info().objs_per_slab as usize).rev() {
             kept.push(held.swap_remove(at));
         }
         held.clear();
         let (ns, done) = timed(|| {
-            allocate(&cache, LOOP / 2, &mut held)?;
+            allocate(&cache, LOOP_OPERATIONS / 2, &mut held)?;
             held.clear();
             Ok::<_, AllocError>(())
         });
         done?;
-        Ok(ns / LOOP as f64)
+        Ok(ns / LOOP_OPERATIONS as f64)
     };
     let (often, seldom) = (of(8)?, of(64)?);
     // The runs differ by 1/8 - 1/64 = 7/64 of a visit for each object; the slower run, with magazines of 8, is `often`.
@@ -221,9 +224,9 @@ fn of_slabs() -> anyhow::Result<(f64, f64, f64)> {
     Ok((old, (first - second).max(0.0), ((new - old) * per_slab as f64).max(0.0)))
 }
 
-/// Measures the one-way time of a cache line that two CPUs send back and forth. Each of the two threads has
-/// its own CPU; a machine with only one CPU gives no measurement.
-fn of_line(cpus: &[usize]) -> f64 {
+/// Measures how long a cache line takes to move from one CPU to another, by passing a line back and forth.
+/// Each of the two threads has its own CPU; a machine with only one CPU gives no measurement.
+fn cache_line_price(cpus: &[usize]) -> f64 {
     let [one, other, ..] = *cpus else { return 0.0 };
     const BATCH: u64 = 50;
     const BATCHES: u64 = 40;

@@ -31,9 +31,9 @@ pub struct Difference {
     pub percent: Option<f64>,
 }
 
-/// The fields that can name a row of a report's list, most specific first. Some rows need several fields for
-/// a name, such as a sweep's best options for a workload, a zone's free blocks by order, or a sweep's
-/// options.
+/// Fields that can name a row of a report's list; the most specific field comes first. Some rows are only
+/// identified by several fields together: a sweep's best options for a workload, a zone's free blocks by
+/// order, or a sweep's options.
 const NAMES: [&str; 8] = ["name", "cache", "call_site", "knob", "design", "workload", "cpus", "moment"];
 const WORK_KEYS: [&str; 2] = ["work", "cpus"];
 const ZONE_KEYS: [&str; 3] = ["moment", "zone", "order"];
@@ -120,7 +120,7 @@ impl Diff {
         }
         for (which, only) in [("A", only_a), ("B", only_b)] {
             if let Some(first) = only.first() {
-                out += &format!("\n{} values are only in {which}; the first is {first}\n", only.len());
+                out += &format!("\n{} values are only in {which}, for example {first}\n", only.len());
             }
         }
         out
@@ -182,8 +182,8 @@ mod tests {
         assert_eq!(Diff::new(&json!([3.0, 0]), &json!([3, 0.0]), 0.0).differ, []);
     }
 
-    /// Regression test: the block order was once a part of a row's name, and rows of sweeps and call sites
-    /// had no name.
+    /// Regression test: row names once contained the block order, and rows of sweeps and call sites had no
+    /// names.
     #[test]
     fn report_rows_are_matched_by_name_columns_only() {
         let rows = |rows: [Value; 2]| [json!(rows), json!([rows[1], rows[0]])];
@@ -224,7 +224,7 @@ mod tests {
         );
         let text = diff.text(1);
         assert!(
-            text.contains("... and 1 more") && text.contains("only in A; the first is caches.x"),
+            text.contains("... and 1 more") && text.contains("only in A, for example caches.x"),
             "{text}"
         );
     }

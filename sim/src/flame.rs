@@ -20,20 +20,20 @@ use std::path::Path;
 
 /// The template of the profile page, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../web/built/profile.html");
-/// The error for a file that is not a profile.
+/// The error for a file that does not contain a heap profile.
 const EXPECTED: &str = "not a heap profile: expected one of pprof (`.pb.gz`) or folded stacks (`.folded`)";
 /// The first bytes of a pprof profile.
-const GZIP: &[u8] = &[0x1f, 0x8b];
-const SHOWN_STACKS: usize = 20;
+const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
+const MAX_SHOWN_STACKS: usize = 20;
 
-/// A heap profile taken at one moment.
+/// A heap profile: the memory that each call stack held when the profile was written.
 #[derive(Clone, Debug, Serialize)]
 pub struct Flame {
     /// The name of the profile's file.
     pub title: String,
     /// The call stacks in the order of the file, with equal stacks merged.
     pub stacks: Vec<Stack>,
-    /// A message for each file that gave no function names.
+    /// One message for each executable or library that gave no function names.
     #[serde(skip)]
     pub unused: Vec<String>,
 }
@@ -74,9 +74,10 @@ impl Flame {
         let mut stack = |(number, line): (usize, &str)| {
             let parts = line.rsplit_once(' ').and_then(|(frames, bytes)| Some((frames, bytes.parse().ok()?)));
             let (frames, bytes) = parts.filter(|(frames, _)| !frames.is_empty()).with_context(|| {
-                format!("line {number}: expected frames, separated by `;`, a blank and a number")
+                format!("line {number}: expected frames separated by `;`, then a blank and a number of bytes")
             })?;
-            let frames = frames.split(';').flat_map(|frame| names.of_frame(frame).into_iter().rev());
+            let frames =
+                frames.split(';').flat_map(|frame| names.functions_of_frame(frame).into_iter().rev());
             Ok(Stack { frames: frames.collect(), bytes })
         };
         let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.is_empty());
@@ -90,7 +91,7 @@ impl Flame {
     /// Fails if the contents have neither format, or if the sum of the bytes overflows.
     pub fn parse(title: &str, content: &[u8]) -> anyhow::Result<Self> {
         let mut names = Names::default();
-        let flame = if content.starts_with(GZIP) {
+        let flame = if content.starts_with(GZIP_MAGIC) {
             pprof::read(title, content, &mut names)
         } else if let Ok(text) = str::from_utf8(content) {
             Self::folded(title, text, &mut names)
@@ -118,7 +119,7 @@ impl Flame {
     /// Returns a page with the flame graph.
     ///
     /// # Errors
-    /// Does not fail in practice.
+    /// Fails only if the profile cannot be written as JSON, which does not happen in practice.
     pub fn page(&self) -> anyhow::Result<String> {
         Ok(web::page(TEMPLATE, &[("{profile}", &web::json(self)?)]))
     }
@@ -132,14 +133,14 @@ impl fmt::Display for Flame {
         writeln!(f, "{}: {all} bytes in {} stacks", self.title, self.stacks.len())?;
         let mut stacks: Vec<_> = self.stacks.iter().collect();
         stacks.sort_by_key(|stack| std::cmp::Reverse(stack.bytes));
-        for stack in stacks.iter().take(SHOWN_STACKS) {
+        for stack in stacks.iter().take(MAX_SHOWN_STACKS) {
             let share = 100.0 * stack.bytes as f64 / all.max(1) as f64;
             let (cache, functions) = stack.frames.split_first().map_or(("", &[][..]), |(c, f)| (c, f));
             let inner: Vec<_> = functions.iter().rev().take(3).map(String::as_str).collect();
             writeln!(f, "{:>14} {share:>5.1} %  {cache:14}  {}", stack.bytes, inner.join(" < "))?;
         }
-        if stacks.len() > SHOWN_STACKS {
-            writeln!(f, "and {} more; `--html FILE` shows all", stacks.len() - SHOWN_STACKS)?;
+        if stacks.len() > MAX_SHOWN_STACKS {
+            writeln!(f, "and {} more; `--html FILE` shows all", stacks.len() - MAX_SHOWN_STACKS)?;
         }
         Ok(())
     }
@@ -213,9 +214,9 @@ mod tests {
         drop(held);
     }
 
-    /// Reading a profile with one changed byte does not panic, and each error names the accepted formats.
+    /// Changing one byte of a profile causes no panic, and each resulting error names the accepted formats.
     #[test]
-    fn damaged_profiles_are_refused() {
+    fn damaged_heap_profiles_are_refused() {
         let pack = |message: &[u8]| {
             let mut gzip = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
             std::io::Write::write_all(&mut gzip, message).unwrap();
@@ -236,14 +237,11 @@ mod tests {
         refused(&pack(&good)[..12], "cannot be unpacked");
         refused(&pack(b"text"), "not a message of profile.proto");
         refused(&pack(b""), "the profile's samples have no values");
-        refused(&pack(&[10, 2, 8, 9, 18, 2, 16, 1]), "the profile has no string 9");
-        refused(
-            &pack(&[&good[..6], &good[12..], &[18, 4, 8, 2, 16, 1]].concat()),
-            "the profile has no location 2",
-        );
+        refused(&pack(&[10, 2, 8, 9, 18, 2, 16, 1]), "the profile lacks string 9");
+        refused(&pack(&[&good[..6], &good[12..], &[18, 4, 8, 2, 16, 1]].concat()), "lacks location 2");
         refused(&pack(&[&good[..], &[18, 2, 8, 1]].concat()), "a sample of the profile lacks a value");
         let negative = [&[18, 11, 16][..], &[0xff; 9], &[1]].concat();
-        refused(&pack(&[&good[..], &negative].concat()), "-1: expected values of at least 0");
+        refused(&pack(&[&good[..], &negative].concat()), "-1: expected at least 0");
         for at in 0..good.len() {
             for byte in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut damaged = good.clone();
@@ -255,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn flame_text_lists_the_largest_first() {
+    fn flame_text_lists_the_largest_stacks_first() {
         let text = parse(TEXT).unwrap().to_string();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "heap: 800 bytes in 3 stacks");

@@ -1,9 +1,9 @@
 //! Entry points for the fuzzer, which reads arbitrary text as a trace and as the kernel's tables.
 //!
 //! An input is one trace, followed by up to six tables, separated by form feeds. The tables are `slabinfo`,
-//! `buddyinfo` and `zoneinfo`, first from the moment `before`, then from the moment `end`. For every input,
-//! nothing panics, every error names an existing line, and every completed replay keeps the conservation
-//! invariants.
+//! `buddyinfo` and `zoneinfo`: first the three tables `before` the workload, then the three at its `end`. For
+//! every input, the code does not panic, every error names an existing line, and every completed replay keeps
+//! the conservation invariants.
 
 use crate::output::Progress;
 use crate::replay::{Options, ReplayError, replay as replay_trace};
@@ -13,7 +13,7 @@ use std::io::Cursor;
 use std::path::Path;
 use uslab::{Magazines, SlabInfo};
 
-const SEPARATOR: u8 = b'\x0c';
+const FUZZ_SECTION_SEPARATOR: u8 = b'\x0c';
 /// The tables of a fuzzer's input, in order.
 const TABLES: [&str; 6] = [
     "before.slabinfo",
@@ -32,7 +32,7 @@ struct Input<'d> {
 
 impl<'d> Input<'d> {
     fn new(data: &'d [u8]) -> Self {
-        let mut parts = data.split(|byte| *byte == SEPARATOR);
+        let mut parts = data.split(|byte| *byte == FUZZ_SECTION_SEPARATOR);
         let trace = parts.next().unwrap_or_default();
         Self { trace, tables: TABLES.map(|_| parts.next()) }
     }
@@ -53,7 +53,7 @@ impl<'d> Input<'d> {
         })
     }
     /// Checks that an error has a message and names an existing line.
-    fn look_at(&self, error: &TraceError) {
+    fn check_trace_error(&self, error: &TraceError) {
         let (text, line) = match error {
             // Errors of records have no line.
             TraceError::Recording { .. } => return,
@@ -86,14 +86,14 @@ pub fn trace(data: &[u8]) {
             assert_eq!(info.to_string().parse(), Ok(info), "the printed text is parsed to the same value");
         }
     }
-    let tables = input.tables().inspect_err(|error| input.look_at(error)).unwrap_or_default();
+    let tables = input.tables().inspect_err(|error| input.check_trace_error(error)).unwrap_or_default();
     match facts(&input, &tables) {
         Ok(facts) => {
             let by_cpu: u64 = facts.by_cpu.values().sum();
             assert_eq!(facts.total, by_cpu);
             serde_json::to_vec(&facts).expect("facts must be serialisable");
         }
-        Err(error) => input.look_at(&error),
+        Err(error) => input.check_trace_error(&error),
     }
 }
 
@@ -135,7 +135,7 @@ pub fn replay(data: &[u8]) {
             assert!(!report.page(true).is_empty());
             serde_json::to_vec(&report).expect("a report must be serialisable");
         }
-        Err(ReplayError::Trace(error)) => input.look_at(&error),
+        Err(ReplayError::Trace(error)) => input.check_trace_error(&error),
         Err(ReplayError::Memory { .. } | ReplayError::Cache { .. }) => {}
         Err(error) => panic!("{error}"),
     }

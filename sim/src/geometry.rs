@@ -1,5 +1,5 @@
-//! The command `uslab geometry`: computes the slab geometry of any size, and compares the rule with a kernel,
-//! one row for each cache.
+//! The command `uslab geometry`: computes the slab geometry of any object size, and compares the kernel's
+//! caches with the rule, row by row.
 
 use crate::output;
 use crate::slabs::Snapshot;
@@ -12,7 +12,7 @@ use uslab::{Geometry, OrderRule, SizeClass};
 /// The slab geometry of several object sizes.
 #[derive(Debug, Serialize)]
 pub struct Layouts {
-    /// The number of present CPUs, on which the geometry rule depends.
+    /// The number of present CPUs, which determines slab orders.
     pub cpus: u32,
     /// One row for each size.
     pub rows: Vec<Layout>,
@@ -33,14 +33,14 @@ pub struct Layout {
     pub padding: usize,
     /// The bytes of a slab that belong to no object: the padding between objects, and the space after the last object.
     pub waste: usize,
-    /// The field `waste` as a percentage of the slab.
+    /// The percentage of a slab's bytes that belong to no object.
     pub waste_percent: f64,
 }
 
 /// Returns the geometry for `sizes`, or for kmalloc's classes if `sizes` is empty.
 ///
 /// # Errors
-/// Fails if a slab cannot have this object size or alignment.
+/// Fails if a slab cannot hold objects of a given size or alignment.
 pub fn table(sizes: &[usize], align: usize, rule: &OrderRule) -> anyhow::Result<Layouts> {
     let classes: Vec<usize> = SizeClass::all().map(SizeClass::size).collect();
     let sizes = if sizes.is_empty() { &classes } else { sizes };
@@ -95,30 +95,30 @@ pub struct Comparison {
     /// The number of present CPUs.
     pub cpus: u32,
     /// `true` if no table names the number of CPUs. If no table names the number of CPUs, `cpus` is the
-    /// largest number that explains the slabs' orders.
+    /// largest number with which the rule gives the slab orders in the table.
     pub cpus_guessed: bool,
     /// The number of caches compared.
     pub rows: usize,
     /// The number of caches whose order and number of objects per slab match the rule.
     pub matched: usize,
     /// The caches that differ.
-    pub mismatches: Vec<Mismatch>,
-    /// The kernel options that make more caches match.
+    pub mismatches: Vec<GeometryMismatch>,
+    /// Kernel options with which more caches would match the rule.
     pub explanation: Option<Explanation>,
-    /// The rows that cannot be compared, because they lack an object size or objects, or are unreadable.
+    /// The number of rows that cannot be compared: they lack an object size or objects, or are unreadable.
     pub left_out: Vec<String>,
-    /// The reason why the kernel uses another geometry rule than Linux's usual rule, if a reason is known.
+    /// Why the kernel does not use Linux's usual geometry rule, if the reason is known.
     pub other_rule: Option<String>,
 }
 
 /// A cache whose slab geometry differs from the rule.
 #[derive(Debug, Serialize)]
-pub struct Mismatch {
+pub struct GeometryMismatch {
     /// The cache's name.
     pub name: String,
     /// The distance from one object to the next, in bytes.
     pub slab_size: u64,
-    /// The order in the kernel, and the order by Linux's rule.
+    /// The slab order in the kernel, and the slab order by Linux's rule.
     pub order: [u8; 2],
     /// The number of objects per slab in the kernel, and by Linux's rule.
     pub objs_per_slab: [u64; 2],
@@ -127,9 +127,9 @@ pub struct Mismatch {
 /// Kernel options that explain differences from the geometry rule.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
-    /// The options as the kernel's command line has them, and the equivalent options of `uslab geometry`.
+    /// The options in the form of the kernel's command line, and the equivalent options of `uslab geometry`.
     pub settings: String,
-    /// The number of caches that match with these options.
+    /// The number of caches that match the rule with these options.
     pub matched: usize,
 }
 
@@ -173,14 +173,14 @@ impl fmt::Display for Comparison {
             }
             (None, None) => writeln!(
                 f,
-                "Neither another number of CPUs nor slab_min_order, slab_max_order or slab_min_objects explains more of them."
+                "Neither another number of CPUs nor slab_min_order, slab_max_order or slab_min_objects explains more of these differences."
             ),
         }
     }
 }
 
-/// Returns the order and the number of objects per slab that a rule gives for a row.
-fn laid_out(row: &Row, rule: &OrderRule) -> Option<(u8, u64)> {
+/// Returns the slab order and the number of objects per slab that a rule gives for a slabinfo row.
+fn rule_layout(row: &Row, rule: &OrderRule) -> Option<(u8, u64)> {
     let geometry = Geometry::new(row.object_size as usize, 0, rule).ok()?;
     Some((geometry.order().get(), geometry.objects() as u64))
 }
@@ -189,8 +189,8 @@ fn kernel_layout(row: &Row) -> (u8, u64) {
     (row.pages_per_slab.checked_ilog2().unwrap_or(0) as u8, row.objects_per_slab)
 }
 
-/// Returns the options with which the most rows match; among equally good options, the options closest to
-/// `rule`.
+/// Returns the kernel options with which the most rows match; if several are equally good, returns the
+/// options closest to `rule`.
 fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explanation> {
     let cpus = (1..=13).map(|bits| (1_u32 << bits) - 1).chain([rule.present_cpus]);
     let mut rules = vec![];
@@ -215,7 +215,7 @@ fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explana
         differs.into_iter().map(|(differs, weight)| if differs { weight } else { 0 }).sum::<usize>()
     };
     let fits = |other: &OrderRule| {
-        rows.iter().filter(|row| laid_out(row, other) == Some(kernel_layout(row))).count()
+        rows.iter().filter(|row| rule_layout(row, other) == Some(kernel_layout(row))).count()
     };
     let best = rules
         .iter()
@@ -245,10 +245,10 @@ fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explana
 
 /// Compares the geometry rule with the rows of a kernel.
 ///
-/// The report copies the value of `cpus_guessed`.
+/// `cpus_guessed` is copied to the report.
 ///
 /// # Errors
-/// Fails if no cache has objects, or if a slab cannot have an object size.
+/// Fails if no cache has objects, or if an object size does not fit into a slab.
 pub fn compare(snapshot: &Snapshot, rule: &OrderRule, cpus_guessed: bool) -> anyhow::Result<Comparison> {
     let mut left_out = snapshot.faults.clone();
     let mut rows = vec![];
@@ -256,7 +256,7 @@ pub fn compare(snapshot: &Snapshot, rule: &OrderRule, cpus_guessed: bool) -> any
         let row = &cache.row;
         if row.object_size == 0 || row.objects_per_slab == 0 {
             left_out.push(format!(
-                "{}: {} objects a slab of {} bytes have no layout",
+                "{}: not comparable: {} objects per slab, {} bytes per object",
                 row.name, row.objects_per_slab, row.object_size
             ));
         } else {
@@ -271,7 +271,10 @@ pub fn compare(snapshot: &Snapshot, rule: &OrderRule, cpus_guessed: bool) -> any
             "The tunables are not 0: this kernel has SLAB, whose slab layout differs from SLUB's.".to_owned(),
         )
     } else if snapshot.page_size != uslab_buddy::PAGE_SIZE as u64 {
-        Some(format!("Its pages have {} KiB, but this rule is for pages of 4 KiB.", snapshot.page_size >> 10))
+        Some(format!(
+            "The kernel's pages have {} KiB, but the rule was applied with pages of 4 KiB.",
+            snapshot.page_size >> 10
+        ))
     } else {
         None
     };
@@ -281,7 +284,7 @@ pub fn compare(snapshot: &Snapshot, rule: &OrderRule, cpus_guessed: bool) -> any
             .with_context(|| format!("{}: cache {}", snapshot.place, row.name))?;
         let (order, objects) = kernel_layout(row);
         if (ours.order().get(), ours.objects() as u64) != (order, objects) {
-            mismatches.push(Mismatch {
+            mismatches.push(GeometryMismatch {
                 name: row.name.clone(),
                 slab_size: row.object_size,
                 order: [order, ours.order().get()],

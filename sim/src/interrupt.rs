@@ -1,4 +1,4 @@
-//! The signals that end a command early.
+//! Handles the signals that end a command early.
 
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -1,9 +1,9 @@
 //! The simulated machine: a slab subsystem on simulated CPUs, and the objects and pages that the trace has allocated.
 //!
-//! Every live object of the trace is a [`Block`], and every live range of pages a [`PageBlock`]; the machine
-//! finds both by their address in the trace. Each object contains a stamp, which is the object's address in
-//! the trace; the machine checks the stamp when the object is freed. If two owners ever get the same memory,
-//! one owner finds the stamp of the other owner.
+//! Every live object of the trace is a [`Block`], and every live range of pages is a [`PageBlock`]; the
+//! machine finds both by their address in the trace. Each object contains a stamp, which is the object's
+//! address in the trace; the machine checks the stamp when the object is freed. If the allocator ever gives
+//! the same memory to two objects, one stamp overwrites the other, and the check fails.
 
 use crate::trace::{CacheId, CacheInfo, CacheKind};
 use elsa::FrozenVec;
@@ -28,23 +28,23 @@ pub struct Build {
     pub memory: u64,
 }
 
-/// The reason why the machine cannot be built.
+/// Why the simulated machine cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// The number of CPUs or nodes is impossible.
+    /// The requested number of CPUs or nodes is not supported.
     #[error(transparent)]
     Cpus(#[from] BadCpus),
-    /// The slab subsystem does not start with this memory.
+    /// The slab subsystem does not start with the given amount of memory.
     #[error(transparent)]
     Start(#[from] StartError),
 }
 
-/// The simulated subsystem, from which blocks borrow.
+/// The simulated slab subsystem; the allocated blocks borrow from it.
 pub struct Machine {
     /// The caches, pages and CPUs.
     pub subsystem: Subsystem,
-    /// The caches that the trace names, except kmalloc's caches. A cache is added to the list when the trace
-    /// first allocates from it.
+    /// The caches that the trace names, except kmalloc's size classes. A cache is added to the list when the
+    /// trace first allocates from it.
     named: FrozenVec<Box<KmemCache>>,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// Builds the machine; its memory is not committed yet.
+    /// Builds the machine, without committing its memory.
     ///
     /// # Errors
     /// Returns a [`BuildError`].
@@ -89,7 +89,7 @@ impl Machine {
 }
 
 /// The size of a stamp in bytes; no simulated object is smaller.
-const STAMP_BYTES: usize = size_of::<u64>();
+const OBJECT_STAMP_BYTES: usize = size_of::<u64>();
 
 /// A live object of the trace.
 #[derive(Debug)]
@@ -98,16 +98,17 @@ struct Object<'m> {
     cache: CacheId,
 }
 
-/// The objects and pages of a [`Machine`] that the trace has allocated.
+/// The objects and pages that the trace has allocated from a [`Machine`].
 #[derive(Debug)]
-pub struct Holdings<'m> {
+pub struct TraceAllocations<'m> {
     machine: &'m Machine,
-    /// The machine's caches, indexed by the cache number in the trace. `None` means large kmalloc.
+    /// The machine's cache for each cache number of the trace. The entry `None` is for large kmalloc objects,
+    /// which have no cache.
     caches: Vec<Option<&'m KmemCache>>,
     objects: FxHashMap<u64, Object<'m>>,
     pages: FxHashMap<u64, PageBlock<'m>>,
     pages_held: u64,
-    /// Messages about overwritten stamps and other errors.
+    /// Messages about overwritten stamps and other errors of the run.
     pub violations: Vec<String>,
 }
 
@@ -125,7 +126,7 @@ pub enum FailedAllocation {
     Pages(u8, uslab_buddy::AllocError),
 }
 
-impl<'m> Holdings<'m> {
+impl<'m> TraceAllocations<'m> {
     /// Creates empty holdings: no objects and no pages.
     pub fn new(machine: &'m Machine) -> Self {
         Self {
@@ -141,7 +142,7 @@ impl<'m> Holdings<'m> {
     /// Creates the caches that the trace has named since the previous call.
     ///
     /// # Errors
-    /// Fails if the object size exceeds every slab, or memory is exhausted.
+    /// Fails if the object size exceeds every slab, or if memory is exhausted.
     pub fn learn(&mut self, caches: &[CacheInfo]) -> Result<(), FailedAllocation> {
         for info in &caches[self.caches.len()..] {
             let cache = match info.kind {
@@ -155,25 +156,26 @@ impl<'m> Holdings<'m> {
         Ok(())
     }
 
-    /// Returns the number of caches that the holdings know so far.
+    /// Returns the number of the trace's caches that have been added to the machine so far.
     pub fn known_caches(&self) -> usize {
         self.caches.len()
     }
 
-    /// Returns the machine's cache that represents a cache of the trace. Returns `None` for large kmalloc.
+    /// Returns the machine's cache that represents a cache of the trace. Returns `None` for large kmalloc,
+    /// which has no cache.
     pub fn cache(&self, id: CacheId) -> Option<&'m KmemCache> {
         self.caches.get(id.0 as usize).copied().flatten()
     }
 
-    /// Returns the number of objects that the trace has in use.
+    /// Returns the number of the trace's objects that are in use.
     pub fn objects(&self) -> usize {
         self.objects.len()
     }
-    /// Returns the number of pages that the trace has in use, not counting slabs and large objects.
+    /// Returns the number of the trace's pages that are in use, not counting slabs and large objects.
     pub fn pages(&self) -> u64 {
         self.pages_held
     }
-    /// Returns the number of objects that the trace has in use, for each cache.
+    /// Returns the number of the trace's objects in use, for each cache.
     pub fn by_cache(&self) -> Vec<u64> {
         let mut counts = vec![0; self.caches.len()];
         for object in self.objects.values() {
@@ -182,10 +184,10 @@ impl<'m> Holdings<'m> {
         counts
     }
 
-    /// Allocates, on the simulated `cpu`, the object that the trace has at address `at`.
+    /// Allocates, on the simulated `cpu`, an object for the trace's address `at`.
     ///
     /// # Errors
-    /// Fails if the allocation fails; the object is then unknown, so a later free of it has no effect.
+    /// Fails if the allocation fails; a later free of the same address then has no effect.
     pub fn alloc(&mut self, cpu: u32, cache: CacheId, at: u64, bytes: u32) -> Result<(), FailedAllocation> {
         on_cpu(cpu);
         let block = match self.caches[cache.0 as usize] {
@@ -202,35 +204,40 @@ impl<'m> Holdings<'m> {
         let mut block = block?;
         // Large blocks have no stamp, because a stamp would touch pages that the replay otherwise only reserves.
         if self.caches[cache.0 as usize].is_some() {
-            block.front_mut(STAMP_BYTES).copy_from_slice(&at.to_ne_bytes());
+            block.front_mut(OBJECT_STAMP_BYTES).copy_from_slice(&at.to_ne_bytes());
         }
         if let Some(old) = self.objects.insert(at, Object { block, cache }) {
-            self.violations.push(format!("two objects of the trace are live at address {at:#x}"));
+            self.violations.push(format!("the trace has two live objects at address {at:#x}"));
             drop(old);
         }
         Ok(())
     }
 
-    /// Frees, on the simulated `cpu`, the object that the trace has at address `at`. Returns `false` if the
-    /// trace has no object at this address.
+    /// Frees, on the simulated `cpu`, the object at the trace's address `at`. Returns `false` if no object is
+    /// in use at this address.
     pub fn free(&mut self, cpu: u32, at: u64) -> bool {
         let Some(object) = self.objects.remove(&at) else { return false };
         if self.caches[object.cache.0 as usize].is_some()
-            && object.block.front(STAMP_BYTES) != at.to_ne_bytes()
+            && object.block.front(OBJECT_STAMP_BYTES) != at.to_ne_bytes()
         {
-            let found =
-                object.block.front(STAMP_BYTES).iter().rev().map(|b| format!("{b:02x}")).collect::<String>();
-            self.violations.push(format!("the object at {at:#x} of the trace was overwritten by {found}"));
+            let found = object
+                .block
+                .front(OBJECT_STAMP_BYTES)
+                .iter()
+                .rev()
+                .map(|b| format!("{b:02x}"))
+                .collect::<String>();
+            self.violations.push(format!("the trace's object at {at:#x} was overwritten by {found}"));
         }
         on_cpu(cpu);
         drop(object);
         true
     }
 
-    /// Allocates, on the simulated `cpu`, the block of pages that the trace has at page number `pfn`.
+    /// Allocates, on the simulated `cpu`, a block of pages for the trace's page number `pfn`.
     ///
     /// # Errors
-    /// Fails if the allocation fails; the pages are then unknown, so a later free of them has no effect.
+    /// Fails if the allocation fails; a later free of the same pages then has no effect.
     pub fn alloc_pages(
         &mut self,
         cpu: u32,
@@ -254,9 +261,9 @@ impl<'m> Holdings<'m> {
         Ok(())
     }
 
-    /// Frees, on the simulated `cpu`, all pages in use among the `2^order` pages from page number `pfn` of
-    /// the trace. If a larger block contains these pages, the machine splits that block first; smaller blocks
-    /// are freed one by one. Returns the number of freed pages.
+    /// Frees, on the simulated `cpu`, every page that is in use from `pfn` to `pfn + 2^order - 1`, in the
+    /// trace's numbering. If a larger block contains the pages, the machine first splits that block; smaller
+    /// blocks are freed one by one. Returns the number of freed pages.
     pub fn free_pages(&mut self, cpu: u32, pfn: u64, order: u8) -> u64 {
         on_cpu(cpu);
         let wanted = Order::new(order).unwrap_or(Order::MAX);
@@ -296,7 +303,7 @@ impl<'m> Holdings<'m> {
         freed
     }
 
-    /// Frees everything that the trace still has in use, on CPU 0.
+    /// Frees, on CPU 0, every object and page that is still in use.
     pub fn free_all(&mut self) {
         on_cpu(0);
         let mut left: Vec<u64> = self.objects.keys().copied().collect();
@@ -321,9 +328,9 @@ mod tests {
     }
 
     #[test]
-    fn block_freed_in_parts_ends_with_its_last_part() {
+    fn page_block_freed_in_parts_is_released_with_its_last_part() {
         let machine = machine(64 << 20);
-        let mut held = Holdings::new(&machine);
+        let mut held = TraceAllocations::new(&machine);
         held.alloc_pages(0, 64, 3, 0).unwrap();
         assert_eq!(held.free_pages(1, 66, 0), 1);
         assert_eq!(held.free_pages(1, 68, 2), 4);
@@ -337,7 +344,7 @@ mod tests {
     #[test]
     fn larger_order_free_releases_each_inner_block() {
         let machine = machine(64 << 20);
-        let mut held = Holdings::new(&machine);
+        let mut held = TraceAllocations::new(&machine);
         held.alloc_pages(0, 8, 1, 1).unwrap();
         held.alloc_pages(0, 10, 0, 2).unwrap();
         assert_eq!(held.free_pages(0, 8, 2), 3);
@@ -347,7 +354,7 @@ mod tests {
     #[test]
     fn kmalloc_sizes_map_to_kmalloc_caches() {
         let machine = machine(64 << 20);
-        let mut held = Holdings::new(&machine);
+        let mut held = TraceAllocations::new(&machine);
         let infos = [
             cache("kmalloc-64", CacheKind::Kmalloc, 64),
             cache("msg_msg-64", CacheKind::Kmalloc, 64),
@@ -367,9 +374,9 @@ mod tests {
     }
 
     #[test]
-    fn out_of_memory_is_a_returned_error() {
+    fn memory_shortage_is_returned_as_an_error() {
         let machine = machine(16 * 4096);
-        let mut held = Holdings::new(&machine);
+        let mut held = TraceAllocations::new(&machine);
         held.learn(&[cache("big", CacheKind::Named, 4096)]).unwrap();
         let failed = (0..100).find_map(|i| held.alloc(0, CacheId(0), i, 4096).err());
         assert!(failed.unwrap().to_string().starts_with("cache big: "));

@@ -17,11 +17,11 @@ use uslab_engine::designs::NoPolicy;
 /// need no network.
 ///
 /// Open index.html first. The page index.html has the slab allocator on four CPUs, which you drive object by
-/// object; two or three designs side by side in virtual time; textbook allocators, each with a script and any
-/// size you type; a race of four allocators; a course of labs that ask what will happen, and show it; the
-/// designs, and a glossary. The other pages are replay.html, the bundled kernel trace, forward and back;
-/// scale.html, designs on 1 to 64 CPUs; and story.html, a race that the model checker loom found. The
-/// allocators themselves run in the pages, as WebAssembly.
+/// object; two or three designs side by side in virtual time; textbook allocators that run scripts and
+/// requests of any size; a race of four allocators; a course of labs; the designs; and a glossary. The other
+/// pages are replay.html (the bundled kernel trace, which you step forward and back), scale.html (designs on
+/// 1 to 64 CPUs) and story.html (a race that the model checker loom found). The allocators themselves run in
+/// the pages, as WebAssembly.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
@@ -30,24 +30,24 @@ Examples:
   uslab lab latency --json=latency.json && uslab page --latency latency.json
   uslab page && xdg-open uslab-page/index.html")]
 pub(crate) struct Args {
-    /// Folder for the pages, created if it does not exist. The command overwrites existing pages with these
-    /// names.
+    /// Folder for the pages, created if it does not exist. The command overwrites existing pages with the
+    /// same names.
     #[arg(value_name = "DIR", default_value = "uslab-page")]
     dir: PathBuf,
-    /// Show how long allocations took on this machine: FILE is the output of `uslab lab latency --json=FILE`. Default:
-    /// a measurement on a machine with two CPUs.
+    /// Show how long allocations took in a measurement: FILE is the output of `uslab lab latency
+    /// --json=FILE`. Default: a measurement of a machine with two CPUs, stored in the program.
     #[arg(long, value_name = "FILE")]
     latency: Option<PathBuf>,
 }
 
-/// A counterexample that loom found in a model of the lab's magazine layer with a planted bug.
+/// A counterexample that loom found in the lab's magazine layer with a planted bug.
 const STORY: &str = include_str!("../data/story.json");
-/// Stored output of `uslab lab latency --json`; a page cannot measure the time of allocations.
-const LATENCY: &str = include_str!("../data/latency.json");
-/// The navigation bar that links the pages of one folder; a single page hides it.
+/// Stored output of `uslab lab latency --json`, because a page cannot measure the time of allocations.
+const STORED_LATENCY_JSON: &str = include_str!("../data/latency.json");
+/// The navigation bar that links the pages of one folder; a page that is written alone hides it.
 const HIDDEN_NAV: &str = "<nav id=\"nav\" aria-label=\"Pages\" hidden>";
-const SHOWN_NAV: &str = "<nav id=\"nav\" aria-label=\"Pages\">";
-/// The workloads that `uslab scale` runs for the page of curves.
+const VISIBLE_NAV: &str = "<nav id=\"nav\" aria-label=\"Pages\">";
+/// The workloads of the page of curves, as `uslab scale` runs them.
 const WORKLOADS: [&str; 3] = ["pairs", "bursts", "remote"];
 const DESIGNS: [&str; 5] = ["uslab-model", "slub", "sheaves", "magazines01", "bonwick94"];
 const PROFILE: &str = "milan2s";
@@ -66,12 +66,12 @@ impl Args {
         let latency = self.latency()?;
         // The folder is created first, so that an error does not come only after the demos, which take half a minute.
         fs::create_dir_all(&self.dir).with_context(|| {
-            format!("{}: expected a folder, or the path of a new one", self.dir.display())
+            format!("{}: expected a folder, or a path at which to create one", self.dir.display())
         })?;
         let progress = Progress::new();
         let (_, stream) = replay::run_to_stream(None, &replay::Options::default(), &progress)?;
         let story: Story = serde_json::from_str(STORY)?;
-        let beside = |page: String| page.replacen(HIDDEN_NAV, SHOWN_NAV, 1);
+        let beside = |page: String| page.replacen(HIDDEN_NAV, VISIBLE_NAV, 1);
         let pages = [
             ("index.html", replay::front(&latency)?),
             ("replay.html", beside(replay::page(&stream, "uslab replay")?)),
@@ -96,7 +96,7 @@ impl Args {
     }
 
     fn latency(&self) -> anyhow::Result<Value> {
-        let Some(file) = &self.latency else { return Ok(serde_json::from_str(LATENCY)?) };
+        let Some(file) = &self.latency else { return Ok(serde_json::from_str(STORED_LATENCY_JSON)?) };
         let text = fs::read_to_string(file).with_context(|| format!("--latency {}", file.display()))?;
         let findings: Option<Value> = serde_json::from_str(&text).ok();
         let is_one = |findings: &Value| {
@@ -105,7 +105,7 @@ impl Args {
             findings["experiment"] == "latency" && !machine.contains(&false) && histogram(findings).is_some()
         };
         findings.filter(is_one).with_context(|| {
-            format!("--latency {}: expected what `uslab lab latency --json=FILE` writes", file.display())
+            format!("--latency {}: expected a file of `uslab lab latency --json=FILE`", file.display())
         })
     }
 }
@@ -129,7 +129,7 @@ fn curves(progress: &Progress) -> anyhow::Result<ScaleReport> {
     Ok(scale::scale(&options, progress)?)
 }
 
-/// Returns one histogram for each allocator: the number of allocations by their nanoseconds.
+/// Returns one histogram for each allocator: the number of allocations in each range of nanoseconds.
 fn histogram(findings: &Value) -> Option<&Vec<Value>> {
     let title = |part: &&Value| {
         part["chart"]["title"]
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn embedded_latency_recording_is_valid() {
-        let findings: Value = serde_json::from_str(LATENCY).unwrap();
+        let findings: Value = serde_json::from_str(STORED_LATENCY_JSON).unwrap();
         let series = histogram(&findings).unwrap();
         assert_eq!(series.len(), 4);
         for allocator in series {

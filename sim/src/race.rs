@@ -10,37 +10,37 @@ use uslab::{AllocError, CacheBox};
 use uslab_engine::clock::{Exchange, Script, ScriptAction, Workload};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
-/// The type of a raced object; no thread writes to its words.
+/// The type of the objects that the threads allocate and pass on; no thread writes to an object.
 pub(crate) type Object = [u64; 8];
 /// An object in use; `None` if the race runs without an allocator.
 pub(crate) type OwnedObject<'c> = Option<CacheBox<'c, Object>>;
-/// A function that makes an object. Races with and without an allocator run the same code, except for this
-/// function.
-pub(crate) type MakeObject<'m, 'c> = &'m (dyn Fn() -> Result<OwnedObject<'c>, AllocError> + Sync);
+/// A function that allocates an object, or returns an empty one in a race without an allocator. Both kinds of
+/// race run the same code, except for this function.
+pub(crate) type ObjectAllocFn<'m, 'c> = &'m (dyn Fn() -> Result<OwnedObject<'c>, AllocError> + Sync);
 
-/// The result of a race.
+/// How many operations a race performed, and in which time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RaceResult {
     /// The number of allocations and frees of all threads.
     operations: u64,
-    /// The CPU time of the slowest thread, in nanoseconds.
+    /// The CPU time of the slowest thread of the race, in nanoseconds.
     ns: f64,
 }
 
 impl RaceResult {
     /// Returns the operations per microsecond, of all threads together.
-    pub(crate) fn per_us(self) -> f64 {
+    pub(crate) fn operations_per_microsecond(self) -> f64 {
         self.operations as f64 * 1000.0 / self.ns.max(1.0)
     }
 }
 
-/// Runs the scripts of a workload on threads, and binds each thread to one of `cpus`.
+/// Runs a workload's scripts on threads, each pinned to one of `cpus`.
 pub(crate) fn race<'c>(
     workload: &Workload,
     cpus: &[usize],
     operations: u64,
     seed: u64,
-    make: MakeObject<'_, 'c>,
+    make: ObjectAllocFn<'_, 'c>,
 ) -> Result<RaceResult, AllocError> {
     let count = cpus.len() as u32;
     let shared = SharedQueues::<OwnedObject<'c>>::new(count);
@@ -90,7 +90,7 @@ pub(crate) fn race<'c>(
     Ok(RaceResult { operations: all.iter().map(|(_, done, _)| done).sum(), ns: longest.as_nanos() as f64 })
 }
 
-/// Waits briefly. Some calls yield the CPU, because the awaited thread may need it.
+/// Waits briefly. Every 4,096th call yields the CPU, because the awaited thread may need it.
 fn pause(look: u64) {
     if look.is_multiple_of(4096) { std::thread::yield_now() } else { spin_loop() }
 }
@@ -100,16 +100,16 @@ fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// The data that the threads share: one queue for each CPU.
+/// The data that the racing threads share: one queue for each CPU.
 struct SharedQueues<O> {
     queues: Vec<Queue<O>>,
     contended: AtomicU64,
-    /// `true` if an allocation failed; threads then stop waiting.
+    /// `true` if an allocation failed; threads then stop waiting for each other.
     failed: AtomicBool,
 }
 
-/// The queue of objects that other CPUs sent to one CPU. Words of the queue that different CPUs write are at
-/// least two cache lines apart.
+/// The queue of objects that other CPUs sent to one CPU. Words that different CPUs write are at least two
+/// cache lines apart.
 #[repr(align(128))]
 struct Queue<O> {
     sent: CacheAligned<AtomicU64>,
@@ -135,7 +135,7 @@ impl<O> SharedQueues<O> {
             failed: AtomicBool::new(false),
         }
     }
-    /// Waits until all threads have arrived.
+    /// Waits until all racing threads have arrived here.
     fn meet(&self) {
         // Relaxed: only the start of the race depends on the counter, no data.
         self.contended.fetch_add(1, Ordering::Relaxed);
@@ -145,11 +145,11 @@ impl<O> SharedQueues<O> {
     }
 }
 
-/// A thread's access to the shared data.
+/// A racing thread's access to the shared queues.
 struct ThreadSeat<'s, O> {
     shared: &'s SharedQueues<O>,
-    /// The objects that the thread has taken out of its queue. The thread takes all available objects
-    /// together, so that it locks the queue only once for them.
+    /// The objects that the thread has already taken out of its queue. The thread takes all available objects
+    /// together, which locks the queue only once.
     taken: VecDeque<O>,
 }
 
@@ -209,14 +209,14 @@ mod tests {
         let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
         names.into_iter().map(|name| name.parse().unwrap())
     }
-    /// Returns two CPUs; on a machine with one CPU, both results are that CPU.
+    /// Returns two different CPUs, or the same CPU twice on a machine with one CPU.
     fn two() -> [usize; 2] {
         let usable = affinity::usable();
         [usable[0], usable[usable.len() - 1]]
     }
 
-    /// A race and the simulated clock run equally many operations only for workloads in which no thread's
-    /// actions depend on the arrival time of another thread's object.
+    /// A race and the simulated clock run equally many operations only if no thread's actions depend on when
+    /// another thread's object arrives.
     #[test]
     fn race_runs_as_many_operations_as_the_clock() {
         const EACH: u64 = 2000;

@@ -16,14 +16,14 @@ const TEMPLATE: &str = include_str!("../web/built/scale.html");
 /// The largest number of simulated CPUs.
 pub const MAX_CPUS: u32 = 1024;
 
-/// The operations that the simulated CPUs run.
+/// The operations of the simulated CPUs: generated workloads, or a recorded trace.
 #[derive(Debug)]
 pub enum Work {
     /// Generated workloads.
     Made {
-        /// The numbers of CPUs to simulate.
+        /// The numbers of CPUs for which to run the simulation.
         cpus: Vec<u32>,
-        /// The workloads.
+        /// The workloads to generate, each of which gives one curve per design.
         workloads: Vec<Workload>,
         /// The size of an object in bytes.
         size: u32,
@@ -46,7 +46,8 @@ pub struct Options<P: Policy> {
     pub designs: Vec<Spec<P>>,
     /// The prices of the simulated machine.
     pub profile: Profile,
-    /// `true` to run each point also with all prices at the ends of their spreads.
+    /// `true` to run each point twice more: with all prices at the upper and at the lower end of their
+    /// spreads.
     pub bounds: bool,
 }
 
@@ -120,7 +121,7 @@ pub enum ScaleError {
 pub fn cpu_counts(text: &str) -> Result<Vec<u32>, String> {
     let wrong = || {
         format!(
-            "`{text}`: expected numbers from 1 to {MAX_CPUS}, or FIRST..LAST by doublings, separated by commas"
+            "`{text}`: expected numbers from 1 to {MAX_CPUS}, or ranges FIRST..LAST that double, separated by commas"
         )
     };
     let number = |text: &str| text.parse().ok().filter(|n| (1..=MAX_CPUS).contains(n)).ok_or_else(wrong);
@@ -198,7 +199,7 @@ impl PolicyVisitor for Run<'_> {
     }
 }
 
-/// Runs one design once. Two runs of one point give bit-identical outcomes.
+/// Runs one design once. Repeated runs of one point give bit-identical outcomes.
 ///
 /// # Errors
 /// Returns a [`ScaleError`].
@@ -267,7 +268,7 @@ pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<Sca
             curves.push(Curve { workload: workload.clone(), design: design.to_string(), points, bounds });
         }
     }
-    refuse_equal(designs, &curves)?;
+    refuse_equal_results(designs, &curves)?;
     let (size, operations_per_cpu, seed) = match *work {
         Work::Made { size, operations, seed, .. } => (Some(size), Some(operations), Some(seed)),
         Work::Trace(_) => (None, None, None),
@@ -275,8 +276,9 @@ pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<Sca
     Ok(ScaleReport { profile: profile.clone(), size, operations_per_cpu, seed, curves })
 }
 
-/// Returns an error if two designs had equal results at every point, because comparing them shows nothing.
-fn refuse_equal<P: Policy>(designs: &[Spec<P>], curves: &[Curve]) -> Result<(), ScaleError> {
+/// Returns an error if two designs had equal results at every point, because a comparison of such designs
+/// shows nothing.
+fn refuse_equal_results<P: Policy>(designs: &[Spec<P>], curves: &[Curve]) -> Result<(), ScaleError> {
     let of = |number: usize| curves.iter().skip(number).step_by(designs.len()).map(|curve| &curve.points);
     for (second, design) in designs.iter().enumerate() {
         if let Some(first) = (0..second).find(|first| of(*first).eq(of(second))) {
@@ -287,7 +289,7 @@ fn refuse_equal<P: Policy>(designs: &[Spec<P>], curves: &[Curve]) -> Result<(), 
 }
 
 impl ScaleReport {
-    /// Returns `true` if the profile was compared with measurements on this number of CPUs.
+    /// Returns `true` if the profile was compared with measurements on the given number of CPUs.
     fn is_validated(&self, at: &Outcome) -> bool {
         at.cpus <= self.profile.validated_cpus
     }
@@ -399,7 +401,7 @@ impl fmt::Display for ScaleReport {
     }
 }
 
-/// Draws a fraction as a bar of at most 30 characters.
+/// Draws a fraction as a horizontal bar of at most 30 characters.
 fn bar(part: f64) -> String {
     "█".repeat((part * 30.0).round().max(0.0) as usize)
 }

@@ -4,8 +4,8 @@
 //! Threads run the clock's [scripts](uslab_engine::clock::Script) on an ordinary [`ObjectCache`]; each thread
 //! is pinned to one CPU. Both the predicted and the measured result include the cost of scripts and queues.
 //! To measure the cost of scripts and queues, each round runs the threads once more without an allocator. The
-//! clock adds this cost as work between operations. The amount of work is chosen so that a clock with all
-//! prices 0 gives the same result as the threads without an allocator.
+//! clock adds the cost of scripts and queues as work between operations. The amount of work is chosen so that
+//! a clock with all prices 0 gives the same result as the threads without an allocator.
 //!
 //! A run's time is the CPU time of its slowest thread. If a thread loses its CPU to another process for some
 //! time, its CPU time does not grow, unless another thread waits for it. Each round runs every workload once,
@@ -18,7 +18,7 @@
 
 use crate::calibrate::{Prices, middle};
 use crate::output::{Progress, table, text};
-use crate::race::{MakeObject, Object, race};
+use crate::race::{Object, ObjectAllocFn, race};
 use crate::stress::affinity;
 use anyhow::Context;
 use serde::Serialize;
@@ -160,11 +160,11 @@ impl ValidatedRun {
     fn measure(&mut self, usable: &[usize], seed: u64, counts: bool) -> anyhow::Result<()> {
         let cpus = &usable[..self.cpus];
         let script = race(&self.workload, cpus, OPERATIONS, seed, black_box(&|| Ok(None)))?;
-        let make: MakeObject<'_, '_> = &|| self.cache.alloc().map(Some);
+        let make: ObjectAllocFn<'_, '_> = &|| self.cache.alloc().map(Some);
         let measured = race(&self.workload, cpus, OPERATIONS, seed, black_box(make))?;
         if counts {
-            self.scripts.push(script.per_us());
-            self.measured.push(measured.per_us());
+            self.scripts.push(script.operations_per_microsecond());
+            self.measured.push(measured.operations_per_microsecond());
         }
         Ok(())
     }
@@ -198,7 +198,7 @@ impl fmt::Display for ValidateReport {
         let name = &profile.name;
         writeln!(
             f,
-            "Threads on this machine's CPUs, and design uslab-model in virtual time on profile {name}:"
+            "Threads on this machine's CPUs, compared with design uslab-model in virtual time on profile {name}:"
         )?;
         writeln!(
             f,
@@ -206,8 +206,8 @@ impl fmt::Display for ValidateReport {
         )?;
         writeln!(
             f,
-            "The cost of scripts and queues is part of both; `script alone` is measured without an allocator. Where it is near\n\
-             `measured`, most of the time is the queue's. All in operations/µs.\n"
+            "The cost of scripts and queues is part of both results; `script alone` is measured without an allocator. If it is close to\n\
+             `measured`, the queue takes most of the time. All results are in operations/µs.\n"
         )?;
         let mut rows = table(&[
             "workload",

@@ -10,9 +10,9 @@ use std::io::Read;
 use std::path::Path;
 
 /// The number of bytes to read from a text file.
-const READ_BYTES: usize = 4 << 20;
+const TEXT_PREFIX_BYTES: usize = 4 << 20;
 
-/// The description of a file.
+/// What `uslab what` reports about a file.
 #[derive(Debug, Serialize)]
 pub struct FileDescription {
     /// The path of the file.
@@ -49,9 +49,9 @@ struct Magic {
 }
 
 /// The tools that read a kernel dump.
-const DUMP: &str = "if it is a vmcore, crash's `kmem -s` or drgn-tools' `corelens FILE -M slabinfo`: `uslab slabs` reads what they print";
+const KERNEL_DUMP_HINT: &str = "if it is a vmcore, crash's `kmem -s` or drgn-tools' `corelens FILE -M slabinfo`: `uslab slabs` reads what they print";
 
-const MAGICS: [Magic; 9] = [
+const FILE_MAGICS: [Magic; 9] = [
     Magic {
         bytes: b"PERFILE2",
         at: 0,
@@ -85,14 +85,14 @@ const MAGICS: [Magic; 9] = [
         at: 0,
         is: "a kernel's dump (kdump)",
         made: "makedumpfile",
-        read_by: &[DUMP],
+        read_by: &[KERNEL_DUMP_HINT],
     },
     Magic {
         bytes: b"\x7fELF",
         at: 0,
         is: "an ELF file: a program, a library, or a dump of memory",
         made: "a linker, or kdump",
-        read_by: &[DUMP],
+        read_by: &[KERNEL_DUMP_HINT],
     },
     Magic {
         bytes: b"PAR1",
@@ -142,24 +142,24 @@ impl FileDescription {
         }
         let source = match Source::open(path) {
             Ok(source) => source,
-            Err(TraceError::Binary { .. }) => return Self::of_unpacked(path),
+            Err(TraceError::Binary { .. }) => return Self::describe_binary_file(path),
             Err(error) => return Err(error.into()),
         };
-        let text = read_beginning(source)?;
+        let text = read_first_lines(source)?;
         let text = String::from_utf8_lossy(&text);
         if let Some(magic) = magic(text.to_lowercase().as_bytes()) {
             return Ok(Self::new(path, magic.is, magic.made, magic.read_by));
         }
         if text.trim_start().starts_with('{')
-            && let Some(json) = Self::of_json(path, &text)
+            && let Some(json) = Self::describe_json(path, &text)
         {
             return Ok(json);
         }
-        Self::of_trace(path, &text).or_else(|| Self::of_text(path, &text)).with_context(|| {
+        Self::of_trace(path, &text).or_else(|| Self::describe_text(path, &text)).with_context(|| {
             let first = text.lines().next().unwrap_or_default();
             format!(
-                "{}: no verb reads this file; expected traces (ftrace, `perf script`, `trace-cmd report`, wee_alloc, Fleetbench, \
-                 malloc lab, CSV), recordings, tables of a kernel, heap profiles and results of the verbs; the first line: {:?}",
+                "{}: no command reads this file; expected traces (ftrace, `perf script`, `trace-cmd report`, wee_alloc, Fleetbench, \
+                 malloc lab, CSV), recordings, tables of a kernel, heap profiles, or results of the commands; the first line: {:?}",
                 path.display(),
                 first.chars().take(80).collect::<String>()
             )
@@ -178,7 +178,7 @@ impl FileDescription {
                 what.read_by.push(format!("uslab slabs {shown}"));
                 what.notes.extend(snapshot.moment.map(|moment| {
                     format!(
-                        "tables of the moments: {}",
+                        "tables of the snapshots: {}",
                         [&snapshot.other_moments[..], &[moment]].concat().join(", ")
                     )
                 }));
@@ -197,7 +197,7 @@ impl FileDescription {
     }
 
     /// Describes a file that is not text, because it is compressed or has an unknown format.
-    fn of_unpacked(path: &Path) -> anyhow::Result<Self> {
+    fn describe_binary_file(path: &Path) -> anyhow::Result<Self> {
         let mut packed = [0; 2];
         File::open(path)
             .and_then(|mut file| file.read_exact(&mut packed))
@@ -222,10 +222,10 @@ impl FileDescription {
                 ));
             }
         }
-        bail!("{}: neither text nor a known binary file: {}", path.display(), crate::trace::NO_TRACE)
+        bail!("{}: neither text nor a known binary file: {}", path.display(), crate::trace::BINARY_FILE_HINT)
     }
 
-    fn of_json(path: &Path, text: &str) -> Option<Self> {
+    fn describe_json(path: &Path, text: &str) -> Option<Self> {
         // A long file is cut, and is then not valid JSON, but its names are enough.
         let has = |names: &[&str]| names.iter().all(|name| text.contains(&format!("\"{name}\"")));
         Some(if has(&["steps", "end", "version"]) {
@@ -258,7 +258,7 @@ impl FileDescription {
         let mut parser = Parser::new();
         let (mut events, mut lost, mut rejected, mut first) = (0, false, 0, None);
         // The last line may be cut.
-        let whole = if text.len() >= READ_BYTES { text.rsplit_once('\n')?.0 } else { text };
+        let whole = if text.len() >= TEXT_PREFIX_BYTES { text.rsplit_once('\n')?.0 } else { text };
         for line in whole.lines() {
             match parser.parse(line.as_bytes()) {
                 Ok(Line::Event(_)) => {
@@ -287,7 +287,7 @@ impl FileDescription {
             Format::Fleetbench => ("a distribution of a program's allocations", "Fleetbench"),
             Format::Libuslab => return None,
         };
-        if format.is_kernel() && events == 0 || format.is_kernel() && rejected > events {
+        if format.is_kernel_format() && events == 0 || format.is_kernel_format() && rejected > events {
             return None;
         }
         let mut what = Self::new(
@@ -301,7 +301,7 @@ impl FileDescription {
             ("verbose", first.contains("ms (+")),
             ("latency-format", format == Format::Ftrace && (!first.contains('[') || first.contains("ms (+"))),
             ("record-tgid", format == Format::Ftrace && first.contains(") [") && !first.contains("ms (+")),
-            ("fields", has_fields(first)),
+            ("fields", has_hex_and_decimal_value(first)),
         ]
         .into_iter()
         .filter_map(|(option, is_on)| is_on.then_some(option))
@@ -309,7 +309,7 @@ impl FileDescription {
         if !options.is_empty() {
             what.notes.push(format!("printed with the options {}", options.join(", ")));
         }
-        if format.is_kernel() {
+        if format.is_kernel_format() {
             let names =
                 |event: &str| whole.lines().any(|line| line.contains(event) && line.contains(" name="));
             what.notes.push(match (names("kmem_cache_alloc"), names("kmem_cache_free")) {
@@ -328,21 +328,21 @@ impl FileDescription {
         }
         if rejected > 0 {
             what.notes
-                .push(format!("{rejected} of the first {} lines are not understood", whole.lines().count()));
+                .push(format!("{rejected} of the first {} lines were not understood", whole.lines().count()));
         }
-        if let Ok(tables) = Tables::next_to_trace(path)
+        if let Ok(tables) = Tables::from_trace_folder(path)
             && !tables.snapshots.is_empty()
         {
             let moments: Vec<_> = tables.snapshots.iter().map(|snapshot| snapshot.moment).collect();
             what.notes.push(format!(
-                "the kernel's tables of the moments {} are in the same folder",
+                "the kernel's tables of the snapshots {} are in the same folder",
                 moments.join(", ")
             ));
         }
         Some(what)
     }
 
-    fn of_text(path: &Path, text: &str) -> Option<Self> {
+    fn describe_text(path: &Path, text: &str) -> Option<Self> {
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).take(5).collect();
         if let Some(foreign) = Foreign::of(&lines) {
             return Some(Self::new(path, foreign.is, foreign.made, &[foreign.instead]));
@@ -374,22 +374,22 @@ impl FileDescription {
 }
 
 /// Returns `true` if a line gives one value both in hexadecimal and in decimal, as in `bytes_req=0x40 (64)`.
-fn has_fields(line: &str) -> bool {
+fn has_hex_and_decimal_value(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     words.windows(2).any(|pair| pair[0].contains("=0x") && pair[1].starts_with('('))
 }
 
 fn magic(head: &[u8]) -> Option<&'static Magic> {
-    MAGICS.iter().find(|magic| head.get(magic.at..).is_some_and(|head| head.starts_with(magic.bytes)))
+    FILE_MAGICS.iter().find(|magic| head.get(magic.at..).is_some_and(|head| head.starts_with(magic.bytes)))
 }
 
 /// Reads the first lines of a text.
-fn read_beginning(mut source: Source) -> Result<Vec<u8>, TraceError> {
+fn read_first_lines(mut source: Source) -> Result<Vec<u8>, TraceError> {
     let mut text = vec![];
     if source.is_recorded() {
         return Ok(text);
     }
-    while text.len() < READ_BYTES
+    while text.len() < TEXT_PREFIX_BYTES
         && let Some(chunk) = source.next_chunk()?
     {
         text.extend_from_slice(chunk.text);

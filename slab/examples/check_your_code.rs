@@ -1,15 +1,15 @@
-//! An example that checks your own code on top of uslab, with the kit that checks uslab itself.
+//! An example that checks code built on uslab, with the same kit that checks uslab itself.
 //!
-//! The checked code is a lock-free mailbox, which has room for one letter. Posting a letter replaces a letter that
-//! was not fetched. The letters are objects of a cache, and threads pass the addresses of letters.
+//! The checked code is a lock-free mailbox with room for one letter. A posted letter replaces a letter that was not
+//! fetched yet. Letters are objects of a cache, and threads exchange their addresses.
 //!
 //! ```console
 //! $ cargo run -p uslab --example check_your_code                                       # one run, on threads
 //! $ RUSTFLAGS="--cfg loom" cargo test --profile loom -p uslab --example check_your_code  # every schedule
 //! ```
 //!
-//! The models at the end pass. If one of the two planted bugs is in the mailbox, the models fail. `STORY=1` prints the
-//! counterexample traces.
+//! The models at the end of the file pass. If one of the two planted bugs is compiled into the mailbox, the models
+//! fail. `STORY=1` prints the counterexample traces.
 
 use core::ptr::{NonNull, null_mut};
 use uslab::sync::Ordering::{AcqRel, Acquire};
@@ -19,8 +19,7 @@ use uslab::{AllocError, Gfp, KmemCache};
 #[cfg(all(test, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-/// The address of a letter, which is an object of the cache and belongs to the mailbox, or null if
-/// the mailbox is empty.
+/// Address of the letter in the mailbox, or null if the mailbox is empty; the letter is an object of the cache.
 struct Mailbox {
     letters: KmemCache,
     letter: AtomicPtr<u8>,
@@ -32,7 +31,7 @@ impl Mailbox {
         Ok(Self { letters, letter: AtomicPtr::new(null_mut()) })
     }
 
-    /// Posts a letter. Returns the letter that the new letter replaced.
+    /// Posts a letter. Returns the text of the letter that the new letter replaced, if any.
     fn post(&self, text: u64) -> Result<Option<u64>, AllocError> {
         let letter = self.letters.alloc(Gfp::KERNEL)?;
         // SAFETY: the object is large enough, aligned, and not shared yet.
@@ -58,7 +57,7 @@ impl Mailbox {
         self.open(self.letter.swap(null_mut(), Acquire))
     }
 
-    /// Reads and frees a letter that the caller owns.
+    /// Reads and frees a letter, which the caller must own.
     fn open(&self, letter: *mut u8) -> Option<u64> {
         let letter = NonNull::new(letter)?;
         // SAFETY: `post` wrote the letter, and only the thread that swaps it out of the mailbox owns it.
@@ -76,7 +75,7 @@ impl Drop for Mailbox {
     }
 }
 
-/// A program that uses the mailbox, whose code the models also check.
+/// A program that uses the mailbox; the models check the same code.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if cfg!(loom) {
         return Err("a build with --cfg loom can only run tests: cargo test --example check_your_code".into());
@@ -106,9 +105,9 @@ mod models {
 
     const TWO_PREEMPTIONS: Bound = Bound::Preemptions(2);
 
-    /// One thread posts two letters, and two threads fetch letters. The script determines when the posting thread moves
-    /// to the other CPU.
-    fn one_posts_and_two_fetch(script: Script) {
+    /// One thread posts two letters while two other threads fetch letters. The script determines when the posting
+    /// thread moves to the other CPU.
+    fn post_with_two_fetchers(script: Script) {
         let mailbox = Arc::new(Mailbox::new().unwrap());
         let fetchers = [0, 1].map(|cpu| {
             let mailbox = mailbox.clone();
@@ -130,8 +129,8 @@ mod models {
         assert_eq!((census.used, census.slabs), (0, 0));
     }
 
-    /// If two threads fetch the same letter, only one thread gets it.
-    fn two_fetch_one_letter(script: Script) {
+    /// If two threads fetch concurrently, only one of them gets a letter.
+    fn race_two_fetches_of_letter(script: Script) {
         let mailbox = Arc::new(Mailbox::new().unwrap());
         mailbox.post(1).unwrap();
         let other = mailbox.clone();
@@ -146,11 +145,11 @@ mod models {
 
     scenarios! {
         one_posts_and_two {
-            loom("the mailbox: one posts, two fetch", Model::new(TWO_PREEMPTIONS, 940).each(Script::all(0, 2, 2)), one_posts_and_two_fetch);
+            loom("the mailbox: one posts, two fetch", Model::new(TWO_PREEMPTIONS, 940).each(Script::all(0, 2, 2)), post_with_two_fetchers);
             bug("a message is posted without Release", "each letter is read once", "Causality violation");
         }
         two_fetch {
-            loom("mailbox: two threads fetch one letter", Model::new(TWO_PREEMPTIONS, 10).each(Script::all(0, 2, 2)), two_fetch_one_letter);
+            loom("mailbox: two threads fetch one letter", Model::new(TWO_PREEMPTIONS, 10).each(Script::all(0, 2, 2)), race_two_fetches_of_letter);
             bug("a message is taken without an atomic exchange", "each letter is read once", "object freed twice");
         }
     }

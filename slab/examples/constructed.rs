@@ -1,16 +1,16 @@
-//! Objects that stay constructed, here connections whose buffers, locks and registrations are
-//! reused.
+//! Objects that stay constructed: connections whose buffers, locks and registrations are reused.
 //!
-//! The example does equal work with the cache and with `Box`, and prints how many connections each constructed.
+//! The example does the same work with the cache and with `Box`, and prints how many connections each of them
+//! constructed.
 
 use std::collections::HashMap;
 use std::error::Error;
 use uslab::sync::{Counter, Mutex};
 use uslab::{ObjectCache, OwnedBox, object_cache};
 
-static BUILT_CONNECTIONS: Counter = Counter::new(0);
+static CONSTRUCTED_CONNECTIONS: Counter = Counter::new(0);
 
-/// A connection is expensive to construct, and needs to be constructed only once.
+/// A connection is expensive to construct, so the cache constructs it only once.
 struct Connection {
     peer: Mutex<Option<u32>>,
     input: Vec<u8>,
@@ -19,7 +19,7 @@ struct Connection {
 
 impl Connection {
     fn new() -> Self {
-        BUILT_CONNECTIONS.add(1);
+        CONSTRUCTED_CONNECTIONS.add(1);
         Self {
             peer: Mutex::new(None),
             input: Vec::with_capacity(16 << 10),
@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for thread in threads {
         thread.join().map_err(|_| "a thread panicked")?.map_err(|error| error.to_string())?;
     }
-    let with_the_cache = BUILT_CONNECTIONS.get();
+    let with_the_cache = CONSTRUCTED_CONNECTIONS.get();
 
     for request in 0..REQUESTS {
         let mut connection = Box::new(Connection::new());
@@ -80,7 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "{} requests with the cache built {with_the_cache} connections; {REQUESTS} with Box built {}",
         2 * REQUESTS,
-        BUILT_CONNECTIONS.get() - with_the_cache
+        CONSTRUCTED_CONNECTIONS.get() - with_the_cache
     );
     let cache = CONNECTIONS.get()?;
     println!(

@@ -1,4 +1,4 @@
-//! The heap of a program in slabs: one line at the top makes all allocations use uslab.
+//! Puts the heap of a program in slabs: one line at the top makes all allocations use uslab.
 //!
 //! ```console
 //! $ cargo run --release -p uslab --example global_allocator
@@ -13,7 +13,7 @@ static ALLOCATOR: Uslab = Uslab;
 
 type Counts = BTreeMap<String, usize>;
 
-/// Counts each word, with one thread per line.
+/// Counts the occurrences of each word, with one thread per line.
 fn count(text: &str) -> Counts {
     let mut sum = Counts::new();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! A limit that returns errors, and a shrinker that prevents the errors: a cache of parsed pages.
+//! A cache of parsed pages: a memory limit returns errors, and a shrinker frees pages to prevent the errors.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use uslab::sync::Mutex;
 use uslab::{AllocError, Gfp, Limit, ObjectCache, OwnedBox, Reaper, Shrinker};
 
-/// A parsed page is expensive to make, and can be made again.
+/// A parsed page is expensive to make, but can be made again.
 struct ParsedPage {
     page: u64,
     text: [u8; 2000],
 }
 
-/// The parsed pages, oldest first. A thread holds the lock only briefly, and never during an
+/// The parsed pages in the order of age, oldest first. A thread holds the lock only briefly, and never during an
 /// allocation.
 #[derive(Default)]
 struct Pages(Mutex<VecDeque<OwnedBox<ParsedPage>>>);

@@ -1,12 +1,14 @@
 //! A hash table that threads read without a lock, and without writing to shared memory. The nodes of the table
 //! are objects of a type-stable cache.
 //!
-//! A reader is pinned, so every node that it finds remains a node. While a reader reads a node, the node may be
-//! freed and reused for another entry, so the reader checks three conditions:
+//! A reader is pinned, so the memory of every node that it finds remains a node. While a reader reads a node, the node
+//! may be freed and reused for another entry, so the reader checks three conditions:
 //!
-//! * the node's sequence number is even, and equal before and after the fields are read, so the fields belong together;
+//! * the node's sequence number is even, and has the same value before and after the fields are read, so the fields
+//!   belong to one entry;
 //! * the node has the requested key;
-//! * the chain ends in this bucket's mark; otherwise the reader was led into another chain and starts again.
+//! * the chain ends in the mark of this bucket; otherwise the node was moved to another chain, and the reader starts
+//!   again.
 //!
 //! The marks correspond to Linux's `hlist_nulls` (Documentation/RCU/rculist_nulls.rst).
 
@@ -32,7 +34,7 @@ impl Node {
             next: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
-    /// Returns a key and a value that belong together, or `None` while a writer changes them.
+    /// Returns the key and the value of one entry, or `None` while a writer changes them.
     fn read(&self) -> Option<(u64, u64)> {
         // Acquire: pairs with the Release of the second store in `write`.
         let before = self.sequence.load(Acquire);
@@ -53,14 +55,14 @@ impl Node {
 
 /// Returns the mark that ends the chain of a bucket. A mark is odd, whereas addresses of nodes are
 /// always even.
-fn end_marker(bucket: usize) -> *mut Node {
+fn chain_end_marker(bucket: usize) -> *mut Node {
     std::ptr::without_provenance_mut(bucket << 1 | 1)
 }
 
 struct Table<'c> {
     nodes: &'c TypeStableCache<Node>,
     buckets: Vec<AtomicPtr<Node>>,
-    /// Entries by key. Writers of the table hold the lock.
+    /// Entries by key. A writer of the table holds this lock.
     entries: Mutex<std::collections::BTreeMap<u64, StableBox<'c, Node>>>,
     restarts: Counter,
 }
@@ -69,7 +71,7 @@ impl<'c> Table<'c> {
     fn new(nodes: &'c TypeStableCache<Node>, buckets: usize) -> Self {
         Self {
             nodes,
-            buckets: (0..buckets).map(|bucket| AtomicPtr::new(end_marker(bucket))).collect(),
+            buckets: (0..buckets).map(|bucket| AtomicPtr::new(chain_end_marker(bucket))).collect(),
             entries: Mutex::default(),
             restarts: Counter::new(0),
         }
@@ -123,7 +125,7 @@ impl<'c> Table<'c> {
                     }
                 }
             }
-            if at == end_marker(bucket) {
+            if at == chain_end_marker(bucket) {
                 return None;
             }
             self.restarts.add(1);
@@ -133,7 +135,7 @@ impl<'c> Table<'c> {
 
 const KEYS: u64 = 64;
 const READERS: u64 = 3;
-const LOOKUPS: u64 = 200_000;
+const LOOKUP_COUNT: u64 = 200_000;
 
 fn value(key: u64, n: u64) -> u64 {
     key << 32 | n
@@ -151,7 +153,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for reader in 0..READERS {
             let (table, found, readers) = (&table, &found, &readers);
             scope.spawn(move || {
-                for n in 0..LOOKUPS {
+                for n in 0..LOOKUP_COUNT {
                     let key = (n * 7 + reader) % (2 * KEYS);
                     let found_value = table.get(key);
                     assert!(
@@ -183,7 +185,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     println!(
         "{} lookups: {} found a value, no value was wrong, {} were restarted",
-        READERS * LOOKUPS,
+        READERS * LOOKUP_COUNT,
         found.get(),
         table.restarts.get()
     );

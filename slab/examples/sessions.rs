@@ -1,16 +1,16 @@
-//! Handles in a server, and how to check code that uses handles.
+//! Shows handles in a server, and how to check code that uses handles.
 //!
-//! The checked code is about sessions, which requests use and a timer closes, from any thread. A request contains the
-//! handle of its session as a number from the network. A handle that comes from the network may be stale or invented.
-//! If a session is closed during a request, its object stays until the request ends. Later requests cannot find the
-//! session, and the session never belongs to another client.
+//! The checked code manages sessions: requests use a session and a timer closes it, from any thread. A request names
+//! its session by a handle, which arrives as a number from the network. A handle from the network may be stale or
+//! invented. If a session is closed during a request, its object stays allocated until the request ends. Later requests
+//! do not find the closed session, and a session never passes to another client.
 //!
 //! ```console
 //! $ cargo run -p uslab --example sessions                                         # one run, on threads
 //! $ RUSTFLAGS="--cfg loom" cargo test --profile loom -p uslab --example sessions  # every schedule
 //! ```
 //!
-//! The models at the end pass. If the planted bug is in the code, a model in this file fails.
+//! The models at the end of the file pass. If the planted bug is compiled in, one of the models fails.
 
 use uslab::handle::{Handle, HandleCache, HandleError, WrapPolicy};
 use uslab::sync::Ordering::Relaxed;
@@ -20,15 +20,15 @@ use uslab::{AllocError, ObjectCache};
 #[cfg(all(test, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-/// The state of a client's session. The object stays constructed from one session to the next.
+/// The state of a client's session. The object stays constructed when its session ends, and serves the next session.
 struct Session {
     client: AtomicU64,
     served: AtomicU64,
 }
 
-struct Sessions(HandleCache<Session>);
+struct SessionTable(HandleCache<Session>);
 
-impl Sessions {
+impl SessionTable {
     fn new() -> Result<Self, uslab::CacheError> {
         let construct = || Session { client: AtomicU64::new(0), served: AtomicU64::new(0) };
         ObjectCache::builder("session").ctor(construct).build_handles(WrapPolicy::Retire).map(Self)
@@ -44,8 +44,8 @@ impl Sessions {
         Ok(self.0.alloc_with(prepare)?.to_bits())
     }
 
-    /// Serves one request of a session. Returns the request's client, and the request's index among the session's
-    /// requests. Returns `None` if the session is closed, or never existed.
+    /// Serves one request on an open session. Returns the session's client, and the index of the request among the
+    /// session's requests. Returns `None` if the session was closed, or never existed.
     fn serve(&self, number: u64) -> Option<(u64, u64)> {
         let handle = Handle::from_bits(number)?;
         planted!("a session is looked up twice" => {
@@ -60,19 +60,19 @@ impl Sessions {
         Some((session.client.load(Relaxed), served))
     }
 
-    /// Closes a session. If several threads close a session concurrently, only one call returns `true`.
+    /// Closes a session. If several threads close a session concurrently, only one of the calls returns `true`.
     fn close(&self, number: u64) -> bool {
         Handle::from_bits(number).is_some_and(|handle| self.0.free(handle))
     }
 }
 
-/// A program that uses sessions, whose code the models also check.
+/// A program that uses sessions; the models check the same code.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if cfg!(loom) {
         return Err("a build with --cfg loom can only run tests: cargo test --example sessions".into());
     }
     const ROUNDS: u64 = 50_000;
-    let sessions = Sessions::new()?;
+    let sessions = SessionTable::new()?;
     let current = AtomicU64::new(sessions.open(0)?);
     let served = std::thread::scope(|scope| {
         let requests = [1, 2].map(|_| {
@@ -100,17 +100,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 #[cfg(all(test, loom))]
 mod models {
-    use super::Sessions;
+    use super::SessionTable;
     use uslab::Subsystem;
     use uslab::check::{Bound, Script, assert_caught, models, on_cpu};
     use uslab::sync::{Arc, thread};
 
     const TWO_PREEMPTIONS: Bound = Bound::Preemptions(2);
 
-    /// A request runs while a timer closes its session, and while a client opens the next session in
-    /// the same slot.
-    fn request_during_a_close_and_an_open(script: Script) {
-        let sessions = Arc::new(Sessions::new().unwrap());
+    /// A request runs while a timer closes its session, and while another client opens a session in the same slot.
+    fn race_request_with_reopen(script: Script) {
+        let sessions = Arc::new(SessionTable::new().unwrap());
         let number = sessions.open(1).unwrap();
         let other = sessions.clone();
         let timer = thread::spawn(move || {
@@ -134,14 +133,14 @@ mod models {
     #[test]
     fn request_gets_its_session_or_none() {
         let name = "sessions: a request, a close, an open";
-        models(name, TWO_PREEMPTIONS, 270, Script::all(0, 2, 2), request_during_a_close_and_an_open);
+        models(name, TWO_PREEMPTIONS, 270, Script::all(0, 2, 2), race_request_with_reopen);
     }
 
     #[test]
     fn request_gets_its_session_or_none_under_loom() {
         let mut builder = uslab::check::loom::model::Builder::new();
         (builder.max_branches, builder.preemption_bound) = (10_000, Some(2));
-        builder.check(|| request_during_a_close_and_an_open(Script::on(0)));
+        builder.check(|| race_request_with_reopen(Script::on(0)));
     }
 
     #[test]
@@ -154,7 +153,7 @@ mod models {
             TWO_PREEMPTIONS,
             "the session must exist",
             [Script::on(0)],
-            request_during_a_close_and_an_open,
+            race_request_with_reopen,
         );
     }
 }

@@ -26,7 +26,7 @@ VERSION = 2
 PAGE = 4096
 WORD = 8
 # Bytes of the side table for each page; bits of a bitmap that a frame has room for.
-SIDE, FRAME_BITS = 64, 256
+SIDE, FRAME_BITMAP_BITS = 64, 256
 SUBSYSTEMS = 64
 # Kinds of a frame's state, in its lowest bits.
 ALLOCATED = 3
@@ -65,9 +65,9 @@ Layer = namedtuple("Layer", "rounds next len magazine")
 Record = namedtuple("Record", "first size free when stack thread cpu")
 Depot = namedtuple("Depot", "address pieces piece head")
 Layouts = namedtuple("Layouts", "frame list layer record depot")
-SubsystemSeen = namedtuple("SubsystemSeen", "pages len frames side large caches place entry weak value cache bands")
-CacheSeen = namedtuple(
-    "CacheSeen",
+SubsystemDescription = namedtuple("SubsystemDescription", "pages len frames side large caches place entry weak value cache bands")
+CacheDescription = namedtuple(
+    "CacheDescription",
     "name name_len object_size lead stride constructed full partial empty node nodes stack depot stacks_node stacks regions region cpus"
     " quarantine quarantined tracks",
 )
@@ -115,7 +115,7 @@ class Subsystem:
     def __init__(self, number, layouts, seen):
         self.number = number
         self.frame, self.list, self.layer, self.record, self.depot = layouts
-        self.seen = SubsystemSeen(*words(seen, len(SubsystemSeen._fields)))
+        self.seen = SubsystemDescription(*words(seen, len(SubsystemDescription._fields)))
         first, count = words(self.seen.caches + self.seen.place, 2)
         self.caches = []
         for i in range(count):
@@ -144,7 +144,7 @@ class Subsystem:
         head = word(frame + self.frame.data)
         inuse, objects = head & 0xFFFF, head >> 16 & 0xFFFF
         count = (objects + 63) // 64
-        at = frame + self.frame.data + WORD if objects <= FRAME_BITS else self.seen.side + page * SIDE
+        at = frame + self.frame.data + WORD if objects <= FRAME_BITMAP_BITS else self.seen.side + page * SIDE
         bits = 0
         for i, part in enumerate(words(at, count)):
             bits |= part << 64 * i
@@ -163,7 +163,7 @@ class Subsystem:
 class Cache:
     def __init__(self, subsystem, address):
         self.subsystem, self.address = subsystem, address
-        self.seen = CacheSeen(*words(address + subsystem.seen.cache, len(CacheSeen._fields)))
+        self.seen = CacheDescription(*words(address + subsystem.seen.cache, len(CacheDescription._fields)))
         self.name = read(self.seen.name, self.seen.name_len).decode("utf-8", "replace")
 
     def slabs(self):

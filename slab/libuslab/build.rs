@@ -1,10 +1,10 @@
-//! Link arguments: the library's soname, as in the `Makefile`; `-z nodelete`; and gcc's static unwinder.
+//! Sets the link arguments: the library's soname, as in the `Makefile`; `-z nodelete`; and gcc's static unwinder.
 
 use std::path::Path;
 use std::process::Command;
 
-/// True if the linker finds the unwinder as an archive (`libgcc_eh.a`), which toolchains with only clang do not
-/// have.
+/// Returns `true` if the linker finds the unwinder as an archive (`libgcc_eh.a`); toolchains with only clang do not
+/// have it.
 fn has_unwinder_archive() -> bool {
     let linker = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());
     let found = Command::new(linker).arg("-print-file-name=libgcc_eh.a").output();

@@ -1,4 +1,4 @@
-//! Blocks, which are owned memory for callers without `unsafe`.
+//! Blocks: owned memory that callers can use without `unsafe`.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::cache::mempool::Mempool;
@@ -52,16 +52,16 @@ unsafe impl Send for Block<'_> {}
 impl<'c> Block<'c> {
     fn of_cache(cache: &'c KmemCache, gfp: Gfp) -> Result<Self, AllocError> {
         // SAFETY: `object` was just allocated from `cache` with `gfp`, and is not shared.
-        cache.alloc(gfp).map(|object| unsafe { Self::of_object(cache, object, gfp) })
+        cache.alloc(gfp).map(|object| unsafe { Self::from_cache_object(cache, object, gfp) })
     }
     /// # Safety
-    /// `object` was allocated from `cache` with `gfp` and is the caller's.
-    unsafe fn of_object(cache: &'c KmemCache, object: NonNull<u8>, gfp: Gfp) -> Self {
+    /// `object` was allocated from `cache` with `gfp`, and the caller owns it.
+    unsafe fn from_cache_object(cache: &'c KmemCache, object: NonNull<u8>, gfp: Gfp) -> Self {
         Self::from_cache(cache, object, gfp, Origin::Cache(cache))
     }
     /// # Safety
-    /// `object` was allocated from `pool` with `gfp` and is the caller's.
-    unsafe fn of_mempool(pool: &'c Mempool, object: NonNull<u8>, gfp: Gfp) -> Self {
+    /// `object` was allocated from `pool` with `gfp`, and the caller owns it.
+    unsafe fn from_mempool_object(pool: &'c Mempool, object: NonNull<u8>, gfp: Gfp) -> Self {
         Self::from_cache(pool.cache(), object, gfp, Origin::Mempool(pool))
     }
     fn from_cache(cache: &KmemCache, object: NonNull<u8>, gfp: Gfp, origin: Origin<'c>) -> Self {
@@ -77,7 +77,7 @@ impl<'c> Block<'c> {
         Ok(Self::new(memory, layout, Origin::Kmalloc(kmalloc), gfp.contains(Gfp::ZERO)))
     }
     #[cfg(not(any(loom, shuttle)))]
-    fn of_malloc(malloc: &'c Malloc, layout: Layout, gfp: Gfp) -> Result<Self, AllocError> {
+    fn alloc_from_malloc(malloc: &'c Malloc, layout: Layout, gfp: Gfp) -> Result<Self, AllocError> {
         let memory = malloc.alloc(layout, gfp)?;
         Ok(Self::new(memory, layout, Origin::Malloc(malloc), gfp.contains(Gfp::ZERO)))
     }
@@ -86,7 +86,8 @@ impl<'c> Block<'c> {
         Self { memory, layout, origin, initialised }
     }
 
-    /// Converts a block of `cache` into an object that the caller owns; returns a block of any other cache unchanged.
+    /// Converts a block of `cache` into a raw object that the caller owns. A block of another cache is returned
+    /// unchanged.
     fn into_object(self, cache: &KmemCache) -> Result<NonNull<u8>, Self> {
         match self.origin {
             Origin::Cache(own) if core::ptr::eq(own.cache(), cache.cache()) => {
@@ -118,29 +119,29 @@ impl<'c> Block<'c> {
             Origin::Malloc(malloc) => unsafe { malloc.usable_size(self.memory) },
         }
     }
-    /// All bytes of the block.
+    /// Returns all bytes of the block.
     pub fn bytes(&self) -> &[u8] {
         self.front(self.layout.size())
     }
-    /// All bytes of the block, mutably.
+    /// Returns all bytes of the block as a mutable slice.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.front_mut(self.layout.size())
     }
-    /// The first `n` bytes of the block, or the whole block if it is shorter. Bytes after the first `n` are not
-    /// touched.
+    /// Returns the first `n` bytes of the block, or the whole block if it is shorter. The call does not touch the bytes
+    /// after the first `n`.
     pub fn front(&self, n: usize) -> &[u8] {
         let n = self.initialise(n);
         // SAFETY: the block owns the first `n` bytes, which are initialised.
         unsafe { core::slice::from_raw_parts(self.memory.as_ptr(), n) }
     }
-    /// The first `n` bytes of the block, or all if the block has fewer, mutably.
+    /// Returns the first `n` bytes of the block as a mutable slice, or the whole block if it is shorter.
     pub fn front_mut(&mut self, n: usize) -> &mut [u8] {
         let n = self.initialise(n);
         // SAFETY: the block owns the first `n` bytes, which are initialised, and the borrow is exclusive.
         unsafe { core::slice::from_raw_parts_mut(self.memory.as_ptr(), n) }
     }
 
-    /// Writes `bytes` to the start of the block, without zeroing that part first.
+    /// Writes `bytes` to the start of the block, and does not zero the overwritten bytes first.
     ///
     /// # Panics
     /// Panics if `bytes` is longer than the block.
@@ -151,7 +152,8 @@ impl<'c> Block<'c> {
         self.initialised.set(self.initialised.get().max(bytes.len()));
     }
 
-    /// Zeroes the uninitialised bytes among the first `n`. Returns `n` or the block's size, whichever is smaller.
+    /// Zeroes the uninitialised bytes among the block's first `n` bytes. Returns `n` or the block's size, whichever is
+    /// smaller.
     fn initialise(&self, n: usize) -> usize {
         let (n, done) = (n.min(self.layout.size()), self.initialised.get());
         if done < n {
@@ -164,7 +166,7 @@ impl<'c> Block<'c> {
     }
 }
 
-/// Lends the block's bytes to generic owners, such as `bytes::Bytes::from_owner`.
+/// Borrows the block's bytes, for generic owners such as `bytes::Bytes::from_owner`.
 impl AsRef<[u8]> for Block<'_> {
     fn as_ref(&self) -> &[u8] {
         self.bytes()
@@ -186,19 +188,20 @@ impl KmemCache {
     /// Fails as [`alloc_bulk`](Self::alloc_bulk) does; [`AllocError::Refused`] if the heap has no room for the `Vec`.
     pub fn alloc_blocks(&self, gfp: Gfp, n: usize) -> Result<Vec<Block<'_>>, AllocError> {
         // SAFETY: `object` was just allocated from this cache with `gfp`, and is not shared.
-        self.alloc_owners(gfp, n, |object| unsafe { Block::of_object(self, object, gfp) })
+        self.alloc_owned_objects(gfp, n, |object| unsafe { Block::from_cache_object(self, object, gfp) })
     }
 }
 
 impl<'c> Prefilled<'c> {
-    /// Takes an object from the stock as an owned, safe [`Block`]. Dropping the block frees the object to the cache.
+    /// Takes an object from the prefilled stock as an owned, safe [`Block`]. Dropping the block frees the object to the
+    /// cache.
     pub fn alloc_block(&mut self) -> Option<Block<'c>> {
         let object = self.alloc()?;
         // SAFETY: `object` was just allocated from this cache with these flags.
-        Some(unsafe { Block::of_object(self.cache, object, self.gfp) })
+        Some(unsafe { Block::from_cache_object(self.cache, object, self.gfp) })
     }
 
-    /// Returns a block to the stock; frees a block of another cache to that cache.
+    /// Returns a block to the prefilled stock. A block of another cache is freed to that cache.
     pub fn free_block(&mut self, block: Block<'_>) {
         if let Ok(object) = block.into_object(self.cache) {
             // SAFETY: `object` belongs to this cache, and the block owned it.
@@ -215,7 +218,7 @@ impl Mempool {
     pub fn alloc_block(&self, gfp: Gfp) -> Result<Block<'_>, AllocError> {
         let object = self.alloc(gfp)?;
         // SAFETY: `object` was just allocated from this pool with `gfp`.
-        Ok(unsafe { Block::of_mempool(self, object, gfp) })
+        Ok(unsafe { Block::from_mempool_object(self, object, gfp) })
     }
 }
 
@@ -237,7 +240,7 @@ impl Malloc {
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does.
     pub fn alloc_block(&self, layout: Layout, gfp: Gfp) -> Result<Block<'_>, AllocError> {
-        Block::of_malloc(self, layout, gfp)
+        Block::alloc_from_malloc(self, layout, gfp)
     }
 }
 
@@ -277,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn block_does_not_zero_bytes_about_to_be_written() {
+    fn writing_to_a_block_does_not_zero_the_bytes_first() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("written", 64).build_in(&subsystem).unwrap();
         cache.alloc_block(Gfp::KERNEL).unwrap().bytes_mut().fill(7);

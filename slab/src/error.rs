@@ -1,6 +1,6 @@
 //! Errors of allocations, caches and subsystems.
 //!
-//! A failed call changes nothing and loses nothing: the caller may free something and try again. Only an [invalid
+//! A failed call changes nothing and loses nothing. The caller may free memory and try again. Only an [invalid
 //! free](crate::corruption) ends the process, unless a handler is set.
 //!
 //! | case | result | test |
@@ -33,12 +33,12 @@
 //! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `preloaded_malloc_follows_the_c_malloc_contract` |
 //!
 //! # Panics
-//! User callbacks run under `uslab_sync::catch_panic`, and with no lock held unless the table names a lock. A panic is
-//! *passed on* if an operation ran the callback for its own caller: the call restores a consistent state, and then
-//! panics with the callback's payload. A panic is *contained* if the callback ran in an unrelated caller's allocation,
-//! free or reap. After a contained panic, the unrelated call continues: the panic hook has reported the panic, and the
-//! payload is leaked, because its `Drop` may panic, too. After either kind of panic, no memory is lost and all locks
-//! are released.
+//! User callbacks run under `uslab_sync::catch_panic`. No lock is held, unless the table names one. A panic is *passed
+//! on* if an operation ran the callback for its own caller. The operation restores a consistent state, and then panics
+//! with the callback's payload. A panic is *contained* if the callback ran in an unrelated caller's allocation, free or
+//! reap. After a contained panic, the unrelated call continues. The panic hook has reported the panic, and the payload
+//! is leaked, because its `Drop` may panic, too. After either kind of panic, no memory is lost and all locks are
+//! released.
 //!
 //! | callback | a panic | goes on with | state | it calls the allocator, or ends itself or its cache |
 //! |---|---|---|---|---|
@@ -62,14 +62,14 @@
 //! | closures of handles and pools (`make`, `keep`, growth of an arena) | passed on | nothing | the value is not in; what was kept or freed before stays so | `&mut` forbids it; an arena that grows panics, as its `RefCell` is borrowed |
 //! | functions of C (`uslab.h`) | a C++ exception or a Rust panic aborts the process | nowhere | none | may use other caches; must not destroy their own |
 //!
-//! If a `Drop` (of a [`CacheBox`](crate::CacheBox), a `Hive`) passes on a panic while the thread is already unwinding,
-//! the process aborts, as everywhere in Rust. Under `panic = "abort"` any panic aborts the process.
+//! If a `Drop` (of a [`CacheBox`](crate::CacheBox) or a `Hive`) passes on a panic while its thread is already
+//! unwinding, the process aborts, as everywhere in Rust. Under `panic = "abort"` any panic aborts the process.
 
 use crate::geometry::GeometryError;
 use core::fmt;
 use uslab_buddy::PageError;
 
-/// Reason why an allocation failed, with the limit that was reached. The caller may free memory and try again.
+/// Reason why an allocation failed, including the limit that was reached. The caller may free memory and try again.
 ///
 /// ```
 /// use uslab::{AllocError, Gfp, KmemCache, Limit};
@@ -83,39 +83,39 @@ use uslab_buddy::PageError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// The cache has reached its limit on slabs, and has no free object.
+    /// The cache is at its limit of slabs, and has no free object.
     CacheLimit {
         /// The cache's limit, in slabs.
         slabs: u32,
     },
-    /// The slabs of the cache and the bytes that its objects [own outside their
-    /// slots](crate::KmemCacheBuilder::holds) reach the limit in bytes, and no object is free.
+    /// The cache's slabs, plus the bytes that its objects [own outside their slots](crate::KmemCacheBuilder::holds),
+    /// reach the limit in bytes, and no object is free.
     HeldLimit {
         /// The cache's limit, in bytes.
         bytes: usize,
     },
-    /// The caches of the [account](crate::cache::Account) together reach the account's limit, and none of their
-    /// objects is free.
+    /// The caches of the [account](crate::cache::Account) together reach the account's limit, and no object of these
+    /// caches is free.
     AccountLimit {
         /// The account's limit, in bytes.
         bytes: usize,
     },
     /// The page allocator has no free block for another slab.
     Memory(uslab_buddy::AllocError),
-    /// Memory for the bitmap of another slab was refused.
+    /// The system refused memory for the bitmap of another slab.
     SideTable,
-    /// The size, the count, or their product, exceeds what can ever be allocated.
+    /// The requested size, count, or product of both, exceeds what can ever be allocated.
     TooLarge,
-    /// The system refuses to map memory, or the [limit](uslab_buddy::PageConfig::limit) leaves no bytes for mappings.
+    /// The system refused to map memory, or the [limit](uslab_buddy::PageConfig::limit) leaves no bytes for mappings.
     Refused {
         /// Number of bytes that were requested from the system.
         bytes: usize,
     },
     /// The [constructor](crate::KmemCacheBuilder::try_ctor) of an object failed.
     Constructor,
-    /// The cache was destroyed.
+    /// The allocation failed because the cache was destroyed.
     Destroyed,
-    /// The address to reallocate is not an object; the error was reported as a corruption.
+    /// The address to reallocate is not an object; this error was already reported as a corruption.
     NotAnObject,
     /// An injected failure (see [`faults`](crate::faults)).
     Injected,
@@ -123,7 +123,7 @@ pub enum AllocError {
 
 impl AllocError {
     /// Returns `true` if a free by another user can remove the cause of the error.
-    pub(crate) fn is_limit(self) -> bool {
+    pub(crate) fn is_limit_error(self) -> bool {
         matches!(self, Self::CacheLimit { .. } | Self::HeldLimit { .. } | Self::AccountLimit { .. })
     }
 }
@@ -173,20 +173,19 @@ impl From<uslab_buddy::AllocError> for AllocError {
 pub enum CacheError {
     /// No slab can hold objects of the requested size and alignment.
     Geometry(GeometryError),
-    /// The name is empty, or contains blanks, which readers of slabinfo would take for the end of
-    /// the name.
+    /// The name is empty, or contains blanks, which readers of slabinfo would mistake for the end of the name.
     Name,
-    /// Address space for the tables of [checked frees](crate::Config::check_frees) was refused.
+    /// The system refused address space for the tables of [checked frees](crate::Config::check_frees).
     Memory,
-    /// A type-stable cache cannot use the subsystem of the process-wide malloc, because the collector that frees the
-    /// cache's slabs allocates memory.
+    /// A type-stable cache cannot use the subsystem of the process-wide malloc: the collector that frees the cache's
+    /// slabs itself allocates memory.
     TypeStable,
     /// [Zero on free](crate::KmemCacheBuilder::zero_on_free) was requested for a cache whose objects stay
     /// constructed.
     ZeroOnFree,
     /// The account belongs to another subsystem.
     Account,
-    /// The global subsystem did not start.
+    /// The global subsystem failed to start.
     Start(StartError),
 }
 
@@ -216,7 +215,7 @@ impl From<StartError> for CacheError {
     }
 }
 
-/// Error of an attempt to destroy a cache with objects in use. The cache remains usable.
+/// Error of destroying a cache that has objects in use. The cache remains usable after the error.
 ///
 /// ```
 /// use uslab::{Busy, Gfp, KmemCache};
@@ -230,10 +229,10 @@ impl From<StartError> for CacheError {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// Number of objects in use or, if a destructor called `destroy`, of objects being destructed. The number is at
-    /// least 1, unless the cache is shared.
+    /// Number of objects in use. If a destructor called `destroy`, the number of objects being destructed. The number
+    /// is at least 1, unless the cache is shared.
     pub live: u64,
-    /// Number of other users that share the cache through [`KmemCacheBuilder::merge`](crate::KmemCacheBuilder::merge).
+    /// Number of other users that share the cache (see [`KmemCacheBuilder::merge`](crate::KmemCacheBuilder::merge)).
     pub aliases: u64,
 }
 
@@ -263,14 +262,14 @@ impl std::error::Error for Busy {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The page allocator rejects the configuration, or got no address space.
+    /// The page allocator rejected the configuration, or got no address space.
     Pages(PageError),
-    /// Address space was refused for the bitmaps of slabs with many objects, or for the table of huge memory.
+    /// The system refused address space for the bitmaps of slabs with many objects, or for the table of huge memory.
     SideTable,
     /// The system refused address space for the tags of checked frees in the caches of kmalloc or
     /// of a malloc.
     Kmalloc,
-    /// The current thread is already starting the global subsystem.
+    /// The current thread is already inside the start of the global subsystem.
     Starting,
     /// A global subsystem with another [`Config`](crate::Config) already exists.
     Started,

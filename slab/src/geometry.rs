@@ -1,35 +1,35 @@
-//! Slab geometry: the order of a slab, and the number and offsets of its objects.
+//! Slab geometry: order of a slab, and the number and offsets of its objects.
 //!
-//! The rule is Linux's, and agrees with each row of `/proc/slabinfo` (`calculate_order`, `calculate_sizes` and
-//! `calculate_alignment` of `mm/slub.c` and `mm/slab_common.c`, in different words):
+//! The geometry follows Linux's rule, and agrees with each row of `/proc/slabinfo` (`calculate_order`,
+//! `calculate_sizes` and `calculate_alignment` of `mm/slub.c` and `mm/slab_common.c`, in different words):
 //!
-//! 1. A slab should hold `4 * (bit length of present CPUs + 1)` objects, but at least one, and no more than the largest
-//!    ordinary order holds. With more CPUs, larger slabs make threads take the node's lock less often.
-//! 2. A slab gets the smallest order that holds the wanted objects and wastes at most 1/16 of the slab; if no order
+//! 1. A slab should hold `4 * (bit length of present CPUs + 1)` objects: at least one, and at most as many as the
+//!    largest ordinary order holds. With more CPUs, larger slabs make threads take the node's lock less often.
+//! 2. A slab gets the smallest order that holds the wanted objects and wastes at most 1/16 of the slab. If no order
 //!    satisfies this, the bound is raised to 1/8, 1/4, and finally 1/2.
 //! 3. An object that is larger than the largest ordinary slab gets the smallest order that holds one object.
 //!
-//! Therefore **the CPU count is an input**: for objects of one size, slabs have another order on a machine with
-//! another CPU count. A comparison with a kernel must use the kernel's CPU count.
+//! Therefore **the CPU count is an input**: slabs of the same object size may have different orders on machines with
+//! different CPU counts. A comparison with a kernel must use the kernel's CPU count.
 //!
-//! The stride is the object size rounded up to a word, then to the alignment. Linux puts a free-list pointer after each
-//! object that has a constructor or is type-stable. In uslab, bitmaps outside the slab replace free lists, so no object
-//! needs a larger stride.
+//! The stride is the object size rounded up to a word, then to the alignment. Linux stores a free-list pointer after
+//! each object that has a constructor or is type-stable. In uslab, bitmaps outside the slab replace free lists, so the
+//! stride needs no room for a pointer.
 
 use core::fmt;
 use uslab_buddy::{MAX_ORDER, Order, PAGE_SIZE};
 
-/// Bytes of a word: the smallest size and the smallest alignment of an object.
+/// Size of a word in bytes, which is also the smallest size and alignment of an object.
 pub(crate) const WORD: usize = 8;
 /// Smallest stride in models, in bytes; the model checker's record of object owners has one cell per `SPACING`
 /// bytes.
 pub(crate) const SPACING: usize = 2048;
-/// Bytes of a cache line, to which hardware-aligned objects are aligned.
+/// Size of a cache line in bytes, to which hardware-aligned objects are aligned.
 pub const CACHE_LINE: usize = 64;
 /// Maximum number of objects in a slab.
 pub const MAX_OBJECTS: usize = 32_767;
 
-/// Inputs to a slab's order besides the object: the CPU count and the kernel's tunables.
+/// Inputs to the choice of a slab's order, besides the object: the CPU count and the kernel's tunables.
 ///
 /// ```
 /// use uslab::{Geometry, OrderRule};
@@ -42,21 +42,21 @@ pub const MAX_OBJECTS: usize = 32_767;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrderRule {
-    /// Number of CPUs present. More CPUs mean larger slabs.
+    /// Number of CPUs that are present. More present CPUs mean larger slabs.
     pub present_cpus: u32,
-    /// Maximum number of CPUs of the machine. If `present_cpus` is 1, this maximum replaces it, for machines that add
-    /// their CPUs late.
+    /// Maximum number of CPUs that the machine can have. If `present_cpus` is 1, `possible_cpus` replaces it, for
+    /// machines that add their CPUs late.
     pub possible_cpus: u32,
     /// Smallest order of a slab (`slab_min_order`); default 0.
     pub min_order: u8,
     /// Largest ordinary order of a slab (`slab_max_order`); default 3, the largest order that Linux considers cheap.
     pub max_order: u8,
-    /// Number of objects that a slab should hold (`slab_min_objects`); 0 derives it from the CPU count.
+    /// Minimum number of objects that a slab should hold (`slab_min_objects`); 0 derives the number from the CPU count.
     pub min_objects: u32,
 }
 
 impl OrderRule {
-    /// Linux's rule on a machine with `cpus` CPUs.
+    /// Returns Linux's rule for a machine with `cpus` CPUs.
     pub const fn for_cpus(cpus: u32) -> Self {
         Self { present_cpus: cpus, possible_cpus: cpus, min_order: 0, max_order: 3, min_objects: 0 }
     }
@@ -69,7 +69,8 @@ impl OrderRule {
         4 * ((u32::BITS - cpus.leading_zeros()) as usize + 1)
     }
 
-    /// Order of a slab whose first object of `stride` bytes starts at byte `lead`; `None` if no block holds one object.
+    /// Returns the order of a slab whose first object, of `stride` bytes, starts at byte `lead`; `None` if no block
+    /// holds an object.
     fn order(&self, lead: usize, stride: usize) -> Option<Order> {
         let bytes = |order: u8| PAGE_SIZE << order;
         let room = |order: u8| bytes(order).saturating_sub(lead);
@@ -125,11 +126,11 @@ impl std::error::Error for GeometryError {}
 ///
 /// # Invariants
 ///
-/// * `stride` is a multiple of `align`, which is a power of two and at least a word. A block of pages is aligned to
-///   its size, which is at least `stride`, so every object is aligned.
-/// * `1 <= objects <= MAX_OBJECTS` and `lead + objects * stride + guard <= slab_bytes`, and both also hold for
+/// * `stride` is a multiple of `align`, which is a power of two and at least a word. Every object is aligned, because a
+///   block of pages is aligned to its size, which is at least `stride`.
+/// * `1 <= objects <= MAX_OBJECTS` and `lead + objects * stride + guard <= slab_bytes`. Both invariants also hold for
 ///   `min_order`.
-/// * `lead` is a multiple of `align`. Without red zones `lead` is 0.
+/// * `lead` is a multiple of `align`. `lead` is 0 without red zones.
 ///
 /// ```
 /// use uslab::{Geometry, OrderRule};
@@ -145,7 +146,7 @@ pub struct Geometry {
     object_size: u32,
     stride: u32,
     align: u32,
-    /// Number of bytes before the first object.
+    /// Number of bytes of a slab before its first object.
     lead: u32,
     /// Number of inaccessible bytes at the end of a slab: 0 or one page.
     guard: u32,
@@ -156,21 +157,25 @@ pub struct Geometry {
     reciprocal: u64,
 }
 
-/// Shift with which the reciprocal is exact for offsets and strides up to the largest block, 2^22 bytes. The error
-/// of `offset * reciprocal` is below `offset / 2^44 <= 2^-22 <= 1 / stride`, and the product stays below 2^64
-/// because a stride has at least 2^3 bytes.
+/// Shift that makes the reciprocal exact for offsets and strides up to the largest block, 2^22 bytes. The error of
+/// `offset * reciprocal` is below `offset / 2^44 <= 2^-22 <= 1 / stride`, and the product stays below 2^64 because a
+/// stride has at least 2^3 bytes.
 const RECIPROCAL_SHIFT: u32 = 44;
 const _: () = assert!((PAGE_SIZE << MAX_ORDER) <= 1 << 22);
 
 impl Geometry {
     /// Indices of the objects that overlap the given byte range of a slab with `objects` objects.
-    pub(crate) fn indices_in(&self, bytes: core::ops::Range<usize>, objects: u16) -> core::ops::Range<usize> {
+    pub(crate) fn object_indices_in_range(
+        &self,
+        bytes: core::ops::Range<usize>,
+        objects: u16,
+    ) -> core::ops::Range<usize> {
         let index = |bytes: usize| bytes.saturating_sub(self.lead as usize) / self.stride as usize;
         let objects = usize::from(objects);
         index(bytes.start).min(objects)..(index(bytes.end - 1) + 1).min(objects)
     }
-    /// Returns `true` if these objects can replace the objects of `other` by the rule of Linux's `find_mergeable`: they
-    /// are larger by less than a word, and their alignment is at least as large.
+    /// Returns `true` if these objects can replace the objects of `other`, by the rule of Linux's `find_mergeable`.
+    /// These objects must be larger by less than a word, and at least as strictly aligned.
     pub(crate) fn serves(&self, other: &Self) -> bool {
         let excess = self.object_size.checked_sub(other.object_size);
         excess.is_some_and(|excess| (excess as usize) < WORD)
@@ -178,7 +183,7 @@ impl Geometry {
             && self.align.is_multiple_of(other.align)
     }
 
-    /// Computes the slab geometry for objects of `size` bytes, aligned to `align` (0 means a word).
+    /// Computes the slab geometry for objects of `size` bytes, aligned to `align` bytes (0 means a word).
     ///
     /// # Errors
     /// Fails if `size` is 0, `align` is not a power of two, or an object is larger than the largest block.
@@ -186,8 +191,8 @@ impl Geometry {
         Self::with_layout(size, align, 0, 0, rule)
     }
     /// Computes the geometry as [`new`](Self::new) does, with a red zone of at least `zone` bytes on both sides of each
-    /// object. Half of the gap between two objects belongs to each of these objects.
-    pub(crate) fn with_zones(
+    /// object. Two adjacent objects share the gap between them equally.
+    pub(crate) fn with_red_zones(
         size: usize,
         align: usize,
         zone: usize,
@@ -195,8 +200,8 @@ impl Geometry {
     ) -> Result<Self, GeometryError> {
         Self::with_layout(size, align, zone, zone, rule)
     }
-    /// Computes the geometry as [`new`](Self::new) does, with at least `tail` bytes after each object that the object's
-    /// user must not write.
+    /// Computes the geometry as [`new`](Self::new) does, and reserves at least `tail` bytes after each object, which
+    /// its user must not write.
     pub(crate) fn with_tail(
         size: usize,
         tail: usize,
@@ -240,7 +245,7 @@ impl Geometry {
         })
     }
 
-    /// Limits a slab to `objects` objects, and reduces the slab's order to what these objects need.
+    /// Limits a slab to `objects` objects, and reduces its order to the smallest order that holds them.
     pub(crate) fn at_most(self, objects: usize) -> Self {
         let max_objects = objects.clamp(1, self.most as usize);
         let bytes = self.lead() + max_objects * self.stride() + self.guard();
@@ -248,8 +253,8 @@ impl Geometry {
         Self { most: max_objects as u32, order: order.min(self.order), ..self }
     }
 
-    /// Adds a guard page at the end of each slab, and gives slabs at least four pages, so that guard pages take at
-    /// most a quarter of the addresses. A slab of the largest order gets no guard page.
+    /// Adds a guard page at the end of each slab. Slabs get at least four pages, so guard pages take at most a quarter
+    /// of the addresses. A slab of the largest order gets no guard page.
     pub(crate) fn with_guard(self) -> Self {
         let lowest = Order::for_bytes(self.lead() + self.stride() + PAGE_SIZE);
         let (Some(lowest), Some(usual)) = (lowest, Order::for_bytes(4 * PAGE_SIZE)) else {
@@ -263,8 +268,8 @@ impl Geometry {
         self.guard as usize
     }
 
-    /// Alignment of a hardware-aligned object of `size` bytes: a cache line, or half of it while the object fits into
-    /// half, and so on (`SLAB_HWCACHE_ALIGN`).
+    /// Returns the alignment of a hardware-aligned object of `size` bytes. The alignment is a cache line, halved as
+    /// long as the object fits into the half (`SLAB_HWCACHE_ALIGN`).
     pub const fn hardware_align(size: usize) -> usize {
         let mut align = CACHE_LINE;
         while size <= align / 2 && align > WORD {
@@ -277,7 +282,7 @@ impl Geometry {
     pub const fn object_size(&self) -> usize {
         self.object_size as usize
     }
-    /// Number of bytes from one object to the next: the column `objsize` of slabinfo.
+    /// Distance between two adjacent objects in bytes; the column `objsize` of slabinfo.
     #[inline(always)]
     pub const fn stride(&self) -> usize {
         self.stride as usize
@@ -286,12 +291,13 @@ impl Geometry {
     pub const fn lead(&self) -> usize {
         self.lead as usize
     }
-    /// Sizes of the red zones before and after each object, in bytes.
+    /// Sizes in bytes of the red zones before and after each object.
     pub(crate) const fn zones(&self) -> (usize, usize) {
         let gap = self.stride() - self.object_size();
         if self.lead == 0 { (0, 0) } else { (gap / 2, gap - gap / 2) }
     }
-    /// Number of bytes of an object that its user may write. Includes the bytes of rounding, unless the object is watched.
+    /// Number of bytes of an object that its user may write. The number includes bytes added by rounding, unless the
+    /// object is watched.
     pub(crate) const fn usable(&self) -> usize {
         if self.lead == 0 { self.stride() } else { self.object_size() }
     }
@@ -303,7 +309,7 @@ impl Geometry {
     pub const fn order(&self) -> Order {
         self.order
     }
-    /// Smallest order that holds one object: the order of a slab when memory is short.
+    /// Smallest order that holds one object, which slabs have when memory is short.
     pub const fn min_order(&self) -> Order {
         self.min_order
     }
@@ -321,8 +327,8 @@ impl Geometry {
     pub const fn waste(&self) -> usize {
         self.order.bytes() - self.lead() - self.guard() - self.objects() * self.stride()
     }
-    /// Number of slabs that a node keeps on its partial and empty lists before it frees a slab that becomes empty: half
-    /// the bit length of the stride, 5 to 10 (`set_min_partial`).
+    /// Number of slabs that a node keeps on its partial and empty lists before it frees a slab that becomes empty. The
+    /// number is half the bit length of the stride, limited to 5 to 10 (`set_min_partial`).
     pub const fn min_partial(&self) -> usize {
         let half = self.stride.ilog2() as usize / 2;
         if half < 5 {
@@ -333,21 +339,21 @@ impl Geometry {
             half
         }
     }
-    /// Index of the object that starts at byte `offset` of the slab, or `None` if no object starts there. Cost: two
-    /// multiplications.
+    /// Returns the index of the object that starts at byte `offset` of the slab, or `None` if no object starts there.
+    /// Cost: two multiplications.
     #[inline(always)]
     pub const fn index(&self, offset: usize) -> Option<usize> {
         let Some(offset) = offset.checked_sub(self.lead()) else { return None };
         let index = ((offset as u64 * self.reciprocal) >> RECIPROCAL_SHIFT) as usize;
         if index * self.stride() == offset { Some(index) } else { None }
     }
-    /// Returns `true` if a slab of `order` has an object `index`. Cost: one multiplication, whereas
-    /// [`objects_at`](Self::objects_at) divides.
+    /// Returns `true` if a slab of order `order` has an object with index `index`. Cost: one multiplication;
+    /// [`objects_at`](Self::objects_at) needs a division.
     #[inline(always)]
     pub(crate) const fn has_object(&self, index: usize, order: Order) -> bool {
         index < self.most as usize && self.offset(index + 1) + self.guard() <= order.bytes()
     }
-    /// Number of bytes from the start of the slab to object `index`.
+    /// Number of bytes from the start of the slab to the object with index `index`.
     #[inline(always)]
     pub const fn offset(&self, index: usize) -> usize {
         self.lead() + index * self.stride()
@@ -430,7 +436,7 @@ mod tests {
         ) {
             let align = 1 << align;
             let rule = OrderRule::for_cpus(cpus);
-            let geometry = Geometry::with_zones(size, align, WORD, &rule).unwrap();
+            let geometry = Geometry::with_red_zones(size, align, WORD, &rule).unwrap();
             let (left, right) = geometry.zones();
             prop_assert!(left >= WORD && right >= WORD && geometry.lead() >= left);
             prop_assert_eq!(left + size + right, geometry.stride());

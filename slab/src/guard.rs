@@ -1,29 +1,29 @@
-//! Sampled guard, which gives one allocation in many a separate page between two inaccessible pages, as Linux's KFENCE
-//! and GWP-ASan do.
+//! Sampled guard: one allocation in many gets a separate page between two inaccessible pages, as in Linux's KFENCE and
+//! GWP-ASan.
 //!
 //! ```text
 //! pool   [ guard ][ slot 0 ][ guard ][ slot 1 ][ guard ] ...
 //!                  ^ object at either end, chosen at random; the rest of the page is filled, and checked at the free
 //! ```
 //!
-//! If a program accesses a sampled object after its free, or memory outside the object, the access faults, and
-//! [`faults`] reports its kind. The free of a sampled object detects writes that stayed within the page; double frees
-//! and frees of interior addresses are also detected. With the feature `stacks`, reports have the call stacks of the
-//! allocation and of the free.
+//! A program that accesses a sampled object after its free, or memory outside the object, faults. [`faults`] reports
+//! the kind of the error. The free of a sampled object detects writes that stayed within the page. The guard also
+//! detects double frees and frees of interior addresses. With the feature `stacks`, reports include the call stacks of
+//! the allocation and of the free.
 //!
 //! # Sampled allocations
 //!
-//! The guard samples allocations of [`Malloc`](crate::Malloc), of kmalloc and of object caches, up to a page. The
-//! inlined paths do not change: a miss of the inlined path decides if an allocation is sampled, and counts for as many
-//! allocations as a magazine has objects. A program that allocates and frees alternately never misses the inlined
-//! path. Therefore, at the end of an interval with fewer than half of the expected samples, the
-//! [reaper](crate::reaper) drains the CPUs' stacks of one class. The class is drawn at random, in proportion to its
+//! The guard samples allocations of [`Malloc`](crate::Malloc), of kmalloc and of object caches, up to a page. Sampling
+//! does not change the inlined paths. A miss of the inlined path decides whether an allocation is sampled, and counts
+//! for as many allocations as a magazine has objects. A program that allocates and frees alternately never misses the
+//! inlined path. Therefore, if an interval had fewer than half of the expected samples, the [reaper](crate::reaper)
+//! drains the CPUs' stacks of one class at its end. The class is drawn at random, weighted by its number of
 //! allocations, and the next allocation of that class is sampled.
 //!
-//! The guard's pool is outside the subsystem's pages, so a free of a sample that looks for its class by address misses
-//! the inlined path. A free that names its cache does not check the address, so frees of sampling caches do not use the
-//! inlined path. Caches are sampled if their subsystem sets [`Config::guard_every`](crate::Config::guard_every); the
-//! option of `Uslab` does not affect the global subsystem.
+//! The guard's pool is outside the subsystem's pages. A free that finds its class by address therefore misses the
+//! inlined path for a sample. A free that names its cache does not check the address, so frees to sampled caches do not
+//! use the inlined path. Caches are sampled if their subsystem sets
+//! [`Config::guard_every`](crate::Config::guard_every). The option of `Uslab` does not affect the global subsystem.
 //!
 //! Caches with a constructor, destructor or reset are not sampled, because their objects stay constructed. Type-stable
 //! caches are not sampled, because readers may see their free objects. Caches with a limit or an account are not
@@ -32,13 +32,11 @@
 //!
 //! # Invariants
 //!
-//! * A slot is [`BUSY`] while one thread works on it, and only this thread changes the slot's page and
-//!   records.
+//! * A slot is [`BUSY`] while one thread works on it. Only that thread changes the slot's page and records.
 //! * The guard has no lock, because a thread may fault while other threads are at any point of their work. In the child
-//!   of a fork, each slot has one definite state, and the child takes over the slots on which other threads were
-//!   working.
-//! * The guard tries slots in order, so a freed slot is unused while allocations use the other slots. If all slots are
-//!   in use, no allocation is sampled.
+//!   of a fork, each slot has a definite state, and the child takes over slots on which other threads were working.
+//! * The guard tries slots in order, so a freed slot stays unused while allocations use the other slots. If all slots
+//!   are in use, no allocation is sampled.
 
 pub(crate) mod faults;
 
@@ -54,16 +52,16 @@ use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, MODEL, UnsafeCell};
 
 /// State of a slot that was never used.
 const FREE: u32 = 0;
-/// State of a slot on which a thread works.
+/// State of a slot on which a thread is working.
 const BUSY: u32 = 1;
 /// State of a slot whose page has an object in use.
 const USED: u32 = 2;
 /// State of a slot whose object was freed.
 const FREED: u32 = 3;
 
-/// Number of slots that one sample tries.
+/// Maximum number of slots that one sample tries.
 const MAX_TRIED_SLOTS: usize = 8;
-/// Byte that fills the page outside of the object.
+/// Byte that fills a sample's page outside of the object.
 const FILL_BYTE: u8 = 0xA7;
 
 /// Thread and call stack of an allocation or free.
@@ -82,7 +80,7 @@ impl Trace {
     }
 }
 
-/// The kernel's id of the current thread.
+/// Returns the kernel's id of the current thread.
 fn thread_id() -> u64 {
     #[cfg(target_os = "linux")]
     // SAFETY: the system call has no arguments.
@@ -94,12 +92,12 @@ fn thread_id() -> u64 {
 #[derive(Debug)]
 struct Slot {
     state: AtomicU32,
-    /// Offset of the object in the pool, in bytes.
+    /// Offset of the slot's object in the pool, in bytes.
     at: Counter,
     size: Counter,
     allocated: Trace,
     freed: Trace,
-    /// A cell by which a model checker finds two threads that work on one slot at the same time.
+    /// A cell that lets a model checker detect two threads working on one slot at the same time.
     hands: UnsafeCell<()>,
 }
 
@@ -118,8 +116,7 @@ impl Slot {
             hands: UnsafeCell::new(()),
         }
     }
-    /// Changes the slot's state from `from` to `BUSY`, for this thread; returns `false` if the slot is in another
-    /// state.
+    /// Changes the slot's state from `from` to `BUSY` for this thread. Returns `false` if the slot is in another state.
     fn take(&self, from: u32) -> bool {
         // Acquire: pairs with the Release of `give`. Relaxed: after a failed exchange, the thread
         // reads nothing else of the slot.
@@ -136,8 +133,8 @@ impl Slot {
     }
 }
 
-/// The slots' records, in separate memory. If the records were in the malloc's memory, an overflow of the program could
-/// overwrite them.
+/// The slots' records, in separate memory. In the malloc's own memory, an overflow of the program could overwrite the
+/// records.
 #[cfg(not(any(loom, shuttle)))]
 #[derive(Debug)]
 struct Slots {
@@ -173,7 +170,7 @@ pub(crate) struct Pool {
     key: Key,
 }
 
-/// Description of an invalid use of an address in the pool.
+/// Description of an invalid use of an address in the guard's pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InvalidAccess {
     what: &'static str,
@@ -181,7 +178,7 @@ pub(crate) struct InvalidAccess {
     object: Option<SlotRecord>,
 }
 
-/// Copied record of a slot's object. A copy is needed because a report may allocate, and thereby reuse the slot.
+/// Copy of a slot's record of its object. A copy is needed because a report may allocate, and thereby reuse the slot.
 #[derive(Clone, Copy, Debug)]
 struct SlotRecord {
     begin: usize,
@@ -191,7 +188,7 @@ struct SlotRecord {
 }
 
 impl Pool {
-    /// Makes a pool of `slots` slots; returns `None` if the system refuses address space.
+    /// Makes a pool of `slots` slots, or returns `None` if the system refuses address space.
     pub(crate) fn new(slots: usize, backend: Backend, key: Key) -> Option<Self> {
         let pages = 2 * slots + 1;
         let none = &Faults::default();
@@ -208,9 +205,8 @@ impl Pool {
     pub(crate) fn holds(&self, address: usize) -> bool {
         address.wrapping_sub(self.base()) < self.region.bytes()
     }
-    /// Returns the slot whose page contains the address, or `None` if the address is in a guard
-    /// page.
-    fn slot_at(&self, address: usize) -> Option<usize> {
+    /// Returns the slot whose page contains `address`, or `None` if `address` is in a guard page.
+    fn slot_containing_address(&self, address: usize) -> Option<usize> {
         let page = (address - self.base()) / PAGE_SIZE;
         (page % 2 == 1).then_some(page / 2)
     }
@@ -255,12 +251,12 @@ impl Pool {
         Some(unsafe { self.region.base().add(page.start + offset) })
     }
 
-    /// Size in bytes of the object at an address of the pool.
+    /// Returns the size in bytes of the object at an address of the pool.
     ///
     /// # Errors
-    /// Fails if no object in use is at the address.
+    /// Fails if the address has no object in use.
     pub(crate) fn size_of(&self, address: usize) -> Result<usize, CorruptionKind> {
-        let slot = &self.slots[self.slot_at(address).ok_or(CorruptionKind::Foreign)?];
+        let slot = &self.slots[self.slot_containing_address(address).ok_or(CorruptionKind::Foreign)?];
         // Relaxed: the owner of an object has synchronised with its `alloc`. For an address that is not an object in
         // use, the result is a guess.
         match slot.state.load(Relaxed) {
@@ -270,12 +266,13 @@ impl Pool {
         }
     }
 
-    /// Frees an object, whose page is inaccessible from then on.
+    /// Frees an object, whose page becomes inaccessible.
     ///
     /// # Errors
-    /// Returns the kind of the error and a description. With [`CorruptionKind::Overflow`] the object is freed nevertheless.
+    /// An error has the kind of the corruption, and a description of the invalid access. The object is freed even if
+    /// the error is [`CorruptionKind::Overflow`].
     pub(crate) fn free(&self, address: usize) -> Result<(), (CorruptionKind, InvalidAccess)> {
-        let at = self.slot_at(address);
+        let at = self.slot_containing_address(address);
         let mistake = |what| InvalidAccess { what, address, object: at.map(|slot| self.slot_record(slot)) };
         let wrong = |kind: CorruptionKind| {
             (
@@ -332,7 +329,7 @@ impl Pool {
     pub(crate) fn fault(&self, address: usize) -> InvalidAccess {
         // Relaxed: a report may describe an object on which another thread works.
         let state = |slot: usize| self.slots[slot].state.load(Relaxed);
-        if let Some(slot) = self.slot_at(address) {
+        if let Some(slot) = self.slot_containing_address(address) {
             let what = if state(slot) == FREED {
                 "use after free"
             } else {
@@ -376,7 +373,7 @@ impl Pool {
 }
 
 impl fmt::Display for InvalidAccess {
-    /// Writes a first line with error, object and threads, then the stacks with a function per line.
+    /// Writes a line with error, object and threads, then the stacks with one function per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, address, object } = *self;
         let Some(SlotRecord { begin, size, traces }) = object else {
@@ -394,7 +391,7 @@ impl fmt::Display for InvalidAccess {
         for (what, trace) in ["allocated", "freed"].into_iter().zip(traces) {
             let Some((thread, stack)) = trace else { continue };
             writeln!(f, "{what} by thread {thread}:")?;
-            write!(f, "{}", CallStack::of_number(stack as u32))?;
+            write!(f, "{}", CallStack::from_number(stack as u32))?;
         }
         Ok(())
     }
@@ -410,20 +407,20 @@ mod sampled {
     use uslab_magazine::sync::Ordering::Relaxed;
     use uslab_magazine::sync::{AtomicU32, Counter};
 
-    const NOT_STARTED: u32 = 0;
+    const POOL_NOT_STARTED: u32 = 0;
     const STARTED: u32 = 1;
-    const FORBIDDEN: u32 = 2;
+    const POOL_FORBIDDEN: u32 = 2;
 
-    /// Decides which allocations are sampled, and owns the pool, which the first sample makes.
+    /// Decides which allocations are sampled, and owns the pool, which the first sample creates.
     #[derive(Debug)]
     pub(crate) struct Guard {
         /// Mean number of allocations per sample; 0 disables sampling.
         every: Counter,
         slots: Counter,
-        /// Number of allocations until the next sample; a sample is due if this signed number is 0 or negative.
+        /// Number of allocations until the next sample; a sample is due if this signed number is at most 0.
         left: Counter,
         samples: Counter,
-        /// Numbers of allocations and samples at the end of the last interval.
+        /// Total numbers of allocations and of samples at the end of the last interval.
         last_counts: [Counter; 2],
         key: Key,
         backend: Backend,
@@ -442,7 +439,7 @@ mod sampled {
                 last_counts: [const { Counter::new(0) }; 2],
                 key,
                 backend,
-                pool_state: AtomicU32::new(NOT_STARTED),
+                pool_state: AtomicU32::new(POOL_NOT_STARTED),
                 pool: Published::new(),
             };
             guard.set(every, slots);
@@ -453,7 +450,7 @@ mod sampled {
             self.left.set(self.distance(every.into()));
             self.every.set(every.into());
         }
-        /// Random number of allocations until the next sample, `every` on average.
+        /// Draws a random number of allocations until the next sample; the mean is `every`.
         fn distance(&self, every: u64) -> u64 {
             1 + Draws::of(self.key, self.samples.get()).below((2 * every as usize).saturating_sub(1)) as u64
         }
@@ -481,28 +478,32 @@ mod sampled {
                 // Making the pool allocates memory. While one thread makes the pool, no thread's allocations are
                 // sampled. If the system has refused a pool, the guard does not try again. Relaxed: the state only
                 // selects the thread that makes the pool.
-                None if self.pool_state.compare_exchange(NOT_STARTED, STARTED, Relaxed, Relaxed).is_err() => {
+                None if self
+                    .pool_state
+                    .compare_exchange(POOL_NOT_STARTED, STARTED, Relaxed, Relaxed)
+                    .is_err() =>
+                {
                     return None;
                 }
                 None => {
                     let slots = self.slots.get() as usize;
-                    let pool = try_box(Pool::new(slots, self.backend, self.key)?)?;
-                    // The pool's addresses may be in a range that was unmapped earlier. Relaxed: `pool_state` was set before the
-                    // system could map the range for the pool.
-                    if self.pool_state.load(Relaxed) == FORBIDDEN {
+                    let pool = try_new_box(Pool::new(slots, self.backend, self.key)?)?;
+                    // The pool's addresses may be in a range that was unmapped earlier. Relaxed: `pool_state` was set
+                    // before the system could map the range for the pool.
+                    if self.pool_state.load(Relaxed) == POOL_FORBIDDEN {
                         return None;
                     }
                     self.pool.publish(pool)
                 }
             };
-            faults::report_faults_in(pool);
+            faults::register_pool_for_faults(pool);
             let memory = pool.alloc(size, align)?;
             self.samples.add(1);
             Some(memory)
         }
-        /// Prevents a pool from being made; an existing pool stays in use.
-        pub(crate) fn prevent_pool(&self) {
-            self.pool_state.store(FORBIDDEN, Relaxed);
+        /// Prevents the creation of a pool; an existing pool stays in use.
+        pub(crate) fn forbid_pool_creation(&self) {
+            self.pool_state.store(POOL_FORBIDDEN, Relaxed);
         }
         pub(crate) fn pool(&self) -> Option<&Pool> {
             self.pool.get()
@@ -517,8 +518,8 @@ mod sampled {
         pub(crate) fn is_on(&self) -> bool {
             self.every.get() > 0
         }
-        /// Ends an interval, until which there were `allocations` allocations in total. If the interval had fewer
-        /// than half of the expected samples, returns `true`, and the next miss is sampled.
+        /// Ends an interval, given the total number of allocations so far. If the interval had fewer than half of the
+        /// expected samples, returns `true`, and makes the next miss a sample.
         pub(crate) fn end_interval(&self, allocations: u64) -> bool {
             let ([allocated, sampled], samples) = (&self.last_counts, self.samples.get());
             // The sum no longer includes the counts of destroyed caches.
@@ -539,13 +540,13 @@ mod sampled {
             }
             has_too_few_samples
         }
-        /// Random number in `0..n`.
+        /// Returns a random number in `0..n`.
         pub(crate) fn draw(&self, n: usize) -> usize {
             Draws::of(self.key, self.last_counts[0].get()).below(n)
         }
     }
 
-    fn try_box<T>(value: T) -> Option<Box<T>> {
+    fn try_new_box<T>(value: T) -> Option<Box<T>> {
         let mut storage = Vec::new();
         storage.try_reserve_exact(1).ok()?;
         storage.push(value);
@@ -556,9 +557,9 @@ mod sampled {
     impl Drop for Guard {
         fn drop(&mut self) {
             if let Some(pool) = self.pool.get() {
-                faults::forget_pool(pool);
-                // SAFETY: the pool was published from a box. The subsystem's last user drops the guard; only a fault handler
-                // might still use the pool.
+                faults::unregister_pool(pool);
+                // SAFETY: the pool was published from a box. The subsystem's last user drops the guard; only a fault
+                // handler might still use the pool.
                 drop(unsafe { Box::from_raw(core::ptr::from_ref(pool).cast_mut()) });
             }
         }
@@ -571,7 +572,7 @@ mod tests {
     use crate::harden::{Harden, RandomKeys};
     use uslab_buddy::faults::{COMMIT, DECOMMIT, Rule};
 
-    /// Returns `true` if the kernel can read the byte for this process; the test does not fault.
+    /// Returns `true` if this process can read the byte at address `at`. The kernel tests this without a fault.
     fn is_accessible(at: usize) -> bool {
         let mut byte = 0_u8;
         let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
@@ -584,7 +585,7 @@ mod tests {
         Pool::new(slots, Backend::Os, key).unwrap()
     }
     /// Makes a pool of two slots, whose page operations fail according to `faults`.
-    fn faulty_pool(faults: &Faults) -> Pool {
+    fn pool_with_faults(faults: &Faults) -> Pool {
         let bytes = 5 * PAGE_SIZE;
         let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, Backend::Os, faults).unwrap();
         Pool { region, ..pool(2) }
@@ -661,7 +662,7 @@ mod tests {
     fn guard_without_pool_takes_no_sample() {
         let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
-        guard.prevent_pool();
+        guard.forbid_pool_creation();
         assert!((0..3).all(|_| guard.alloc(8, 8).is_none()));
         assert!(guard.pool().is_none() && guard.samples() == 0);
     }
@@ -669,7 +670,7 @@ mod tests {
     #[test]
     fn failed_guard_page_commit_frees_the_slot() {
         let faults = Faults::new(1);
-        let pool = faulty_pool(&faults);
+        let pool = pool_with_faults(&faults);
         faults.arm(vec![Rule::every(Some(COMMIT))]);
         assert!((0..9).all(|_| pool.alloc(8, 8).is_none()));
         assert_eq!(pool.used(), 0);
@@ -678,12 +679,11 @@ mod tests {
         assert_eq!(pool.used(), 2);
     }
 
-    /// Regression test: if protecting the page failed, a later report called the address one that
-    /// had never been allocated.
+    /// Regression test: if a change of page protection failed, a later report called the address never allocated.
     #[test]
     fn guard_sample_counts_as_freed_if_page_protection_fails() {
         let faults = Faults::new(1);
-        let pool = faulty_pool(&faults);
+        let pool = pool_with_faults(&faults);
         let objects = [(); 2].map(|()| pool.alloc(8, 8).unwrap().addr().get());
         objects.into_iter().for_each(|object| assert!(pool.free(object).is_ok()));
         faults.arm(vec![Rule::every(Some(COMMIT))]);
@@ -698,11 +698,11 @@ mod tests {
         }
     }
 
-    /// `mlockall` also makes the system refuse decommits.
+    /// The test uses `mlockall`, which also makes the system refuse decommits.
     #[test]
     fn guard_samples_are_zeroed_if_decommit_fails() {
         let faults = Faults::new(1);
-        let pool = faulty_pool(&faults);
+        let pool = pool_with_faults(&faults);
         faults.arm(vec![Rule::every(Some(DECOMMIT))]);
         for _ in 0..16 {
             let object = pool.alloc(48, 16).unwrap();
@@ -741,7 +741,7 @@ mod tests {
         for object in &objects {
             assert!(pool.free(object.addr().get()).is_ok());
         }
-        let slots = |object: &NonNull<u8>| pool.slot_at(object.addr().get()).unwrap();
+        let slots = |object: &NonNull<u8>| pool.slot_containing_address(object.addr().get()).unwrap();
         let reused_slots: Vec<_> = (0..4).map(|_| slots(&pool.alloc(8, 8).unwrap())).collect();
         assert!(
             reused_slots.iter().zip(&objects).all(|(reused_slots, first)| *reused_slots == slots(first)),
@@ -799,16 +799,20 @@ mod tests {
         assert!(!guard.end_interval(10), "a cache was destroyed");
         assert!(guard.end_interval(120), "the other caches allocate");
         let report_text = core::ptr::from_ref(guard.pool().unwrap());
-        assert!(faults::reports_faults(report_text));
+        assert!(faults::is_pool_registered(report_text));
         drop(guard);
-        assert!(!faults::reports_faults(report_text), "the slot is free");
+        assert!(!faults::is_pool_registered(report_text), "the slot is free");
     }
 
     #[test]
     fn guard_report_distinguishes_unused_pages_from_freed_pages() {
         let pool = pool(2);
         let used = pool.alloc(8, 8).unwrap().addr().get();
-        let other = if pool.slot_at(used) == Some(0) { used + 2 * PAGE_SIZE } else { used - 2 * PAGE_SIZE };
+        let other = if pool.slot_containing_address(used) == Some(0) {
+            used + 2 * PAGE_SIZE
+        } else {
+            used - 2 * PAGE_SIZE
+        };
         let report_text = pool.fault(other).to_string();
         assert!(report_text.starts_with("access to memory that was never allocated: "), "{report_text}");
         // An error in a guard page next to an unused slot must not name the slot.
@@ -862,7 +866,7 @@ mod tests {
         assert!((0..100).map(next).all(|distance| distance == Some(1)), "each free is reported");
     }
 
-    /// The test runs in a child process with one thread, where no other thread can map memory at the
+    /// The test runs in a child process with a single thread, because another thread could map memory at the unmapped
     /// addresses.
     #[test]
     fn dropped_guard_unmaps_its_pages() {

@@ -1,4 +1,4 @@
-//! Hardening options, which make memory errors harder to exploit at the cost of speed or memory.
+//! Hardening options make memory errors harder to exploit, at the cost of speed or memory.
 //!
 //! | option | what it does | attack that it hinders |
 //! |---|---|---|
@@ -11,14 +11,15 @@
 //! | [`guard_pages`](Harden::guard_pages) | memory above 32 KiB is a separate mapping followed by an inaccessible page, and its addresses rest after the free | overflow, use after free |
 //! | [`slab_guards`](Harden::slab_guards) | an inaccessible page follows the objects of each slab | overflow or over-read into the next slab |
 //!
-//! [`Harden::ALL`] has all options except `zero_on_alloc`, which adds nothing to `zero_on_free`. All hardening options
-//! enable [checked frees](crate::Config::check_frees). A double free, a free of an interior or foreign address, and a
-//! free with a wrong size are detected immediately. If two threads free one object concurrently, exactly one of them
-//! detects the double free.
+//! [`Harden::ALL`] sets all options except `zero_on_alloc`, which adds nothing to `zero_on_free`. All hardening options
+//! enable [checked frees](crate::Config::check_frees). With checked frees, double frees, frees of interior or foreign
+//! addresses, and frees with a wrong size are detected immediately. If two threads free one object concurrently,
+//! exactly one of them detects the double free.
 //!
-//! Random choices derive from a secret of the process; a [seed](Harden::seed) replaces the secret, so that each run
-//! makes the same choices. The secret is expanded by the keyed hash of `std`. An attacker that knows many addresses of
-//! one magazine fill may compute the remaining addresses of that fill, but no address of the next fill.
+//! Random choices derive from a secret of the process. A [seed](Harden::seed) replaces the secret, so that each run
+//! makes the same choices. The keyed hash of `std` derives the random numbers from the secret. An attacker that knows
+//! many addresses of one magazine fill may compute the remaining addresses of that fill, but no address of the next
+//! fill.
 
 pub(crate) mod quarantine;
 
@@ -50,48 +51,49 @@ use uslab_magazine::sync::{AtomicBool, Counter, MODEL};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Harden {
-    /// Hands out objects in random order. Cost: some nanoseconds per object that leaves a slab; objects allocated together are
-    /// no longer adjacent.
+    /// If true, a slab's objects are allocated in random order. Cost: some nanoseconds per object that leaves a slab.
+    /// Objects that are allocated together are no longer adjacent.
     pub random_order: bool,
-    /// Bytes of freed objects that each cache keeps in quarantine, one half in FIFO order and the other half in
-    /// random places. 0 disables the quarantine, and at most [1,024 objects](MOST_QUARANTINED) are kept. Cost: two
+    /// Bytes of freed objects that each cache keeps in quarantine: one half in FIFO order, the other half in random
+    /// places. 0 disables the quarantine. The quarantine holds at most [1,024 objects](MOST_QUARANTINED). Cost: two
     /// atomic exchanges per free, and the memory of the objects in quarantine.
     pub quarantine: usize,
-    /// Applies [`KmemCacheBuilder::zero_on_free`](crate::KmemCacheBuilder::zero_on_free) to all caches without a constructor,
-    /// destructor or grace periods, and zeroes freed blocks of pages.
+    /// Applies [`KmemCacheBuilder::zero_on_free`](crate::KmemCacheBuilder::zero_on_free) to all caches without
+    /// constructor, destructor or grace periods. The option also zeroes freed blocks of pages.
     pub zero_on_free: bool,
     /// Zeroes all allocations, as with [`Gfp::ZERO`](crate::Gfp::ZERO).
     pub zero_on_alloc: bool,
-    /// If true, each object has a canary of eight bytes; malloc takes these bytes from the size class. Objects that
-    /// would grow by more than a quarter get no canary, which concerns small objects, and objects whose size is a large
-    /// alignment.
+    /// If true, each object has a canary of eight bytes after it; malloc takes these bytes from the size class. An
+    /// object that would grow by more than a quarter gets no canary. Small objects, and objects whose size is a large
+    /// alignment, therefore have no canary.
     pub canaries: bool,
-    /// If true, malloc returns a unique inaccessible address for each allocation of no bytes, up to an
-    /// alignment of 16.
+    /// If true, malloc returns a unique inaccessible address for each zero-size allocation with an alignment of at most
+    /// 16.
     pub zero_size: bool,
-    /// Puts guard pages around malloc's memory above 32 KiB.
+    /// Puts guard pages around malloc allocations above 32 KiB.
     ///
-    /// Cost: two system calls per allocation above 32 KiB, and two of the process's mappings (`vm.max_map_count`).
-    /// Guards use at most a quarter of the mappings. After the system has refused a guard page, allocations up to
-    /// 4 MiB use pages as without hardening, and allocations above 4 MiB have no guard page.
+    /// Cost: two system calls per allocation above 32 KiB, and two of the mappings that the process may have
+    /// (`vm.max_map_count`). Guard pages use at most a quarter of the process's mappings. After the system has refused
+    /// a guard page, allocations up to 4 MiB use pages as without hardening. Larger allocations then have no guard
+    /// page.
     pub guard_pages: bool,
-    /// Puts guard pages behind the slabs in the first pages: half as many pages as the process may have mappings
-    /// (`vm.max_map_count`), 128 MiB by default.
+    /// Puts guard pages after the slabs in the subsystem's first pages. The first pages are half as many as the process
+    /// may have mappings (`vm.max_map_count`), which makes 128 MiB by default.
     ///
-    /// Cost: two system calls and two mappings per slab that is made, and one system call when a slab is freed. Slabs have at
-    /// least four pages, of which objects use three.
+    /// Cost: two system calls and two mappings when a slab is made, and one system call when it is freed. Slabs have at
+    /// least four pages, one of which is the guard page.
     pub slab_guards: bool,
-    /// Seed of the random choices, for tests; by default the choices derive from a secret.
+    /// Seed of the random choices, for tests. By default the choices derive from a secret.
     pub seed: Option<u64>,
 }
 
 /// Bytes of freed objects that [`Harden::ALL`] keeps in quarantine for each cache.
-const QUARANTINE: usize = 128 << 10;
+const DEFAULT_QUARANTINE_BYTES: usize = 128 << 10;
 /// Maximum number of objects in a cache's quarantine.
 pub const MOST_QUARANTINED: usize = 1024;
 
 impl Harden {
-    /// The options without any hardening.
+    /// The configuration without any hardening.
     pub const OFF: Self = Self {
         random_order: false,
         quarantine: 0,
@@ -106,7 +108,7 @@ impl Harden {
     /// All options that are useful together, as set by `USLAB_OPTIONS=harden=1`.
     pub const ALL: Self = Self {
         random_order: true,
-        quarantine: QUARANTINE,
+        quarantine: DEFAULT_QUARANTINE_BYTES,
         zero_on_free: true,
         canaries: true,
         zero_size: true,
@@ -121,7 +123,7 @@ impl Harden {
     }
 }
 
-/// Budget of the memory mappings that guard pages add. A process may have only a limited number of mappings
+/// Budget of the memory mappings that guard pages use. A process may have only a limited number of mappings
 /// (`vm.max_map_count`).
 #[derive(Debug)]
 pub(crate) struct Mappings {
@@ -130,25 +132,25 @@ pub(crate) struct Mappings {
 }
 
 impl Mappings {
-    /// Makes the budget of a process that may have `most` mappings, or Linux's default number if
-    /// `most` is `None`.
+    /// Makes the budget of a process that may have `most` mappings. With `None`, the budget assumes Linux's default
+    /// limit.
     pub(crate) fn of(most: Option<u64>) -> Self {
         let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(65_530);
         Self { most, refused: AtomicBool::new(false) }
     }
-    /// Number of pages, counted from the first page, in which slabs may have guard pages. Guards of slabs use a quarter
-    /// of the mappings, at two mappings per slab of four pages.
-    pub(crate) fn guarded_pages(&self) -> u32 {
+    /// Number of pages, counted from the first page, in which slabs may get guard pages. Guard pages of slabs use a
+    /// quarter of the process's mappings: two mappings per slab of four pages.
+    pub(crate) fn guarded_page_count(&self) -> u32 {
         u32::try_from(self.most / 2).unwrap_or(u32::MAX)
     }
-    /// Maximum number of allocations above 32 KiB that are separate mappings with a guard page. Guards of large
-    /// allocations use a quarter of the process's mappings, at two mappings each.
-    pub(crate) fn guarded_pieces(&self) -> usize {
+    /// Maximum number of allocations above 32 KiB that are separate mappings with a guard page. Guard pages of large
+    /// allocations use a quarter of the process's mappings: two mappings each.
+    pub(crate) fn max_guarded_mappings(&self) -> usize {
         self.most / 8
     }
-    /// Returns true until the system has refused a guard page. After the refusal, mappings are made without guard
-    /// pages, so that the system does not refuse other mappings of the process.
-    pub(crate) fn can_map(&self) -> bool {
+    /// Returns `true` until the system has refused a guard page. After a refusal, mappings get no guard pages, so that
+    /// the system does not refuse the program's own mappings.
+    pub(crate) fn can_map_guard_pages(&self) -> bool {
         // Relaxed: the flag is a hint.
         !self.refused.load(Relaxed)
     }
@@ -184,7 +186,7 @@ impl RandomKeys {
     }
 }
 
-/// Key for the random numbers of one cache or pool.
+/// Secret key of the random numbers of one cache or pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key([u64; 2]);
 
@@ -196,7 +198,7 @@ impl Key {
     }
 }
 
-/// Generator of random numbers for one lock hold: SplitMix64 (Steele, Lea and Flood, 2014) with a secret start
+/// Generator of the random numbers of one lock hold: SplitMix64 (Steele, Lea and Flood, 2014) with a secret start
 /// value.
 #[derive(Debug)]
 pub(crate) struct Draws(u64);
@@ -221,30 +223,31 @@ pub(crate) fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// Hardens the objects of a cache when they are allocated and freed.
+/// Hardens a cache's objects at each allocation and free.
 #[derive(Debug)]
 pub(crate) struct Hardened {
     canary: Option<Canary>,
-    /// Number of bytes of each object that are zero while the object is free.
+    /// Number of leading bytes of each object that are zero while the object is free.
     zeroed: usize,
 }
 
 impl Hardened {
-    /// Hardens objects of `size` bytes that are followed by `tail` bytes; `zeroed` is true if free objects are zero.
+    /// Creates the hardening of objects of `size` bytes that are followed by `tail` bytes. `zeroed` is true if free
+    /// objects are zero.
     pub(crate) fn new(key: Key, harden: &Harden, size: usize, tail: usize, zeroed: bool) -> Option<Self> {
-        let canary = (harden.canaries && tail >= CANARY)
+        let canary = (harden.canaries && tail >= CANARY_BYTES)
             .then(|| Canary { keys: [key.hash(0), key.hash(1) | 1], size });
         let zeroed = if zeroed { size } else { 0 };
         (canary.is_some() || zeroed > 0).then_some(Self { canary, zeroed })
     }
-    /// Prepares an object for a caller, which may use all its bytes.
+    /// Prepares an object for a caller, who may use all bytes of the object.
     ///
     /// # Errors
     /// Fails if the object was written to while it was free.
     ///
     /// # Safety
-    /// `object` belongs to the cache, and only the caller uses the object.
-    pub(crate) unsafe fn on_alloc(&self, object: NonNull<u8>) -> Result<(), CorruptionKind> {
+    /// `object` belongs to the cache, and only the caller accesses it.
+    pub(crate) unsafe fn check_and_prepare_alloc(&self, object: NonNull<u8>) -> Result<(), CorruptionKind> {
         // SAFETY: by contract, the caller owns the first `zeroed` bytes of the object.
         let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), self.zeroed) };
         let clean = bytes.iter().fold(0, |all, byte| all | byte) == 0;
@@ -258,8 +261,8 @@ impl Hardened {
     /// Fails if the bytes after the requested size were overwritten.
     ///
     /// # Safety
-    /// `on_alloc` was called for the object, and its conditions ([`on_alloc`](Self::on_alloc))
-    /// hold.
+    /// The conditions of [`check_and_prepare_alloc`](Self::check_and_prepare_alloc) hold, and `check_and_prepare_alloc`
+    /// was called for the object.
     pub(crate) unsafe fn on_free(&self, object: NonNull<u8>) -> Result<(), CorruptionKind> {
         // SAFETY: by contract, only the caller uses the object.
         match self.canary.as_ref().map(|canary| unsafe { canary.size(object) }) {
@@ -277,50 +280,48 @@ impl Hardened {
         // SAFETY: by contract, only this thread uses the object, or its canary was damaged.
         self.canary.as_ref().inspect(|canary| unsafe { canary.put(object, 0) });
     }
-    /// Returns `true` if a thread can check the canaries of objects while other threads use these
-    /// objects.
-    pub(crate) fn checks_others(&self) -> bool {
+    /// Returns `true` if a thread may check an object's canary while another thread uses the object.
+    pub(crate) fn can_check_used_objects(&self) -> bool {
         self.canary.as_ref().is_some_and(Canary::is_aligned)
     }
     /// Returns `true` if the canary of an object is valid.
     ///
     /// # Safety
     /// The object belongs to the cache and was [prepared](Self::prepare). No other thread uses the object, unless
-    /// [`checks_others`](Self::checks_others) returns `true`.
+    /// [`can_check_used_objects`](Self::can_check_used_objects) returns `true`.
     pub(crate) unsafe fn is_intact(&self, object: NonNull<u8>) -> bool {
         // SAFETY: by contract, the object was prepared and its canary may be read.
         self.canary.as_ref().is_none_or(|canary| unsafe { canary.slack(object) }.is_some())
     }
-    /// Records that the caller requested `size` bytes, which are at most the object's size. Without canaries,
-    /// nothing is recorded, and the result is `false`.
+    /// Records that the caller requested `size` bytes, which must be at most the object's size. Without canaries,
+    /// records nothing and returns `false`.
     ///
     /// # Safety
-    /// The conditions of [`on_alloc`](Self::on_alloc) hold, and no thread uses the object during the
-    /// call.
+    /// The conditions of [`check_and_prepare_alloc`](Self::check_and_prepare_alloc) hold, and no thread uses the object
+    /// during the call.
     pub(crate) unsafe fn resize(&self, object: NonNull<u8>, size: usize) -> bool {
         // SAFETY: by contract, only the caller uses the object.
         self.canary.as_ref().map(|canary| unsafe { canary.set(object, size.min(canary.size)) }).is_some()
     }
-    /// Returns the number of bytes that the caller requested, if it was recorded and the record is
-    /// undamaged.
+    /// Returns the number of bytes that the caller requested, if it was recorded and the record is intact.
     ///
     /// # Safety
     /// The conditions of [`on_free`](Self::on_free) hold.
     pub(crate) unsafe fn size(&self, object: NonNull<u8>) -> Option<usize> {
-        // SAFETY: by contract, `on_alloc` prepared the object, and only the caller uses it.
+        // SAFETY: by contract, `check_and_prepare_alloc` prepared the object, and only the caller uses it.
         self.canary.as_ref().and_then(|canary| unsafe { canary.size(object) })
     }
 }
 
-pub(crate) const CANARY: usize = 8;
-/// Difference between the first fill byte after the requested size and the other fill bytes.
+pub(crate) const CANARY_BYTES: usize = 8;
+/// Difference between the first fill byte after the requested size and the remaining fill bytes.
 const FIRST: u8 = 0x80;
 
-/// The bytes after an object's requested size, which are fill bytes and a check word. Fill bytes derived from the
-/// address and the secret extend to the end of the object. The check word contains the number of fill bytes in 16
-/// bits, and a checksum of this number and the address in 48 bits. All fill bytes except the first are equal, and the
-/// first differs from the others. A write that puts one byte value twice or more after the requested size is therefore
-/// always detected. A single written byte is missed if it equals the fill byte (one in 128).
+/// The bytes after an object's requested size: fill bytes, and then a check word. The fill bytes extend to the end of
+/// the object, and derive from the address and the secret. The check word contains the number of fill bytes in 16 bits,
+/// and a checksum of this number and the address in 48 bits. All fill bytes except the first are equal, and the first
+/// fill byte differs from the others. A write of two or more equal bytes after the requested size is therefore always
+/// detected. A write of a single byte is missed if it equals the fill byte, which has a chance of one in 128.
 #[derive(Debug)]
 struct Canary {
     keys: [u64; 2],
@@ -334,7 +335,7 @@ impl Canary {
         mix(place ^ u64::from(slack).wrapping_add(1).wrapping_mul(second)) << 16
             | u64::from(slack ^ place as u16)
     }
-    /// Fill byte of an object, which is never 0, because programs write 0 at the end of their
+    /// Returns the fill byte of an object. The fill byte is never 0, because programs write 0 at the end of their
     /// strings.
     fn fill(&self, object: NonNull<u8>) -> u8 {
         (mix(object.addr().get() as u64 ^ self.keys[1]) as u8) | 1
@@ -352,18 +353,19 @@ impl Canary {
             self.put(object, slack);
         }
     }
-    /// Returns `true` if other threads may read a canary's word while it is written.
+    /// Returns `true` if other threads may read a canary's check word while it is written.
     fn is_aligned(&self) -> bool {
-        self.size.is_multiple_of(CANARY)
+        self.size.is_multiple_of(CANARY_BYTES)
     }
-    /// Writes the canary's word.
+    /// Writes the canary's check word.
     ///
     /// # Safety
-    /// This thread owns the object, or the word is aligned and other threads only read it or write another valid word.
+    /// This thread owns the object, or the check word is aligned and other threads only read it or write another valid
+    /// word.
     unsafe fn put(&self, object: NonNull<u8>, slack: u16) {
         let word = self.word(object, slack);
-        // SAFETY: by contract, the word may be written; objects are aligned to at least a word. A checker's atomics have
-        // another layout.
+        // SAFETY: by contract, the word may be written; objects are aligned to at least a word. A checker's atomics
+        // have another layout.
         unsafe {
             let at = object.add(self.size).cast::<u64>();
             if self.is_aligned() && !MODEL {
@@ -373,7 +375,7 @@ impl Canary {
             at.write_unaligned(word);
         }
     }
-    /// Number of fill bytes that the word records; `None` if the word is invalid.
+    /// Returns the number of fill bytes in the check word, or `None` if the check word is invalid.
     ///
     /// # Safety
     /// The check word is readable. If the word is not aligned, no other thread accesses it.
@@ -391,7 +393,7 @@ impl Canary {
         let slack = found as u16 ^ mix(object.addr().get() as u64 ^ self.keys[0]) as u16;
         (usize::from(slack) <= self.size && found == self.word(object, slack)).then_some(slack)
     }
-    /// Returns the requested number of bytes, or `None` if any byte after them was overwritten.
+    /// Returns the requested number of bytes, or `None` if any later byte was overwritten.
     ///
     /// # Safety
     /// The conditions of [`set`](Self::set) hold.
@@ -442,7 +444,7 @@ mod tests {
     fn canary_multiplier_differs_between_caches() {
         let secret = RandomKeys::new(&Harden { seed: Some(7), ..Harden::ALL });
         let second = |_| {
-            let hardened = Hardened::new(secret.next(), &Harden::ALL, 64, CANARY, false).unwrap();
+            let hardened = Hardened::new(secret.next(), &Harden::ALL, 64, CANARY_BYTES, false).unwrap();
             hardened.canary.unwrap().keys[1]
         };
         let keys: std::collections::BTreeSet<u64> = (0..50).map(second).collect();
@@ -493,7 +495,8 @@ mod tests {
         }
     }
 
-    /// Regression test: a write of one byte value twice was missed one time in 128, when the value was the canary's.
+    /// Regression test: a write of two equal bytes was missed one time in 128, when they equalled the canary's fill
+    /// byte.
     #[test]
     fn canary_detects_two_equal_bytes_written_past_an_object() {
         let secret = RandomKeys::new(&Harden { seed: Some(7), ..Harden::ALL });

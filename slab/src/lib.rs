@@ -8,7 +8,7 @@
 //! | separate pages and caches, also on simulated CPUs | [`Subsystem`] |
 //! | flags of an allocation | [`Gfp`] |
 //!
-//! To embed: objects stay constructed between uses, and a freed object moves to the magazine of the current CPU.
+//! For embedding: objects stay constructed between uses, and a freed object moves to the magazine of the current CPU.
 //!
 //! ```
 //! use uslab::ObjectCache;
@@ -21,7 +21,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Study: reports show where each object is, and count all operations.
+//! For study: reports show where each object is, and count all operations.
 //!
 //! ```
 //! use uslab::subsystem::Config;
@@ -37,7 +37,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Checking: under `--cfg loom`, loom runs code that uses these caches in every schedule.
+//! For checking: under `--cfg loom`, loom runs code that uses these caches in every schedule.
 //!
 //! ```
 //! use uslab::ObjectCache;

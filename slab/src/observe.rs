@@ -1,12 +1,11 @@
-//! Observation of the individual steps of slow operations (see
-//! [`Subsystem::observe`](crate::Subsystem::observe)).
+//! Observes the individual steps of slow operations (see [`Subsystem::observe`](crate::Subsystem::observe)).
 //!
-//! A tracepoint records its [`Step`] on the operation's stack, even under a lock. At its end the operation passes all
-//! steps to the observers, with no lock held. There is therefore no shared buffer that could overflow. Fast paths have
-//! no tracepoint: if an operation is not reported, the CPU's own magazines served it.
+//! A tracepoint records its [`Step`] in memory on the operation's stack, even while a lock is held. When the operation
+//! ends, it passes all its steps to the observers, with no lock held. There is therefore no shared buffer that could
+//! overflow. Fast paths have no tracepoint. If an operation is not reported, the CPU's own magazines served it.
 //!
 //! With the feature `tracing`, the observer `event` emits a `tracing` event for each operation. With the feature
-//! `usdt`, each step is a probe, which `perf`, `bpftrace` and gdb find in the running program:
+//! `usdt`, each step is a probe that `perf`, `bpftrace` and gdb find in the running program:
 //!
 //! ```text
 //! # bpftrace -e 'usdt:./server:uslab:SlabAdded { @[ustack] = count(); }'
@@ -17,8 +16,8 @@ use uslab_magazine::Path;
 pub use uslab_magazine::tracepoints::{Counts, Observed, Observer, OperationKind, Step, TooManyObservers};
 
 /// An observer that emits a [`tracing`] event for each slow operation, with the target `uslab`. The level is `DEBUG` if
-/// the operation reached the pages or the system, else `TRACE`. The subscriber may allocate, but its operations emit no
-/// events.
+/// the operation reached the pages or the system, and `TRACE` otherwise. The subscriber may allocate; its own
+/// operations emit no events.
 ///
 /// ```
 /// let subsystem = uslab::Subsystem::global()?;

@@ -1,4 +1,4 @@
-//! Heap profile: memory that each call stack allocates and still holds, estimated from a sample of all allocations.
+//! Heap profile: estimates the memory that each call stack allocates and still holds, from a sample of all allocations.
 //!
 //! ```
 //! use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -18,59 +18,59 @@
 //!
 //! # Sampling
 //!
-//! Each CPU counts down the bytes of the objects that it allocates. The object at which the count reaches zero is a
-//! *sample*: its call stack is recorded, and a new count is drawn. Counts are exponentially distributed, with the
-//! sampling rate as their mean. An object of `s` bytes is therefore a sample with probability `p = 1 - exp(-s / rate)`,
-//! independent of all earlier allocations. A sample represents `1 / p` objects and `s / p` bytes.
+//! Each CPU counts down by the bytes of each object that it allocates. The object at which the countdown reaches zero
+//! is a *sample*: its call stack is recorded, and a new countdown is drawn. Countdowns are exponentially distributed,
+//! with the sampling rate as their mean. An object of `s` bytes is therefore a sample with probability `p = 1 - exp(-s
+//! / rate)`, independent of all earlier allocations. A sample represents `1 / p` objects and `s / p` bytes.
 //!
 //! # Bias
 //!
-//! * The estimates are unbiased. The draws are independent of the program, so the expected value of each number is the
-//!   true number, for each stack and each cache. An exception is memory above 4 MiB that is moved because it cannot be
-//!   resized, which `allocated` counts twice. Magazine fills do not bias the estimates, because the profile samples
-//!   bytes instead of misses.
+//! * The estimates are unbiased. The draws are independent of the program. The expected value of each number is
+//!   therefore the true number, for each stack and each cache. One exception is memory above 4 MiB that moves because
+//!   it cannot be resized in place: `allocated` counts it twice. Magazine fills do not bias the estimates, because the
+//!   profile samples bytes instead of misses.
 //! * The relative error of an estimate from `n` samples is about one divided by the square root of `n`. Each estimate
 //!   has its number of samples ([`Amount::samples`]). An estimate from few samples is unreliable.
-//! * The profile counts the size of an object's class, not the requested size.
+//! * The profile counts the size of an object's class instead of the requested size.
 //! * The profile counts only allocations that happen while it runs. An object in the stock of a
-//!   [`Mempool`](crate::Mempool) or [`Prefilled`](crate::Prefilled) counts as allocated by the call that added it to
-//!   the stock, until the stock frees it.
-//! * If one thread interrupts another between reading and writing a count, the interrupted thread may undo the count of
-//!   the interrupting thread. A sample may thereby come some bytes late, but is no less random.
-//! * A profile has room for some 65,000 live samples and 16,000 stacks. If the room is exhausted,
-//!   further samples are dropped, and [counted](Profile::lost).
+//!   [`Mempool`](crate::Mempool) or [`Prefilled`](crate::Prefilled) counts as allocated until the stock frees it. The
+//!   call that added it to the stock counts as the allocating call.
+//! * If a thread is interrupted between reading and writing a countdown, it may undo the update of another thread. A
+//!   sample may therefore come some bytes late, but it is no less random.
+//! * A profile has room for some 65,000 live samples and 16,000 call stacks. If a profile is full, further samples are
+//!   dropped and [counted](Profile::lost).
 //!
 //! # Cost
 //!
-//! If no profile runs, each operation that misses the inlined path costs one load and one branch. The inlined paths
-//! contain no instruction for profiles.
+//! While no profile runs, each operation that misses the inlined path costs one additional load and branch. The inlined
+//! paths contain no instruction for profiles.
 //!
 //! A running profile closes the inlined paths of allocations ([`close_inlined`](uslab_magazine::Table::close_inlined)).
-//! Every allocation then misses, and the slow path counts the bytes and allocates from the stack of the CPU. For
-//! [`Malloc`](crate::Malloc) with a rate of 64 KiB and more, an allocation under the preload library costs 55 more
-//! instructions or 2 ns (x86-64), and a free costs nothing more. At these rates a sampled object gets separate memory,
-//! outside the pages for which frees find classes. The inlined path of a free therefore misses for a sample, and still
-//! frees all other objects. A sample in separate memory takes a page or more, and other reports do not count it as an
-//! object of its class.
+//! Every allocation then misses. The slow path counts the bytes, and allocates from the CPU's stack. For
+//! [`Malloc`](crate::Malloc) with a rate of at least 64 KiB, an allocation under the preload library costs 55 more
+//! instructions, or 2 ns (x86-64). A free has no extra cost. At rates of at least 64 KiB, a sampled object gets
+//! separate memory, outside the pages for which frees find classes. The inlined path of a free therefore misses for
+//! samples only, and still frees all other objects. A sample in separate memory takes at least a page. Other reports do
+//! not count it as an object of its class.
 //!
 //! A free to an object cache names the cache, so the free does not check the address. A profile therefore also closes
 //! the inlined frees in four cases: object caches, lower rates, limited addresses (`RLIMIT_AS`) and checked frees. If
-//! inlined frees are closed, an allocation and its free cost some 30 ns more. A free that is not inlined reads a byte
-//! that shows if the object's page has a sample.
+//! inlined frees are closed, an allocation together with its free costs some 30 ns more. A free that is not inlined
+//! reads a byte that shows whether the object's page has a sample.
 //!
 //! A [written](Profile::pprof) profile contains addresses instead of symbols. Symbols are looked up outside the
 //! program, because debug information takes tens of megabytes.
 //!
-//! A sample takes some microseconds, mostly for the call stack, which is negligible at [`DEFAULT_RATE`]. Starting a
-//! profile takes one fence, and so does stopping it.
+//! A sample takes some microseconds, mostly for the call stack, which is negligible at [`DEFAULT_RATE`]. Starting or
+//! stopping a profile takes one fence.
 //!
 //! # Frees
 //!
-//! If an object was allocated directly from one of a malloc's [caches](crate::Malloc::caches), the profile notices the
-//! object's free only if it is freed to that cache. A sample is recorded before its user gets the object, and forgotten
-//! before another user can get it. The code that records or removes a sample sees that the profile runs, because the
-//! profile started before the sample was taken. When the profile started, no operation on an inlined path was running
-//! any longer. After all objects are freed, the profile therefore has no live sample.
+//! If an object was allocated directly from one of a malloc's [caches](crate::Malloc::caches), the profile notices its
+//! free only if it is freed to that cache. A sample is recorded before its user gets the object, and removed before
+//! another user can get the object. The code that records or removes a sample sees that the profile is running, because
+//! the profile started before the sample was taken. No operation on an inlined path is still running when the profile
+//! has started. After all objects are freed, the profile therefore has no live sample.
 
 mod mappings;
 mod noted;
@@ -107,15 +107,15 @@ fn expm1(of: f64) -> f64 {
 /// Default mean number of bytes between two samples: 512 KiB, as in gperftools and jemalloc.
 pub const DEFAULT_RATE: usize = 512 << 10;
 
-const MAX_SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
+const MAX_PROFILE_SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
 const COUNT_STRIPES: usize = 64;
-/// Lowest rate at which a malloc's samples have separate memory, at least a page each. At this rate, separate memory
-/// for the samples adds at most a sixteenth to the program's memory.
+/// Lowest rate at which samples of malloc have separate memory, which is at least a page per sample. At this rate,
+/// separate memory for the samples adds at most a sixteenth to the program's memory.
 pub(crate) const SEPARATE_MEMORY_MIN_RATE: usize = 64 << 10;
-/// Number of bytes of a cache's name that the profile keeps.
-const MAX_NAME: usize = 39;
-/// Number of fractions into which estimates divide an object.
-const OBJECT_PARTS: f64 = 65_536.0;
+/// Maximum number of bytes of a cache's name that the profile keeps.
+const MAX_CACHE_NAME_BYTES: usize = 39;
+/// Number of equal fractions into which the estimates divide an object.
+const FIXED_POINT_PARTS_PER_OBJECT: f64 = 65_536.0;
 
 /// Reason why a profile did not start.
 ///
@@ -133,9 +133,9 @@ const OBJECT_PARTS: f64 = 65_536.0;
 pub enum NotStarted {
     /// Another profile is already running.
     Runs,
-    /// The kernel refused the fence that closes inlined paths (`membarrier`).
+    /// The kernel refused the `membarrier` fence that closes the inlined paths.
     Fence,
-    /// Memory for the records was refused.
+    /// The system refused memory for the profile's records.
     Memory,
 }
 
@@ -150,7 +150,7 @@ impl fmt::Display for NotStarted {
 }
 impl core::error::Error for NotStarted {}
 
-/// An estimate of allocated memory, with the number of its samples.
+/// An estimate of allocated memory, with the number of samples behind it.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -172,11 +172,11 @@ pub struct Amount {
     pub samples: u64,
     /// Estimated number of objects.
     pub objects: u64,
-    /// Estimated bytes of the objects.
+    /// Estimated number of bytes of the objects.
     pub bytes: u64,
 }
 
-/// Estimates of the allocations from one cache by one call stack.
+/// Estimates of what one call stack allocated from one cache.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -193,7 +193,7 @@ pub struct Amount {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sample {
-    /// First 39 bytes of the cache's name; `large` for blocks of pages, and `huge` for mappings.
+    /// First 39 bytes of the cache's name. Blocks of pages have the name `large`, and mappings `huge`.
     pub cache: String,
     /// Call stack of the allocation; empty without the cargo feature `stacks`.
     pub stack: CallStack,
@@ -219,15 +219,15 @@ pub struct Sample {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Profile {
-    /// Mean number of bytes between two samples; 0 if no profile was ever started.
+    /// Mean number of bytes between two samples; 0 if no profile has ever started.
     pub rate: usize,
-    /// Samples by cache and call stack, in descending order of live bytes.
+    /// Samples by cache and call stack, sorted by live bytes in descending order.
     pub samples: Vec<Sample>,
     /// Number of samples that were dropped because the profile was full.
     pub lost: u64,
 }
 
-/// Sums of the estimates over all stacks.
+/// Sums of the estimates over all call stacks.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -262,7 +262,7 @@ impl core::iter::Sum for Amount {
 }
 
 impl Profile {
-    /// Sums of the estimates over all stacks.
+    /// Returns the sums of the estimates over all call stacks.
     pub fn total(&self) -> Total {
         Total {
             allocated: self.samples.iter().map(|sample| sample.allocated).sum(),
@@ -270,14 +270,14 @@ impl Profile {
         }
     }
 
-    /// Writes a line for each stack, in the format of flame graph tools: `cache;outermost;...;innermost bytes`. Call
-    /// stacks for which `bytes` returns 0 are omitted.
+    /// Writes a line for each call stack, in the format of flame graph tools: `cache;outermost;...;innermost bytes`.
+    /// Call stacks for which `bytes` returns 0 are omitted.
     ///
     /// Frames are code addresses such as `/usr/bin/app+0x52a0`, relative to the file's first segment. The command
     /// `uslab flame` replaces the addresses by symbols.
     ///
     /// # Errors
-    /// Returns write errors of `into`.
+    /// Returns the write errors of `into`.
     ///
     /// ```
     /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -307,23 +307,23 @@ impl Profile {
     }
 }
 
-/// Number of samples in each page, shared by all subsystems. A counter saturates at 255; pages that are 256 MiB apart share a
-/// counter.
+/// Number of samples in each page. All subsystems share the counters of samples. A counter saturates at 255. Pages that
+/// are 256 MiB apart share a counter.
 static MARKED: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
 
-fn mark_of(address: usize) -> &'static AtomicU8 {
+fn sample_mark_for(address: usize) -> &'static AtomicU8 {
     &MARKED[address / uslab_buddy::PAGE_SIZE % MARKED.len()]
 }
-/// Returns `true` if the page may have a sample.
+/// Returns `true` if the page of `address` may have a sample.
 #[inline(always)]
 fn is_marked(address: usize) -> bool {
     // Relaxed: the page was marked before the object was handed out, and the freeing thread has synchronised with the
     // allocating thread.
-    MODEL || mark_of(address).load(Relaxed) > 0
+    MODEL || sample_mark_for(address).load(Relaxed) > 0
 }
-/// Adds one to the page's number of samples, or subtracts one.
+/// Increments the number of samples in the page of `address` if `more` is true, and decrements it otherwise.
 fn mark(address: usize, more: bool) {
-    let mark = mark_of(address);
+    let mark = sample_mark_for(address);
     // Relaxed: the counter does not order other memory accesses.
     let mut now = mark.load(Relaxed);
     while now != u8::MAX
@@ -334,17 +334,17 @@ fn mark(address: usize, more: bool) {
     }
 }
 
-/// Number of bytes until a CPU's next sample. The number is a hint: a lost update delays a sample.
+/// Number of bytes that a CPU may allocate until its next sample. The number is a hint, because a lost update only
+/// delays a sample.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Countdown {
+pub(crate) struct SampleCountdown {
     left: Counter,
     random: Counter,
 }
 
-impl Countdown {
-    /// Subtracts `bytes` from the count and calls `alloc`; returns `None` if the count ends or
-    /// `alloc` fails.
+impl SampleCountdown {
+    /// Subtracts `bytes` from the countdown and calls `alloc`. Returns `None` if the countdown ends or `alloc` fails.
     #[inline(always)]
     pub(crate) fn spend<T>(&self, bytes: u64, alloc: impl FnOnce() -> Option<T>) -> Option<T> {
         let remaining = self.left.get();
@@ -355,7 +355,7 @@ impl Countdown {
         self.left.set(remaining - bytes);
         Some(memory)
     }
-    /// Draws the number of bytes until the next sample ends.
+    /// Draws the number of bytes until the next sample.
     fn draw(&self, rate: u64) -> u64 {
         // The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
         self.random.set(self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
@@ -371,18 +371,18 @@ impl Countdown {
 
 #[derive(Debug)]
 pub(crate) struct Profiler {
-    /// Number of the running profile, counted from 1, or 0 if no profile is running.
+    /// Number of the running profile, counted from 1; 0 if no profile is running.
     run: AtomicU32,
-    /// 1 if the running profile has separate memory for a malloc's samples; `base` is the start of that memory, or 0.
+    /// 1 if malloc samples of the running profile have separate memory. `base` is the start of that memory, or 0.
     own: Counter,
     base: Counter,
-    countdowns: Box<[Countdown]>,
+    countdowns: Box<[SampleCountdown]>,
     noted: ForkMutex<Records>,
 }
 
 impl Profiler {
     pub(crate) fn new(cpus: usize) -> Self {
-        let countdown = |_| Countdown { left: Counter::new(0), random: Counter::new(0) };
+        let countdown = |_| SampleCountdown { left: Counter::new(0), random: Counter::new(0) };
         Self {
             run: AtomicU32::new(0),
             own: Counter::new(0),
@@ -395,9 +395,9 @@ impl Profiler {
         &self.noted
     }
 
-    /// Starts a profile. If the separate memory for the samples of a malloc does not exist yet, `own` makes it.
-    /// `close` closes the inlined paths of allocations, and also of frees if there is no separate memory; it returns
-    /// `true` on success.
+    /// Starts a profile. If the separate memory for malloc samples does not exist yet, `has_separate_memory` makes it.
+    /// `close` closes the inlined paths of allocations, and also of frees if there is no separate memory. `close`
+    /// returns `true` on success.
     pub(crate) fn start(
         &self,
         rate: usize,
@@ -445,7 +445,7 @@ impl Profiler {
         self.run.store(records.run, Relaxed);
         Ok(())
     }
-    /// Stops the running profile, if any; `open` opens the inlined paths.
+    /// Stops the running profile, if there is one. `open` reopens the inlined paths.
     pub(crate) fn stop(&self, open: impl FnOnce()) -> bool {
         let _one_at_a_time = self.noted.lock();
         // Relaxed: `run` is written only under the lock. The number is cleared before the paths open, because the
@@ -469,7 +469,7 @@ impl Profiler {
         };
         let sample = |site: &Site| Sample {
             cache: String::from_utf8_lossy(&site.cache[..site.len.into()]).into_owned(),
-            stack: CallStack::of_number(site.stack),
+            stack: CallStack::from_number(site.stack),
             allocated: site.allocated.amount(),
             live: site.live.amount(),
         };
@@ -478,22 +478,22 @@ impl Profiler {
         Profile { rate, samples, lost }
     }
 
-    /// Returns `true` if a profile is running; every operation must then call the profiler.
+    /// Returns `true` if a profile is running. Every operation must then call the profiler.
     #[inline(always)]
     pub(crate) fn runs(&self) -> bool {
         // Relaxed: `start` gives the reason.
         !cfg!(loom) && self.run.load(Relaxed) > 0
     }
-    /// Returns `true` if the running profile needs to see only allocations of a malloc.
+    /// Returns `true` if the running profile needs to see only the allocations of a malloc.
     #[inline(always)]
-    pub(crate) fn counts_only(&self) -> bool {
+    pub(crate) fn profiles_malloc_only(&self) -> bool {
         self.own.get() > 0
     }
     #[inline(always)]
-    pub(crate) fn countdown(&self, cpu: u32) -> &Countdown {
+    pub(crate) fn countdown(&self, cpu: u32) -> &SampleCountdown {
         &self.countdowns[(cpu as usize).min(self.countdowns.len() - 1)]
     }
-    /// Counts an allocation of a malloc on `cpu`; returns separate memory if the allocation is a sample.
+    /// Counts an allocation of a malloc on CPU `cpu`. If the allocation is a sample, returns separate memory for it.
     #[inline(always)]
     pub(crate) fn count<'a>(
         &self,
@@ -507,14 +507,14 @@ impl Profiler {
         if countdown.spend(bytes as u64, || Some(())).is_some() {
             return None;
         }
-        self.sample_own_object(run, countdown, bytes, cache())
+        self.sample_in_separate_memory(run, countdown, bytes, cache())
     }
     #[cold]
     #[inline(never)]
-    fn sample_own_object(
+    fn sample_in_separate_memory(
         &self,
         run: u32,
-        countdown: &Countdown,
+        countdown: &SampleCountdown,
         bytes: usize,
         cache: &str,
     ) -> Option<NonNull<u8>> {
@@ -532,7 +532,7 @@ impl Profiler {
         }
         memory
     }
-    /// Returns `true` if the memory is a sample's separate memory.
+    /// Returns `true` if the memory is separate memory of a sample.
     pub(crate) fn holds(&self, memory: NonNull<u8>) -> bool {
         self.is_own(memory.addr().get())
     }
@@ -540,7 +540,7 @@ impl Profiler {
         let base = self.base.get() as usize;
         base > 0 && address.wrapping_sub(base) < LIVE * MAX_SAMPLE_BYTES
     }
-    /// Size in bytes of a sample with separate memory, or the error for any other address.
+    /// Returns the size in bytes of a sample with separate memory, or an error for any other address.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let records = self.noted.lock();
         records.own.as_ref().map_or(Err(CorruptionKind::Foreign), |own| own.size_of(memory.addr().get()))
@@ -555,7 +555,7 @@ impl Profiler {
         }
         Ok(())
     }
-    /// Counts memory that is about to be handed out on `cpu`.
+    /// Counts memory that is about to be handed out on CPU `cpu`.
     #[inline(always)]
     pub(crate) fn allocated(
         &self,
@@ -575,7 +575,7 @@ impl Profiler {
     }
     #[cold]
     #[inline(never)]
-    fn sample(&self, run: u32, countdown: &Countdown, memory: NonNull<u8>, bytes: usize, cache: &str) {
+    fn sample(&self, run: u32, countdown: &SampleCountdown, memory: NonNull<u8>, bytes: usize, cache: &str) {
         let stack = CallStack::save();
         let mut records = self.noted.lock();
         // Relaxed: `run` does not change while the lock is held.
@@ -596,7 +596,7 @@ impl Profiler {
         }
     }
 
-    /// Forgets a sample at its free, before the memory can be reused.
+    /// Removes a sample when it is freed, before its memory can be reused.
     #[inline(always)]
     pub(crate) fn freed(&self, memory: NonNull<u8>) {
         if self.runs() && is_marked(memory.addr().get()) {

@@ -1,10 +1,10 @@
 //! Property tests with shadow models: the lists of a node, and caches on simulated CPUs.
 
 use crate::cache::node::{
-    BANDS, FreeOptions, FreedState, Node, NodeClosed, NodeCount, ObjectIndex, State, UnlistedSlabs,
+    BANDS, FreeOptions, FreedState, Node, NodeClosedError, NodeCount, ObjectIndex, State, UnlistedSlabs,
 };
 use crate::geometry::{Geometry, OrderRule};
-use crate::memory::slab::{Constructed, Fill, ONE_BY_ONE};
+use crate::memory::slab::{Constructed, Fill, MAX_INDIVIDUALLY_CONSTRUCTED};
 use crate::memory::slab_memory::SlabMemory;
 use crate::shadow::{Refuse, caches, memory, pages};
 use crate::{Gfp, Magazines, SlabDebug};
@@ -42,7 +42,7 @@ fn list_steps() -> impl Strategy<Value = Vec<ListStep>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A node and its shadow, which has the taken objects and the constructed objects of each slab.
+/// A node and its shadow, which records the taken objects and the constructed objects of each slab.
 struct Lists {
     memory: SlabMemory,
     geometry: Geometry,
@@ -51,7 +51,7 @@ struct Lists {
     constructed: Constructed,
     shadow: BTreeMap<u32, BTreeSet<usize>>,
     built: BTreeMap<u32, BTreeSet<usize>>,
-    /// Decommitted pages of each slab, keyed by the slab's first page.
+    /// Discarded pages of each slab, keyed by the slab's first page.
     discarded: BTreeMap<u32, BTreeSet<usize>>,
 }
 
@@ -90,16 +90,16 @@ impl Lists {
             new.alloc_bits(taken, taken > 0, None, |index| assert!(taken_indices.insert(index)));
             self.node.add(&Operation::new(), &self.memory, slab).unwrap();
         }
-        let max_objects = if self.is_one_by_one() { 1 } else { self.geometry.objects() };
+        let max_objects = if self.constructs_individually() { 1 } else { self.geometry.objects() };
         assert_eq!(taken_indices.len(), taken.min(max_objects));
         taken_indices.iter().for_each(|&index| self.check_and_write_stamp(ObjectIndex { slab, index }));
         self.built.insert(slab.get(), taken_indices.clone());
         self.shadow.insert(slab.get(), taken_indices);
     }
-    fn is_one_by_one(&self) -> bool {
+    fn constructs_individually(&self) -> bool {
         self.constructed == Constructed::OneByOne
     }
-    /// Number of free objects of a slab that are constructed.
+    /// Number of a slab's free objects that are constructed.
     fn idle_objects(&self, slab: u32) -> usize {
         self.built[&slab].difference(&self.shadow[&slab]).count()
     }
@@ -109,7 +109,7 @@ impl Lists {
         let (count, is_new) =
             self.node.alloc(&Operation::new(), &self.memory, max, true, |place| taken.push(place));
         assert_eq!(count, taken.len());
-        if self.is_one_by_one() {
+        if self.constructs_individually() {
             assert_eq!(count > 0, free > 0);
             let is_constructed = |place: &ObjectIndex| self.built[&place.slab.get()].contains(&place.index);
             assert!(
@@ -142,7 +142,7 @@ impl Lists {
             self.check_and_write_stamp(place);
         }
     }
-    /// First and last byte of an object, and the value that its user writes to both bytes.
+    /// Returns the addresses of an object's first and last byte, and the value that its user writes to both.
     fn first_and_last_byte(&self, ObjectIndex { slab, index }: ObjectIndex) -> ([*mut u8; 2], u8) {
         let at = self.geometry.offset(index);
         let base = self.memory.pages.address(slab).as_ptr();
@@ -154,7 +154,7 @@ impl Lists {
         // SAFETY: the object is in use, so the test owns its bytes.
         ends.into_iter().for_each(|byte| unsafe { byte.write(stamp) });
     }
-    /// Pages of a slab on which no object is in use.
+    /// Returns the pages of a slab on which no object is in use.
     fn unused_pages(&self, slab: u32) -> BTreeSet<usize> {
         let mut pages: BTreeSet<usize> = (0..self.order().pages() as usize).collect();
         let bytes =
@@ -220,9 +220,9 @@ impl Lists {
                 self.give(&places, FreedState::Destructed);
             }
         }
-        assert_eq!(destructed, if self.is_one_by_one() { idle } else { 0 });
+        assert_eq!(destructed, if self.constructs_individually() { idle } else { 0 });
     }
-    /// Frees objects; objects that are already free are refused.
+    /// Frees objects; the node must refuse objects that are already free.
     fn give(&mut self, places: &[ObjectIndex], back: FreedState) {
         let (mut unlisted, mut refused) = (UnlistedSlabs::default(), Vec::new());
         let mut expected = Vec::new();
@@ -282,7 +282,7 @@ impl Lists {
         });
         let expected: BTreeMap<_, _> = self.shadow.keys().map(|slab| (*slab, self.state(*slab))).collect();
         assert_eq!(listed, expected);
-        for slab in self.shadow.keys().filter(|_| self.is_one_by_one()) {
+        for slab in self.shadow.keys().filter(|_| self.constructs_individually()) {
             // SAFETY: the test has no other thread.
             let built: BTreeSet<_> = unsafe { self.memory.slab(Pfn::new(*slab)).constructed() }.collect();
             let free = self.built[slab].difference(&self.shadow[slab]).copied().collect();
@@ -307,7 +307,7 @@ impl Lists {
             assert!(pages.iter().all(|page| unsafe { base.add(page * PAGE_SIZE).read() } == 0));
         }
     }
-    /// Checks, after a shrink, that slabs with few free objects are sorted by their number in each band.
+    /// Checks, after a shrink, that each band has its slabs with few free objects sorted by the number of free objects.
     fn check_sorted(&self) {
         let mut last: BTreeMap<usize, usize> = BTreeMap::new();
         self.node.walk(&self.memory, |_, state, fill, _| {
@@ -322,7 +322,7 @@ impl Lists {
 }
 
 proptest! {
-    /// S1, in one thread: after any sequence of steps, each slab is on exactly the list for its state.
+    /// Property S1 in one thread: after any sequence of steps, each slab is on exactly the list for its state.
     #[test]
     fn random_node_list_operations_agree_with_the_reference_model(
         // The bitmaps have 8, 1, 1, 1, 1, 4 and 5 words. Four words are the longest bitmap that fits into a frame. The
@@ -335,7 +335,7 @@ proptest! {
         steps in list_steps(),
     ) {
         let mut lists = Lists::new(size, order, min_partial);
-        if one_by_one && lists.geometry.objects() <= ONE_BY_ONE {
+        if one_by_one && lists.geometry.objects() <= MAX_INDIVIDUALLY_CONSTRUCTED {
             lists.constructed = Constructed::OneByOne;
         }
         for step in steps {
@@ -376,7 +376,7 @@ proptest! {
                     prop_assert!(lists.shadow.values().all(|objects_in_use| !objects_in_use.is_empty()));
                 }
                 ListStep::DiscardUnused { most } => {
-                    if !lists.is_one_by_one() {
+                    if !lists.constructs_individually() {
                         lists.discard_unused(most);
                     }
                 }
@@ -402,7 +402,7 @@ fn node_frees_empty_slabs_beyond_min_partial() {
     }
 }
 
-/// A shrink sorts slabs with up to 32 free objects; the other slabs follow in their previous order.
+/// A shrink must sort slabs with up to 32 free objects; the other slabs must follow in their previous order.
 #[test]
 fn shrinking_keeps_the_order_of_sparse_slabs() {
     let mut lists = Lists::new(40, 0, 0);
@@ -453,7 +453,7 @@ fn nodes_of_destroyed_caches_close_after_the_last_free() {
         // SAFETY: the block is new, and only this test has it.
         unsafe {
             assert!(lists.memory.slab(slab).set_up(&Operation::new(), 2, Constructed::Together));
-            assert_eq!(node.add(&Operation::new(), &lists.memory, slab), Err(NodeClosed));
+            assert_eq!(node.add(&Operation::new(), &lists.memory, slab), Err(NodeClosedError));
         }
     }
     // SAFETY: the slab was allocated above, and is on no list.
@@ -496,8 +496,8 @@ fn setups() -> impl Strategy<Value = caches::Setup> {
     )
 }
 
-/// Draws debug flags; in half of the cases, no flag is set. Traces are excluded, because they print lines
-/// to standard error.
+/// Draws random debug flags; half of the cases have no flag. The flag for traces is excluded, because traces print
+/// lines to standard error.
 fn flags() -> impl Strategy<Value = SlabDebug> {
     let flags = any::<u8>().prop_map(|bits| SlabDebug::from_bits_truncate(bits) - SlabDebug::TRACE);
     prop_oneof![Just(SlabDebug::empty()), flags]
@@ -532,8 +532,8 @@ fn cache_steps() -> impl Strategy<Value = Vec<caches::Step>> {
 }
 
 proptest! {
-    /// Compares caches with a shadow of the objects in use: no object is allocated twice, overlaps another one, or is
-    /// lost.
+    /// Compares caches with a shadow of the objects in use: no object may be allocated twice, overlap another object,
+    /// or be lost.
     #[test]
     fn random_cache_operations_agree_with_the_reference_model(setup in setups(), steps in cache_steps()) {
         caches::run(setup, &steps);
@@ -583,7 +583,7 @@ proptest! {
     }
 }
 
-/// Runs the kept inputs of the fuzzer.
+/// Runs the stored inputs of the fuzzer.
 pub(crate) fn corpus(target: &str, fuzz: fn(&[u8])) {
     let folder = format!("{}/../tests/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
     let replayed = std::fs::read_dir(folder).unwrap().map(|file| {
@@ -604,7 +604,7 @@ fn memory_operations_of_the_fuzzing_corpus_agree_with_the_reference_model() {
     corpus("memory", memory::fuzz);
 }
 
-/// Regression test: if a freed mapping could not be listed, its charge was lost.
+/// Regression test: the charge of a freed mapping was lost if the mapping could not be added to the list.
 #[test]
 fn freed_mapping_is_uncharged_if_listing_fails() {
     use memory::{AllocApi, Step};

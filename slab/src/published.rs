@@ -1,4 +1,4 @@
-//! A pointer cell that is set only once, by the first of several threads.
+//! A pointer cell that is set once, by the first of several threads.
 //!
 //! Invariant: the pointer changes only once, from null to a value that is never freed. References to the value are
 //! therefore `'static`.
@@ -6,7 +6,7 @@
 use core::ptr::{NonNull, null_mut};
 use uslab_magazine::sync::{AtomicPtr, Ordering::*};
 
-/// Null, or the published value.
+/// A published value, or null.
 #[derive(Debug)]
 pub(crate) struct Published<T>(AtomicPtr<T>);
 
@@ -20,7 +20,7 @@ impl<T: Send + Sync + 'static> Published<T> {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// Returns the published value, or `None` if no value was published yet. Cost: one load.
+    /// Returns the published value, or `None` if no value has been published yet. Cost: one load.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<&'static T> {
         // Acquire: pairs with the Release in `offer`, so that the reader finds the value initialised. SAFETY: the
@@ -28,8 +28,7 @@ impl<T: Send + Sync + 'static> Published<T> {
         unsafe { self.0.load(Acquire).as_ref() }
     }
 
-    /// Publishes `made`, unless another thread published a value first; returns the published
-    /// value.
+    /// Publishes `value`, unless another thread published a value first. Returns the published value.
     pub(crate) fn publish(&self, value: Box<T>) -> &'static T {
         let value = NonNull::from(Box::leak(value));
         // SAFETY: `value` was just leaked, so `publish` may leave it allocated for ever.
@@ -42,10 +41,10 @@ impl<T: Send + Sync + 'static> Published<T> {
     /// Publishes `made`.
     ///
     /// # Errors
-    /// If another thread published first, returns the published value; the caller keeps `made`.
+    /// If another thread published first, the error is the published value, and the caller keeps `made`.
     ///
     /// # Safety
-    /// If the call publishes `made`, it is never freed.
+    /// If the call publishes `made`, the caller never frees it.
     pub(crate) unsafe fn offer(&self, made: NonNull<T>) -> Result<&'static T, &'static T> {
         // Release: pairs with the Acquire of a failed exchange here, and with the Acquire in `get`. If the exchange
         // succeeds, the old value was null, so there is nothing to acquire.

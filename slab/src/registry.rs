@@ -1,35 +1,35 @@
-//! The list of a subsystem's caches or shrinkers. A registry keeps no entry alive.
+//! A list of the caches or shrinkers of a subsystem. A registry keeps no entry alive.
 //!
 //! Allocations under memory pressure iterate over a registry, and the global allocator may use one of the listed
 //! caches. A registry therefore allocates and frees outside its lock, and releases the lock before a caller uses an
 //! entry.
 //!
-//! Since an iteration unlocks the registry between two entries, other threads may remove entries during the iteration.
-//! The position of an iteration is therefore a number, not an index: each pushed entry gets the next larger number. An
-//! iteration continues at the first entry whose number is larger than its position.
+//! An iteration unlocks the registry between two entries, so other threads may remove entries during the iteration. The
+//! position of an iteration is therefore a number instead of an index. Each pushed entry gets the next larger number.
+//! An iteration continues at the first entry whose number is larger than its position.
 
 use core::fmt;
 use std::sync::{Arc, Weak};
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkMutex;
 
-/// A list of entries, oldest first.
+/// A lock-protected list of entries, oldest first.
 pub(crate) struct Registry<T: 'static>(ForkMutex<List<T>>);
 
 pub(crate) struct List<T> {
-    /// Entries sorted by number. A removed entry becomes `None`, because moving all later entries up would cost as much
-    /// as many searches.
+    /// Entries sorted by number. A removed entry becomes `None`, because moving all later entries would cost as much as
+    /// many searches.
     entries: Vec<(u64, Option<Weak<T>>)>,
     removed_entries: usize,
     /// Number that the next pushed entry will get.
     next: u64,
-    /// Address and number of the entries, for debuggers.
+    /// Address of the first entry and number of entries, for debuggers.
     place: [usize; 2],
 }
 
 impl<T> List<T> {
-    /// For debuggers: the offset of `place`; the bytes of an entry; the offset of the `Arc`'s address in an entry (null
-    /// after the removal); and the offset of the value in the `Arc`'s memory.
+    /// For debuggers: the offset of `place`, the bytes of an entry, the offset of the `Arc`'s address in an entry (null
+    /// after the removal), and the offset of the value in the `Arc`'s memory.
     pub(crate) const LAYOUT: [usize; 4] = [
         core::mem::offset_of!(Self, place),
         size_of::<(u64, Option<Weak<T>>)>(),
@@ -37,17 +37,17 @@ impl<T> List<T> {
         // In an `Arc`'s memory, two counts precede the value.
         if align_of::<T>() > 16 { align_of::<T>() } else { 16 },
     ];
-    fn update_layout(&mut self) {
+    fn update_debugger_layout(&mut self) {
         self.place = [self.entries.as_ptr().addr(), self.entries.len()];
     }
-    /// Addresses of all entries that were not removed, whether alive or not.
+    /// Addresses of all entries that were not removed, including entries whose value was dropped.
     pub(crate) fn entries(&self) -> impl Iterator<Item = *const T> {
         self.entries.iter().filter_map(|(_, entry)| Some(entry.as_ref()?.as_ptr()))
     }
 }
 
 impl<T> Registry<T> {
-    /// Makes an empty list, whose lock has the given rank.
+    /// Makes an empty list whose lock has rank `rank`.
     pub(crate) fn new(rank: Rank) -> Self {
         Self(ForkMutex::new(rank, List { entries: Vec::new(), removed_entries: 0, next: 0, place: [0; 2] }))
     }
@@ -69,12 +69,12 @@ impl<T> Registry<T> {
             let number = list.next;
             list.next += 1;
             list.entries.push((number, Some(Arc::downgrade(entry))));
-            return list.update_layout();
+            return list.update_debugger_layout();
         }
     }
 
-    /// Removes `entry`. The memory of `entry` stays valid during the call, because the caller owns `entry` or
-    /// is dropping it.
+    /// Removes `entry`. The memory of `entry` stays valid during the call, because the caller owns the entry or is
+    /// dropping it.
     pub(crate) fn remove(&self, entry: *const T) {
         let mut list = self.0.lock();
         let is_it = |(_, other): &&mut (u64, Option<Weak<T>>)| {
@@ -89,13 +89,13 @@ impl<T> Registry<T> {
         if 2 * list.removed_entries > list.entries.len() {
             list.entries.retain(|(_, entry)| entry.is_some());
             list.removed_entries = 0;
-            list.update_layout();
+            list.update_debugger_layout();
         }
         drop(list);
     }
 
-    /// Iterates the live entries that were pushed before this call, oldest first. An entry that lives until the
-    /// iteration ends is found exactly once, even if other entries are removed in between.
+    /// Iterates over the live entries that were pushed before this call, oldest first. An entry that lives until the
+    /// end of the iteration is found exactly once, even if other entries are removed during the iteration.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<T>> + '_ {
         let end = self.0.lock().next;
         let mut first = 0;
@@ -113,7 +113,7 @@ impl<T> Registry<T> {
         })
     }
 
-    /// The list's lock: while a caller holds it, no entry is removed.
+    /// The lock of the list. No entry is removed while a caller holds the lock.
     pub(crate) fn list(&self) -> &ForkMutex<List<T>> {
         &self.0
     }
@@ -137,7 +137,7 @@ impl<T> fmt::Debug for Registry<T> {
 mod tests {
     use super::*;
 
-    /// Regression test: after an earlier entry was removed, an iteration skipped an entry.
+    /// Regression test: an iteration skipped an entry after an earlier entry had been removed.
     #[test]
     fn registry_walk_skips_no_entry_after_a_removal() {
         let registry = Registry::new(Rank::Caches);
@@ -201,7 +201,7 @@ mod tests {
         assert!(registry.iter().map(|entry| *entry).eq(101..200));
     }
 
-    /// Otherwise an iteration might never end while another thread makes caches.
+    /// If an iteration visited new entries, it might never end while another thread makes caches.
     #[test]
     fn registry_walk_excludes_entries_added_during_the_walk() {
         let registry = Registry::new(Rank::Caches);

@@ -1,5 +1,6 @@
-//! Shadow models, which are plain maps of the owners of all memory; tests compare them with a subsystem on simulated
-//! CPUs that runs the same steps. Property tests and the fuzzer generate the steps; this module checks the invariants.
+//! Shadow models: plain maps of the owners of all memory. Tests compare shadow models with a subsystem on simulated
+//! CPUs that runs the same steps. Property tests and the fuzzer generate the steps, and this module checks the
+//! invariants.
 
 pub mod caches;
 pub mod handles;
@@ -13,7 +14,7 @@ use uslab_buddy::{Backend, PageConfig};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::catch_panic;
 
-/// Memory of `bytes` bytes for simulated CPUs, from the heap, without a reserve.
+/// Returns a configuration of `bytes` bytes of heap memory for simulated CPUs, without a reserve.
 pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
     let mut config = PageConfig::default_for(Cpus::simulated(cpus, nodes).unwrap()).limit(bytes);
     config.min_free_kib = Some(0);
@@ -22,10 +23,10 @@ pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
     config
 }
 
-/// Makes the C library map each large allocation anew. A test case takes megabytes from the heap, but accesses few of
-/// them. Freshly mapped memory is zero, and costs only for touched pages. Reused memory would have to be cleared, which
-/// would take three quarters of the time of these tests. By default, the C library keeps large memory once some of it
-/// has been freed.
+/// Makes the C library map each large allocation anew. A test case allocates megabytes from the heap, but accesses
+/// little of this memory. Freshly mapped memory is zero, and only touched pages take time. Reused memory would have to
+/// be cleared, which would take three quarters of the tests' time. By default, the C library keeps large memory once
+/// the program has freed some of it.
 fn map_large_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     // SAFETY: this option of the C library's heap may be set at any time.
@@ -34,12 +35,12 @@ fn map_large_memory() {
     }
 }
 
-/// Magazines so small that a few steps reach the depot. Larger magazines would need more reserved memory, which is
-/// filled with zeros.
+/// Magazine sizes so small that a few steps reach the depot. Larger magazines would need more reserved memory, which
+/// each test case fills with zeros.
 const SMALL: Magazines = Magazines::Sized { capacity: 2, stock: 1, depot_limit: 1 };
 
-/// Refuses calls at the fault point with index `point`, from the `nth` call on; if the index is too large,
-/// refuses calls at all points.
+/// Refuses calls at the fault point with index `point`, starting with the `nth` call. If the index is too large,
+/// refuses calls at all fault points.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) struct Refuse {
     pub(crate) point: u8,
@@ -69,8 +70,8 @@ impl Refusals {
     }
 }
 
-/// Runs `operation`; returns `None` if an injected constructor failure panicked.
-fn catch_injected<R>(operation: impl FnOnce() -> R) -> Option<R> {
+/// Runs `operation`, or returns `None` if an injected constructor panic ended it.
+fn catch_injected_panic<R>(operation: impl FnOnce() -> R) -> Option<R> {
     match catch_panic(operation) {
         Ok(done) => Some(done),
         Err(panic) if panic.downcast_ref::<&str>() == Some(&CONSTRUCTOR_PANIC) => None,

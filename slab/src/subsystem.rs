@@ -1,8 +1,8 @@
-//! A subsystem: a page allocator, the caches on its pages, and kmalloc.
+//! A subsystem consists of a page allocator, the caches on its pages, and kmalloc.
 //!
-//! A process may have several subsystems, as tests and the simulator do. The plain API uses one global subsystem,
-//! which is made when the API is first used. A cache keeps its subsystem alive. A subsystem keeps no cache alive; it
-//! lists caches only for reports and memory pressure.
+//! A process may have several subsystems, as in tests and in the simulator. The plain API uses one global subsystem,
+//! which is created when the API is first used. A cache keeps its subsystem alive. A subsystem keeps no cache alive. A
+//! subsystem lists caches only for reports and for reclaim under memory pressure.
 
 use crate::cache::Account;
 pub use crate::cache::config::{Config, KEEP_FREE};
@@ -34,7 +34,8 @@ use uslab_buddy::PageAllocator;
 use uslab_magazine::Cpus;
 use uslab_magazine::tracepoints::OperationKind;
 
-/// A page allocator, the caches on its pages, and kmalloc. See the [module](self).
+/// An independent allocator: a page allocator, the caches on its pages, and kmalloc. The [module](self) describes the
+/// lifetime of subsystems.
 ///
 /// ```
 /// use uslab::{Config, Gfp, Subsystem};
@@ -54,42 +55,44 @@ use uslab_magazine::tracepoints::OperationKind;
 /// ```
 #[derive(Debug)]
 pub struct Subsystem {
-    /// Absent in models: kmalloc's 52 caches would dominate each execution.
+    /// The field is absent in models, because kmalloc's 52 caches would dominate each execution.
     #[cfg(not(any(loom, shuttle)))]
     kmalloc: Kmalloc,
     core: Arc<Core>,
 }
 
 impl Subsystem {
-    /// Makes a subsystem without slabs. If the system refuses address space, the subsystem has fewer pages than configured.
+    /// Creates a subsystem without slabs. If the system refuses address space, the subsystem has fewer pages than
+    /// configured.
     ///
     /// # Errors
-    /// Fails with the reason as a [`StartError`].
+    /// Fails with a [`StartError`] that contains the reason.
     pub fn new(config: Config) -> Result<Self, StartError> {
         // The names and sizes of kmalloc's caches are valid, so only memory can run out.
         #[cfg(not(any(loom, shuttle)))]
-        let subsystem = Core::start_with_fewer_pages(config, |core| {
+        let subsystem = Core::start_retrying_fewer_pages(config, |core| {
             Ok(Self { kmalloc: Kmalloc::new(core)?, core: core.clone() })
         });
         #[cfg(any(loom, shuttle))]
-        let subsystem = Core::start_with_fewer_pages(config, |core| Ok(Self { core: core.clone() }));
+        let subsystem = Core::start_retrying_fewer_pages(config, |core| Ok(Self { core: core.clone() }));
         subsystem
     }
 
-    /// The global subsystem, which the first call makes with the default [`Config`], and which is never dropped.
+    /// Returns the global subsystem. The first call creates the global subsystem with the default [`Config`], and the
+    /// subsystem is never dropped.
     ///
-    /// Threads never wait for each other: if several threads call first, each makes a subsystem, and all subsystems but
-    /// one are dropped. Under a checker, each execution has a separate global subsystem.
+    /// Threads never wait for each other. If several threads call `global` first, each creates a subsystem, and only
+    /// one of these subsystems is kept. Under a model checker, each execution has a separate global subsystem.
     ///
     /// # Errors
-    /// Fails as [`new`](Self::new) does. Fails with [`StartError::Starting`] if the start of the subsystem calls
-    /// `global` on the same thread, as an allocator built on the subsystem would.
+    /// Fails as [`new`](Self::new) does. Fails with [`StartError::Starting`] if the subsystem's start calls `global` on
+    /// the same thread, as an allocator built on the subsystem would.
     pub fn global() -> Result<&'static Self, StartError> {
         global::get()
     }
 
-    /// Makes the global subsystem with the program's [`Config`]; the program must call this before it first uses
-    /// the global subsystem.
+    /// Creates the global subsystem with the program's [`Config`]. The program must call `start_global` before it first
+    /// uses the global subsystem.
     ///
     /// ```standalone_crate
     /// use uslab::{Config, KmemCache, StartError, Subsystem};
@@ -104,63 +107,64 @@ impl Subsystem {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`new`](Self::new) does, with [`StartError::Started`] if a global subsystem exists, and with
+    /// Fails as [`new`](Self::new) does. Fails with [`StartError::Started`] if a global subsystem exists, and with
     /// [`StartError::Starting`] as [`global`](Self::global) does.
     #[cfg(not(any(loom, shuttle)))]
     pub fn start_global(config: Config) -> Result<&'static Self, StartError> {
-        global::start_own(|| Self::new(config))
+        global::start_global_exclusively(|| Self::new(config))
     }
 
-    /// Returns the global subsystem, or `None` before its first use.
+    /// Returns the global subsystem, or `None` before it was first used.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn started() -> Option<&'static Self> {
-        global::GLOBAL.get()
+        global::GLOBAL_SUBSYSTEM.get()
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
-    /// The subsystem's allocator for memory of any size.
+    /// Returns the subsystem's allocator for memory of any size.
     #[cfg(not(any(loom, shuttle)))]
     pub fn kmalloc(&self) -> &Kmalloc {
         &self.kmalloc
     }
-    /// The subsystem's page allocator.
+    /// Returns the subsystem's page allocator.
     pub fn pages(&self) -> &PageAllocator {
         &self.core.memory.pages
     }
-    /// The machine's CPUs, or the simulated CPUs.
+    /// Returns the machine's CPUs, or the simulated CPUs.
     pub fn cpus(&self) -> Cpus {
         self.core.cpus
     }
-    /// Rule for the order of the subsystem's slabs.
+    /// Returns the rule that chooses the order of the subsystem's slabs.
     pub fn rule(&self) -> &OrderRule {
         &self.core.rule
     }
 
-    /// Shrinks every cache, and unmaps the freed mappings that are [kept](crate::huge). Returns the number of freed
-    /// slabs.
+    /// Shrinks every cache, and unmaps the freed mappings that are [kept](crate::huge) for reuse. Returns the number of
+    /// freed slabs.
     pub fn shrink(&self) -> usize {
         self.core.shrink(&self.core.operation(OperationKind::Reclaim))
     }
-    /// Ends a reaping interval of every cache's magazines, of the per-CPU pages and of [freed mappings](crate::huge).
-    /// Returns the number of flushed objects.
+    /// Ends a reaping interval of the magazines of all caches, of the per-CPU pages, and of [freed
+    /// mappings](crate::huge). Returns the number of flushed objects.
     pub fn reap(&self) -> u64 {
         self.core.reap()
     }
-    /// Ends a reaping interval, as a [reaper](crate::reaper) does periodically. Returns the number of decommitted
-    /// bytes.
+    /// Ends a reaping interval, as a [reaper](crate::reaper) does at regular intervals. Returns the number of
+    /// decommitted bytes.
     ///
-    /// The call does a [`reap`](Self::reap), frees all empty slabs, and decommits the memory that stayed free since the
-    /// last call.
+    /// The call [reaps](Self::reap), frees all empty slabs, and decommits the memory that stayed free since the
+    /// previous call.
     ///
-    /// If memory is freed between two calls, the second call after the free decommits it.
+    /// If memory is freed between two calls, the second of the calls that follow decommits it.
     pub fn end_interval(&self) -> usize {
-        self.core.read_limits();
+        self.core.adapt_to_memory_limits();
         self.core.end_interval()
     }
-    /// Drains the object magazines and the page lists of `cpus`, because these CPUs went offline.
+    /// Drains the object magazines and page lists of the CPUs in `cpus`, for instance after these CPUs were taken
+    /// offline.
     pub fn drain_cpus(&self, cpus: Range<u32>) {
         self.core.drain(cpus.clone());
         self.pages().drain_cpus(cpus);
@@ -173,17 +177,17 @@ impl Subsystem {
     }
 
     /// Calls `observer` at the end of each slow operation, with the operation's steps. Slow operations are allocations
-    /// and frees that magazines could not serve, reaps, drains and shrinks; fast paths are not reported.
+    /// and frees that magazines could not serve, reaps, drains and shrinks. Fast paths are not reported.
     ///
     /// The observer runs on the operation's thread, with no lock held. An observer may use and drop caches of this
-    /// subsystem; the observer's own operations are [counted](Counts::suppressed), but not reported. If an
-    /// observer panics, it is not called again. Dropping the [`Observer`] ends the calls.
+    /// subsystem. The observer's own operations are [counted](Counts::suppressed), but not reported. If an observer
+    /// panics, it is not called again. Dropping the [`Observer`] ends the observation.
     ///
-    /// Cost: without observers, one relaxed load for each slow operation. With observers, each slow operation costs
-    /// two atomic operations on a shared word for each observer.
+    /// Cost: without observers, one relaxed load for each slow operation. With observers, each slow operation costs two
+    /// atomic operations on a shared word per observer.
     ///
     /// # Errors
-    /// [`TooManyObservers`] if the subsystem has four observers already.
+    /// Fails with [`TooManyObservers`] if the subsystem already has four observers.
     ///
     /// ```
     /// use std::sync::mpsc::channel;
@@ -210,9 +214,10 @@ impl Subsystem {
         self.pages().tracepoints().observe(observer)
     }
 
-    /// Starts a [heap profile](crate::profile) with a sample every `rate` bytes on average, for instance [`DEFAULT_RATE`].
+    /// Starts a [heap profile](crate::profile) that samples every `rate` bytes on average, for instance
+    /// [`DEFAULT_RATE`].
     ///
-    /// Cost: one fence at the start. While a profile runs, allocations bypass the fast path;
+    /// Cost: one fence when the profile starts. While a profile runs, allocations bypass the fast path. The module
     /// [`profile`](crate::profile) describes the cost of frees.
     ///
     /// # Errors
@@ -220,69 +225,69 @@ impl Subsystem {
     pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
         self.core.start_profile(rate, None)
     }
-    /// Starts a heap profile whose random draws depend only on `seed`. With equal seeds, two runs of one program on
-    /// equal CPUs get equal samples.
+    /// Starts a heap profile whose random draws depend only on `seed`. With equal seeds, two runs of the same program
+    /// on equal CPUs get equal samples.
     ///
     /// # Errors
     /// Fails as [`start_profile`](Self::start_profile) does.
     pub fn start_profile_from(&self, rate: usize, seed: u64) -> Result<(), NotStarted> {
         self.core.start_profile(rate, Some(seed))
     }
-    /// Stops the profile; returns `false` if no profile is running. The recorded samples stay
-    /// available to [`profile`](Self::profile) until another profile starts.
+    /// Stops the running profile; returns `false` if no profile is running. The recorded samples stay available to
+    /// [`profile`](Self::profile) until another profile starts.
     pub fn stop_profile(&self) -> bool {
         self.core.stop_profile()
     }
-    /// The heap profile: allocations and live objects by call stack since the profile's start, up to its end if it
-    /// was stopped.
+    /// Returns the heap profile: allocations and live objects by call stack, from the profile's start to its end, or to
+    /// now while it runs.
     ///
-    /// Cost: the call copies the records under a lock. A thread that takes a sample during the copy waits for
+    /// Cost: the call copies the profile's records under a lock. A thread that takes a sample during the copy waits for
     /// this lock.
     pub fn profile(&self) -> Profile {
         self.core.profiler.profile()
     }
 
-    /// Snapshot of the numbers of every cache, of large blocks, and of the pages.
+    /// Returns a snapshot of the statistics of all caches, of large blocks, and of the pages.
     pub fn info(&self) -> Info {
         self.core.info()
     }
-    /// The current [`Info::slabinfo`], made without reading the numbers of the pages.
+    /// Returns the current [`Info::slabinfo`] without reading the statistics of the pages.
     pub fn slabinfo(&self) -> SlabInfo {
         self.core.slabinfo()
     }
 
-    /// Objects in use by call stack, with the number of leaked objects, to which the search found no
-    /// pointer (see [`leaks`](crate::report::leaks)).
+    /// Returns the objects in use by call stack. For each stack it counts the leaked objects, to which the search found
+    /// no pointer (see [`leaks`](crate::report::leaks)).
     ///
-    /// The report covers caches with checked frees. With [`USERS`](crate::SlabDebug::USERS) the report includes the
-    /// stacks of the allocations. If the system does not list the process's memory (not Linux), or refuses
-    /// `process_vm_readv` (a sandbox), all objects count as reachable. The report is approximate while other threads
-    /// run.
+    /// The report covers only caches with checked frees. With the flag [`USERS`](crate::SlabDebug::USERS), the report
+    /// includes the call stacks of the allocations. All objects count as reachable if the system does not list the
+    /// process's memory (as on systems other than Linux), or refuses `process_vm_readv` (as in a sandbox). The report
+    /// is approximate while other threads run.
     ///
-    /// Cost: the call reads all of the process's memory, and allocates.
+    /// Cost: the call reads all of the process's memory, and allocates memory.
     pub fn leaks(&self) -> Holders {
         self.core.leaks()
     }
 
-    /// Checks the state of every slab and page, and checks that no object or page is lost (see [`Census`]). During the
+    /// Checks the state of every slab and page, and checks that no object or page was lost (see [`Census`]). During the
     /// check, no other thread may use the subsystem, not even to end a grace period.
     ///
     /// # Errors
-    /// Returns the first invariant that does not hold.
+    /// Fails with the first invariant that does not hold.
     pub fn check(&self) -> Result<Census, Violation> {
         self.core.check()
     }
 }
 
 impl Account {
-    /// Makes an account of `limit` bytes for caches of the global subsystem.
+    /// Creates an account of `limit` bytes for caches of the global subsystem.
     ///
     /// # Errors
     /// Fails if the global subsystem does not start.
     pub fn new(limit: usize) -> Result<Self, StartError> {
         Ok(Self::new_in(Subsystem::global()?, limit))
     }
-    /// Makes an account for caches of `subsystem`. The account keeps the subsystem alive.
+    /// Creates an account of `limit` bytes for caches of `subsystem`. The account keeps the subsystem alive.
     pub fn new_in(subsystem: &Subsystem, limit: usize) -> Self {
         Self::on(subsystem.core(), limit)
     }
@@ -298,14 +303,15 @@ impl KmemCacheBuilder {
         self.build_in(subsystem)
     }
 
-    /// Builds the cache in `subsystem`. The cache keeps the subsystem alive, and has no slab yet.
+    /// Builds the cache in `subsystem`. The cache keeps the subsystem alive. A new cache has no slab.
     ///
     /// If the system refuses memory for magazines, the cache works without them (see
     /// [`CacheInfo::magazines_refused`](crate::CacheInfo::magazines_refused)).
     ///
     /// # Errors
-    /// Fails on an invalid name or geometry, on [zero on free](KmemCacheBuilder::zero_on_free) with a constructor or a
-    /// destructor, on an account of another subsystem, or if memory for checked frees is short.
+    /// Fails if the name or geometry is invalid, if [zero on free](KmemCacheBuilder::zero_on_free) is set together with
+    /// a constructor or destructor, if the account belongs to another subsystem, or if memory for checked frees is
+    /// short.
     pub fn build_in(self, subsystem: &Subsystem) -> Result<KmemCache, CacheError> {
         self.build_on(subsystem.core())
     }
@@ -313,7 +319,7 @@ impl KmemCacheBuilder {
 
 #[cfg(not(any(loom, shuttle)))]
 impl Malloc {
-    /// Makes the size classes in `subsystem`, without slabs. The size classes keep the subsystem alive.
+    /// Creates the size classes in `subsystem`, without slabs. The size classes keep the subsystem alive.
     ///
     /// # Errors
     /// Fails if the system refuses address space for [checked frees](crate::Config::check_frees).
@@ -323,16 +329,16 @@ impl Malloc {
 }
 
 impl ReaperBuilder {
-    /// Starts the reaper's threads, which keep the subsystem alive.
+    /// Starts the reaper's threads, which keep `subsystem` alive.
     ///
     /// # Errors
-    /// Fails if the system refuses a thread, or the trigger of [`psi`](Self::psi).
+    /// Fails if the system refuses a thread, or refuses the trigger of [`psi`](Self::psi).
     pub fn start(self, subsystem: &Subsystem) -> io::Result<Reaper> {
         self.start_on(subsystem.core().clone())
     }
 }
 
-/// The global subsystem's table in the format of `/proc/slabinfo`.
+/// Returns the global subsystem's table in the format of `/proc/slabinfo`.
 ///
 /// # Errors
 /// Fails if the global subsystem does not start.
@@ -346,11 +352,11 @@ mod global {
     use uslab_magazine::sync::lazy_static;
 
     lazy_static! {
-        static ref GLOBAL: Result<Subsystem, StartError> = Subsystem::new(Config::default());
+        static ref GLOBAL_SUBSYSTEM: Result<Subsystem, StartError> = Subsystem::new(Config::default());
     }
 
     pub(super) fn get() -> Result<&'static Subsystem, StartError> {
-        GLOBAL.as_ref().map_err(|error| *error)
+        GLOBAL_SUBSYSTEM.as_ref().map_err(|error| *error)
     }
 }
 
@@ -361,7 +367,7 @@ mod global {
     use core::cell::Cell;
     use uslab_magazine::sync::thread_local;
 
-    pub(super) static GLOBAL: Published<Subsystem> = Published::new();
+    pub(super) static GLOBAL_SUBSYSTEM: Published<Subsystem> = Published::new();
     thread_local! {
         static STARTING: Cell<bool> = const { Cell::new(false) };
     }
@@ -375,17 +381,17 @@ mod global {
     }
 
     pub(super) fn get() -> Result<&'static Subsystem, StartError> {
-        match GLOBAL.get() {
+        match GLOBAL_SUBSYSTEM.get() {
             Some(subsystem) => Ok(subsystem),
             None => start(|| Subsystem::new(Config::default())),
         }
     }
 
-    /// Starts the global subsystem as `start` does, but fails if another subsystem became the global one.
-    pub(super) fn start_own(
+    /// Starts the global subsystem as `start` does, but fails if another subsystem became the global one first.
+    pub(super) fn start_global_exclusively(
         make: impl FnOnce() -> Result<Subsystem, StartError>,
     ) -> Result<&'static Subsystem, StartError> {
-        if GLOBAL.get().is_some() {
+        if GLOBAL_SUBSYSTEM.get().is_some() {
             return Err(StartError::Started);
         }
         let new = Cell::new(core::ptr::null());
@@ -399,7 +405,7 @@ mod global {
             return Err(StartError::Starting);
         }
         let _starting = StartGuard;
-        Ok(GLOBAL.publish(Box::new(make()?)))
+        Ok(GLOBAL_SUBSYSTEM.publish(Box::new(make()?)))
     }
 
     #[cfg(test)]

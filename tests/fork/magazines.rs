@@ -1,5 +1,5 @@
-//! Forks while other threads use the magazines. The child must be able to use the layer and the supplier. The
-//! child may only lack the rounds (cached object pointers) that other threads held at the fork.
+//! Forks while other threads use the magazines. The child must be able to use the magazine layer and its supplier. In
+//! the child, only rounds (cached object pointers) that other threads held at the fork may be missing.
 
 use crate::rounds::{Rng, TestRound, TestSupplier, layer, table};
 use nix::libc;
@@ -14,7 +14,7 @@ const HELD_ROUNDS: usize = 20;
 const CAPACITY: u16 = 5;
 const ROUNDS: usize = 2000;
 
-/// A magazine layer and its table, which a fork copies together.
+/// A magazine layer and its table; a fork copies both together.
 struct LayerWithTable<'a>(&'a Arc<Table<Heap>>, &'a Layer<TestRound>);
 impl Fork for LayerWithTable<'_> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
@@ -33,8 +33,8 @@ impl Fork for LayerWithTable<'_> {
     }
 }
 
-/// Runs in the forked child; at the fork, four threads of the parent were using the layer. If a check in the
-/// child fails, its description is returned as an error.
+/// Checks that run in the forked child; at the fork, four threads of the parent were using the layer. If a check fails,
+/// the function returns its description as the error.
 fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> Result<(), &'static str> {
     let thread_number = 100;
     let mut own_rounds = vec![];
@@ -46,7 +46,7 @@ fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> R
     }
     layer.drain(supplier, 0..layer.cpus().count());
     layer.reap(supplier);
-    if own_rounds.iter().any(|b| !supplier.unstamp(*b, thread_number)) {
+    if own_rounds.iter().any(|b| !supplier.remove_round_stamp(*b, thread_number)) {
         return Err("a round has lost its stamp");
     }
     own_rounds.into_iter().for_each(|b| layer.free(supplier, b));
@@ -86,11 +86,11 @@ fn forked_child_of_a_busy_process_uses_magazines() {
                             held_rounds.push(round);
                         } else if !held_rounds.is_empty() {
                             let round = held_rounds.swap_remove(dice.below(held_rounds.len()));
-                            assert!(supplier.unstamp(round, thread_number));
+                            assert!(supplier.remove_round_stamp(round, thread_number));
                             layer.free(supplier, round);
                         }
                     }
-                    held_rounds.iter().for_each(|b| assert!(supplier.unstamp(*b, thread_number)));
+                    held_rounds.iter().for_each(|b| assert!(supplier.remove_round_stamp(*b, thread_number)));
                     held_rounds.into_iter().for_each(|b| layer.free(supplier, b));
                 });
             }

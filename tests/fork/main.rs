@@ -1,4 +1,4 @@
-//! Forks while other threads are busy.
+//! Tests that fork while other threads are busy.
 #![cfg(not(any(loom, shuttle)))]
 
 #[path = "../kit/rounds.rs"]
@@ -7,7 +7,7 @@ mod rounds;
 mod magazines;
 mod subsystem;
 
-/// The lock that each test holds while it runs. If a test forked while another test runs, the child would
-/// copy locks whose holders do not exist in the child.
+/// A lock that each test holds while it runs, so that no test forks during another test. If a test forked during
+/// another test, the child would copy locks whose holders do not exist in it.
 #[allow(clippy::disallowed_types)]
 static TEST_LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());

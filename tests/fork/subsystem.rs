@@ -15,7 +15,7 @@ use uslab_magazine::sync::catch_panic;
 use uslab_magazine::sync::{AtomicBool, Mutex, Ordering::Relaxed};
 
 const WORKERS: u64 = 4;
-/// The number of allocations that a worker holds.
+/// The number of allocations that each worker thread holds.
 const HELD_ALLOCATIONS: usize = 300;
 
 /// Returns layouts that are mostly small; one layout in 512 is larger than the largest block.
@@ -25,7 +25,7 @@ fn layout(dice: &mut Rng) -> Layout {
     Layout::from_size_align(size, 1 << dice.below(8)).unwrap()
 }
 
-/// An allocation, and the stamp that its owner wrote to its first byte.
+/// An allocation, and the stamp that its owner has written to its first byte.
 type StampedAllocation = (NonNull<u8>, Layout, u8);
 
 fn alloc_stamped(malloc: &Malloc, dice: &mut Rng, stamp: u8) -> StampedAllocation {
@@ -61,7 +61,7 @@ fn work(malloc: &Malloc, cache: &KmemCache, stop: &AtomicBool, worker: u64) {
     allocations.into_iter().for_each(|piece| free_stamped(malloc, piece, true));
 }
 
-/// Runs in the forked child; at the fork, four threads of the parent were using the subsystem.
+/// Checks that run in the forked child; at the fork, four threads of the parent were using the subsystem.
 fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
     let mut dice = Rng(i + 1000);
     let allocations: Vec<_> = (0..100).map(|_| alloc_stamped(malloc, &mut dice, 0xc)).collect();
@@ -130,9 +130,9 @@ fn forked_child_of_a_busy_process_uses_its_subsystem() {
     }
 }
 
-/// Runs `busy_thread` on a thread until it waits at the `StopPoint`, then forks, and runs `child` in the
-/// child. The closure `child` returns `true` if all checks in the child succeed.
-fn forked_beside(
+/// Runs `busy_thread` until it waits at the `StopPoint`, then forks, and runs `child` in the child process. The closure
+/// `child` returns `true` if all checks in the child succeed.
+fn fork_while_thread_is_busy(
     subsystem: &Subsystem,
     busy_thread: impl FnOnce(StopPoint) + Send,
     child: impl FnOnce() -> bool,
@@ -142,7 +142,7 @@ fn forked_beside(
     std::thread::scope(|scope| {
         let thread_stop = stop.clone();
         scope.spawn(|| busy_thread(thread_stop));
-        stop.until_it_waits();
+        stop.wait_until_thread_waits();
         // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
         unsafe { subsystem.before_fork() };
         // SAFETY: the child uses the subsystem, and libc's allocator, which is usable after a fork. The child then
@@ -163,12 +163,12 @@ fn forked_beside(
                 waitpid(child, None).map(|status| (status, WaitStatus::Exited(child, 0)))
             }
         };
-        stop.may_go_on();
+        stop.release_thread();
         let (status, is_success) = exit_result.expect("the child must succeed");
         assert_eq!(status, is_success);
     });
 }
-/// A point at which one thread waits until another releases it.
+/// A point at which one thread waits until another thread releases it.
 #[derive(Clone, Default)]
 struct StopPoint(Arc<[AtomicBool; 2]>);
 impl StopPoint {
@@ -176,10 +176,10 @@ impl StopPoint {
         self.0[0].store(true, Relaxed);
         wait_for(&self.0[1]);
     }
-    fn until_it_waits(&self) {
+    fn wait_until_thread_waits(&self) {
         wait_for(&self.0[0]);
     }
-    fn may_go_on(&self) {
+    fn release_thread(&self) {
         self.0[1].store(true, Relaxed);
     }
 }
@@ -189,7 +189,7 @@ fn wait_for(set: &AtomicBool) {
     }
 }
 
-/// If another thread is calling the observer at the fork, this call ends only in the parent.
+/// If another thread is calling the observer at the time of the fork, this call ends only in the parent.
 #[test]
 fn forked_child_does_not_wait_for_a_running_observer() {
     let subsystem = Subsystem::new(Config::new(PageConfig::default_for(Cpus::os()))).unwrap();
@@ -206,10 +206,10 @@ fn forked_child_does_not_wait_for_a_running_observer() {
         drop(observer);
         true
     };
-    forked_beside(&subsystem, busy_thread, child);
+    fork_while_thread_is_busy(&subsystem, busy_thread, child);
 }
 
-/// If another thread is draining at the fork, no per-CPU stack stays closed in the child.
+/// If another thread is draining at the time of the fork, no per-CPU stack stays closed in the child.
 #[test]
 fn fork_during_a_drain_leaves_no_stack_closed() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
@@ -233,7 +233,7 @@ fn fork_during_a_drain_leaves_no_stack_closed() {
             drop(cache.alloc_block(Gfp::KERNEL));
             before == 0 && cached_objects() > 0
         };
-        forked_beside(&subsystem, busy_thread, child);
+        fork_while_thread_is_busy(&subsystem, busy_thread, child);
     }
 }
 

@@ -1,6 +1,6 @@
-//! Tests that freed memory returns to the system, even if some objects of its page blocks are still in use.
-//! The allocator's reaper thread returns the memory, so the program need not call a function. Each test runs
-//! alone in a process whose heap is `Uslab`.
+//! Tests that freed memory returns to the system, even if a few objects in its page blocks are still in use. The
+//! allocator's reaper thread returns the memory, so the program need not call any function. Each test runs alone in a
+//! process whose heap is `Uslab`.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 use crate::process;
@@ -12,7 +12,7 @@ use uslab::{Config, ObjectCache, ReaperThread, Subsystem, Uslab};
 
 const MIB: u64 = 1 << 20;
 
-/// Runs a test of this file alone in a process; `options` configure the heap of that process.
+/// Runs one test of this file alone in a process; `options` configure the heap of that process.
 #[track_caller]
 fn run_test_alone(test: &str, options: &str) {
     process::run_test_alone(&format!("give_back::{test}"), &format!("USLAB_OPTIONS={options}"));
@@ -22,7 +22,7 @@ fn run_test_alone(test: &str, options: &str) {
 fn resident() -> u64 {
     process::resident() as u64
 }
-/// Returns the number of bytes in the allocator's pages for which the system may hold memory.
+/// Returns the number of bytes of the allocator's pages that the system may back with memory.
 fn backed_bytes() -> u64 {
     Uslab.info().unwrap().pages.backed_bytes()
 }
@@ -31,8 +31,8 @@ fn random(state: &mut u64) -> usize {
     (*state >> 33) as usize
 }
 
-/// Returns 20,000 vectors of four sizes, created and replaced at random indices; together they have about 250
-/// MiB.
+/// Returns 20,000 vectors of four sizes, which were created and replaced at random indices; together they have about
+/// 250 MiB.
 fn load() -> Vec<Vec<u8>> {
     let mut vectors: Vec<Vec<u8>> = (0..20_000).map(|_| Vec::new()).collect();
     let mut state = 1;
@@ -103,8 +103,8 @@ fn child_keeps_a_thousand_scattered_objects() {
     Uslab.check().unwrap().unwrap();
 }
 
-/// Waits until the function `is_met` returns `true`. The limit of one minute only ends a failing test; the
-/// test checks no times.
+/// Waits until the function `is_met` returns `true`. The time limit of one minute only ends a failing test; the test
+/// does not measure times.
 #[track_caller]
 fn wait(condition: &str, is_met: impl Fn() -> bool) {
     for _ in 0..6000 {
@@ -146,7 +146,7 @@ fn child_waits_for_its_reaper_thread_to_sleep() {
     assert_eq!(reaper().refused, 0);
 }
 
-/// Returns the bytes of mappings above 4 MiB: in use, and freed but kept.
+/// Returns the bytes in mappings above 4 MiB: the bytes in use, and the bytes that are freed but kept.
 fn huge() -> (u64, u64) {
     let info = Uslab.info().unwrap().huge;
     (info.pages * 4096, info.cached_pages * 4096)
@@ -291,8 +291,8 @@ fn child_forks_with_a_running_reaper_thread() {
     drop(vectors);
 }
 
-/// Without a reaper thread, frees still return the memory that exceeds the bound. When the size has doubled,
-/// the heap tries again to start the thread.
+/// Without a reaper thread, frees still return the memory that exceeds a bound. When the heap has doubled in size, it
+/// tries again to start the thread.
 #[test]
 fn frees_return_memory_without_a_reaper_thread() {
     run_test_alone("child_fails_to_start_threads", "reap=20");
@@ -396,8 +396,8 @@ fn child_drops_a_subsystem_with_a_reaper_thread() {
     wait("the thread has ended", || threads() == 0);
 }
 
-/// Regression test: every byte of zeroed memory was written, even in fresh pages. With ten times as many
-/// blocks as in this test, resident memory grew by 922, 1,222 and 257 MiB; it now grows by 23, 23 and 15 MiB,
+/// Regression test: the heap wrote every byte of zeroed memory, even in fresh pages. With ten times as many blocks as
+/// here, three measurements of resident memory grew by 922, 1,222 and 257 MiB; now they grow by 23, 23 and 15 MiB,
 /// mostly for page descriptors.
 #[test]
 fn zeroed_allocation_does_not_write_to_fresh_pages() {

@@ -83,7 +83,7 @@ fn blocks_of_each_size_and_alignment_can_be_resized() {
     }
 }
 
-/// The test runs alone in its process, because objects of other tests would keep page blocks in use.
+/// The test needs a process for itself, because objects of other tests would keep page blocks in use.
 #[test]
 fn memory_of_a_freed_burst_is_decommitted_automatically() {
     run_test_alone("global_alloc::child_frees_a_burst_of_allocations", "");
@@ -168,7 +168,7 @@ fn forked_children_can_allocate_while_parent_threads_allocate() {
     });
 }
 
-/// Object caches and the program's heap belong to different subsystems, and reports show the two separately.
+/// Object caches and the program's heap belong to different subsystems, and reports show them separately.
 #[test]
 fn process_report_separates_the_object_and_malloc_heaps() {
     let cache = uslab::ObjectCache::builder("told-apart").ctor(|| 0_u64).build().unwrap();
@@ -184,8 +184,8 @@ fn process_report_separates_the_object_and_malloc_heaps() {
     drop(object);
 }
 
-/// Regression test: the census counted the slabs of a cache and then allocated the cache's name, which needed
-/// one more slab.
+/// Regression test: the census counted the slabs of a cache, and then allocated a copy of the cache's name, which
+/// needed another slab.
 #[test]
 fn census_ignores_allocations_made_by_the_census() {
     run_test_alone("global_alloc::child_takes_a_census", "");

@@ -1,5 +1,5 @@
-//! Checks the restartable sequences of a program that uses the library: the library's sequences, and their
-//! copies inlined into the program. The magazine crate's tests check and interrupt its own sequences
+//! Checks the restartable sequences of a program that uses the library: the library's own sequences, and the copies
+//! that are inlined into the program. The tests of the magazine crate check and interrupt that crate's sequences
 //! (`magazine/src/cpu/rseq_stepper.rs`).
 
 #![cfg(all(
@@ -16,7 +16,7 @@ mod decoded;
 use uslab::{Gfp, KmemCache, ObjectCache};
 
 #[test]
-fn restartable_sections_overwrite_no_input_of_a_restart() {
+fn restartable_sections_overwrite_no_value_that_a_restart_reads() {
     let numbers = ObjectCache::builder("number").ctor(|| 7_u64).build().unwrap();
     drop(numbers.alloc().unwrap());
     let blocks = KmemCache::builder("block", 640).build().unwrap();
@@ -30,6 +30,6 @@ fn restartable_sections_overwrite_no_input_of_a_restart() {
 
 #[test]
 #[ignore = "writes to a file; run by .ci/sections"]
-fn restartable_sections_are_written_to_the_document() {
-    decoded::write_down(serde_json::json!({}));
+fn restartable_sections_are_written_to_the_proof_file() {
+    decoded::write_sections_file(serde_json::json!({}));
 }

@@ -1,13 +1,13 @@
-//! Tests which inlined paths serve the malloc of the process, and that each of these paths works.
+//! Tests which inlined paths serve the malloc of the process, and that objects are correct on each of these paths.
 
 use crate::process::run_test_alone;
 use std::alloc::{Layout, alloc, dealloc};
 use uslab::Uslab;
 use uslab_magazine::{Cpus, Mechanism};
 
-/// Allocates objects of many sizes in several threads. The allocating threads free some of the objects, and
-/// the main thread frees the others. No object may have two owners at a time.
-fn assert_paths_are_used() {
+/// Allocates objects of many sizes in several threads. The allocating threads free some of the objects, and the main
+/// thread frees the rest. No object may have two owners at the same time.
+fn assert_static_paths_used() {
     let threads: Vec<_> = (1..=4_u8)
         .map(|stamp| {
             std::thread::spawn(move || {
@@ -41,13 +41,13 @@ fn freed((address, layout): (usize, Layout), stamp: u8) {
     }
 }
 /// Uses the heap, and returns `true` if the inlined static paths served it.
-fn static_paths_serve() -> bool {
-    assert_paths_are_used();
+fn do_static_paths_serve_heap() -> bool {
+    assert_static_paths_used();
     Uslab.check().unwrap().unwrap();
     Uslab.has_static_paths()
 }
 
-fn sequences_serve() -> bool {
+fn restartable_sequences_serve() -> bool {
     Cpus::os().mechanism() == Mechanism::Rseq
 }
 
@@ -74,15 +74,15 @@ fn static_paths_are_open_if_restartable_sequences_work() {
 #[test]
 #[ignore = "run by the test above"]
 fn child_expects_static_paths_with_restartable_sequences() {
-    assert_eq!(static_paths_serve(), sequences_serve());
+    assert_eq!(do_static_paths_serve_heap(), restartable_sequences_serve());
 }
 #[test]
 #[ignore = "run by the test above"]
 fn child_expects_closed_static_paths() {
-    assert!(!static_paths_serve());
+    assert!(!do_static_paths_serve_heap());
 }
 
-/// Objects allocated on static paths can be freed on other paths.
+/// Objects that were allocated on static paths can be freed on other paths.
 #[test]
 fn static_paths_close_when_an_address_limit_is_set() {
     run_test_alone("static_paths::child_limits_its_addresses_and_frees_objects", "USLAB_OPTIONS=check=0");
@@ -91,16 +91,16 @@ fn static_paths_close_when_an_address_limit_is_set() {
 #[ignore = "run by the test above"]
 fn child_limits_its_addresses_and_frees_objects() {
     let foreign_objects: Vec<_> = (0..10_000_u32).map(Box::new).collect();
-    assert_eq!(static_paths_serve(), sequences_serve());
+    assert_eq!(do_static_paths_serve_heap(), restartable_sequences_serve());
     nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_AS, 4 << 30, 1 << 62).unwrap();
     Uslab.fit_address_limit();
     assert!((0..).zip(&foreign_objects).all(|(n, foreign_objects)| **foreign_objects == n));
     drop(foreign_objects);
-    assert!(!static_paths_serve());
+    assert!(!do_static_paths_serve_heap());
 }
 
-/// A cache that the program creates belongs to another table than malloc's caches, so it does not use
-/// malloc's per-CPU words.
+/// A cache that the program creates belongs to another table than the malloc's caches, so it does not use the malloc's
+/// per-CPU words.
 #[test]
 fn program_caches_do_not_use_malloc_cpu_words() {
     run_test_alone("static_paths::child_allocates_from_a_separate_cache", "USLAB_OPTIONS=check=0");
@@ -111,7 +111,7 @@ fn child_allocates_from_a_separate_cache() {
     let cache = uslab::KmemCache::builder("beside", 64).build().unwrap();
     let foreign_objects: Vec<_> =
         (0..1_000).map(|_| cache.alloc_block(uslab::Gfp::KERNEL).unwrap()).collect();
-    assert_eq!(static_paths_serve(), sequences_serve());
+    assert_eq!(do_static_paths_serve_heap(), restartable_sequences_serve());
     drop(foreign_objects);
     assert_eq!(cache.info().used, 0);
     cache.shrink();

@@ -1,9 +1,9 @@
-//! A strict reader of Prometheus' text format 0.0.4. The reader accepts only text that a server accepts
-//! without complaints from the format's linter.
+//! A strict reader of Prometheus' text format 0.0.4. The reader rejects text in which the format's linter would find a
+//! problem.
 
 use std::collections::BTreeMap;
 
-/// Returns the value of each series in a text; a series is a name with its labels, as written in the text.
+/// Returns the value of each series in a Prometheus text; a series is a name with its labels, as written in the text.
 ///
 /// # Errors
 /// Fails at the first invalid line.
@@ -59,7 +59,7 @@ fn is_name(name: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// Parses labels such as `{a="b",c="d"}`. Each label name may occur only once.
+/// Parses labels such as `{a="b",c="d"}`. Each label name may occur only once in the text.
 pub(crate) fn read_labels(text: &str) -> Option<BTreeMap<String, String>> {
     let mut rest = text.strip_prefix('{')?;
     let mut labels = BTreeMap::new();

@@ -1,19 +1,19 @@
-//! Checks that a history of concurrent operations is linearizable. Each operation must have a point in time
-//! between its call and its return, so that a sequential specification allows all results in the order of
-//! these points.
+//! Checks that a history of concurrent operations is linearizable. For each operation there must be a point in time
+//! between its call and its return, so that the operations, in the order of these points, follow a sequential
+//! specification.
 //!
-//! The search is Wing and Gong's (1993), with Lowe's cache of visited states (2017): two equal states after
-//! equal sets of operations are searched only once. If the objects of a history are independent, each object
-//! can be checked alone, because linearizability is local (Herlihy and Wing 1990): see [`check_each`].
+//! The search is the search of Wing and Gong (1993) with Lowe's cache of visited states (2017): equal states after
+//! equal sets of operations are searched only once. If the objects of a history are independent, each object can be
+//! checked alone, because linearizability is local (Herlihy and Wing 1990): see [`check_each_object_history`].
 //!
-//! The crates `uslab-magazine` and `uslab` also include this file, to check the histories of their schedules;
-//! the file therefore gets its imports from the including module.
+//! The crates `uslab-magazine` and `uslab` also include this file, to check the histories of their schedules; the
+//! including module provides the imports.
 
 use super::sync::{AtomicU64, Mutex, Ordering::SeqCst, thread::yield_now};
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
 
-/// A recorded operation with its result, and the clock values before the call and after the return.
+/// A recorded operation with its result, and the values of a clock before the call and after the return.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call<O> {
     pub(crate) called: u64,
@@ -31,7 +31,8 @@ pub(crate) trait Spec: Clone + Eq + Hash {
 /// Checks a history against a specification.
 ///
 /// # Errors
-/// If no order of the calls is valid, fails with the index of the first call that the longest valid order lacks.
+/// If no order of the calls is valid, fails with the index of the first call that is missing in the longest valid
+/// order.
 pub(crate) fn check<S: Spec>(start: &S, history: &[Call<S::Op>]) -> Result<(), usize> {
     let mut order: Vec<usize> = (0..history.len()).collect();
     order.sort_by_key(|i| history[*i].called);
@@ -87,8 +88,8 @@ pub(crate) fn check<S: Spec>(start: &S, history: &[Call<S::Op>]) -> Result<(), u
 /// Checks a history separately for each object.
 ///
 /// # Errors
-/// Fails with the object whose history has no valid order, and the call that [`check`] reports.
-pub(crate) fn check_each<S: Spec, K: Ord>(
+/// If the history of an object has no valid order, fails with this object, and with the call that [`check`] reports.
+pub(crate) fn check_each_object_history<S: Spec, K: Ord>(
     start: &S,
     history: &[Call<S::Op>],
     of: impl Fn(&S::Op) -> K,
@@ -105,7 +106,7 @@ where
     Ok(())
 }
 
-/// An object that is owned or free; operations change its owner.
+/// An object that is either owned or free; operations change its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Object {
     pub(crate) owned: bool,
@@ -130,7 +131,7 @@ impl Spec for Object {
     }
 }
 
-/// A recorder for the calls that threads make.
+/// Records the calls that several threads make.
 pub(crate) struct Recorder<O> {
     clock: AtomicU64,
     calls: Mutex<Vec<Call<O>>>,
@@ -140,8 +141,8 @@ impl<O> Recorder<O> {
     pub(crate) fn new() -> Self {
         Self { clock: AtomicU64::new(0), calls: Mutex::new(vec![]) }
     }
-    /// Runs `call`, and records the operation that `op` makes from the call's result, if any. Every fifth
-    /// call yields the CPU, so that calls of different threads overlap.
+    /// Runs `call`, and records the operation that `op` makes from the result of `call`, if any. Every fifth call
+    /// yields the CPU, so that calls of different threads overlap.
     pub(crate) fn call<R, N: Into<Option<O>>>(
         &self,
         call: impl FnOnce() -> R,
@@ -221,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Without the cache of visited states, the search would not end in practice.
+    /// Without the cache of visited states, this search would practically never end.
     #[test]
     fn linearizability_checker_handles_hundreds_of_overlapping_calls() {
         let calls = |last: u32| {

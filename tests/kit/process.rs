@@ -5,8 +5,8 @@
 
 use std::process::Command;
 
-/// Runs the test whose full name is `test` in a separate process of this program. The parameter `before` is
-/// shell text in front of the command: limits or variables. Returns the text that the process printed.
+/// Runs one test of this program, whose full name is `test`, in a separate process. The parameter `before` is shell
+/// code that precedes the command: limits or variables. Returns the text that the process printed.
 #[track_caller]
 pub(crate) fn run_test_alone(test: &str, before: &str) -> String {
     let script = format!("{before} exec \"$0\" --exact {test} --include-ignored --nocapture");
@@ -24,8 +24,8 @@ pub(crate) fn resident() -> usize {
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// Returns `true` if this process runs only the test `test`. In any other process, the function runs the test
-/// in a separate process, and returns `false` when the test has passed there.
+/// Returns `true` if this process runs only the test `test`. In any other process, the function runs the test in a
+/// separate process, and returns `false` after the test has passed there.
 #[track_caller]
 pub(crate) fn is_alone(test: &str) -> bool {
     let variable = "USLAB_TEST_ALONE";

@@ -1,4 +1,4 @@
-//! Stamped and counted rounds (object pointers) for stress tests of the magazines.
+//! Rounds (object pointers) with stamps and counts, for stress tests of the magazines.
 
 use uslab_magazine::sync::{Arc, AtomicU64, Mutex, Ordering::AcqRel, Ordering::Relaxed};
 use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier, Table, sync};
@@ -7,7 +7,7 @@ use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier
 mod test_round;
 pub(crate) use test_round::{TestRound, table};
 
-/// The free rounds, and the stamp of each round's owner; 0 means that the round has no owner.
+/// The free rounds, and the stamp of the owner of each round; the stamp 0 means that the round has no owner.
 pub(crate) struct TestSupplier {
     pub(crate) free: Mutex<Vec<usize>>,
     stamps: Vec<AtomicU64>,
@@ -25,7 +25,7 @@ impl TestSupplier {
         self.stamps[round.0].swap(me, AcqRel) == 0
     }
     /// Removes the stamp of a round; returns `true` if the owner was `me`.
-    pub(crate) fn unstamp(&self, round: TestRound, me: u64) -> bool {
+    pub(crate) fn remove_round_stamp(&self, round: TestRound, me: u64) -> bool {
         self.stamps[round.0].swap(0, AcqRel) == me
     }
     /// Returns the free rounds, sorted.

@@ -1,10 +1,8 @@
-//! A sandbox for a running process: after the process has entered it, the kernel refuses system calls that it
-//! granted before.
+//! A sandbox that a running process enters; afterwards the kernel refuses system calls that it granted before.
 
 use nix::libc;
 
-/// Makes the kernel refuse `membarrier` to this thread, and to all threads and programs that this thread
-/// starts.
+/// Makes the kernel refuse `membarrier` to the calling thread, and to all threads and programs that it starts.
 pub(crate) fn refuse_membarrier() -> std::io::Result<()> {
     let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut steps = [

@@ -1,21 +1,21 @@
-//! Finds all restartable sequences in the memory of the running program, including inlined copies, and checks
-//! them. Each processor architecture's instructions are described in a separate file.
+//! Finds all restartable sequences in the memory of the running program, including inlined copies, and checks them. A
+//! separate file describes the instructions of each processor architecture.
 //!
-//! The function [`check`] verifies the properties on which the kernel and a restart rely. The kernel may
-//! abort a section before any of its instructions. An aborted section runs again from its *restart label*,
-//! with the registers and memory that the aborted attempt left. A place (a register, a flag or a memory
-//! operand) is *live* at the restart label if the code after the label may read it before writing it. Before
-//! its commit, a section must not write a live place, because a second attempt would read the changed value.
+//! The function [`check`] verifies the properties that the kernel and a restart of a section require. The kernel may
+//! abort a restartable section before any of its instructions. An aborted section runs again from its *restart label*;
+//! registers and memory have the values that the aborted attempt left. A register, a flag or a memory operand is *live*
+//! at the restart label if the code after the label may read it before writing it. Before its commit, a section must
+//! not write anything that is live, because a second attempt would read the changed value.
 //!
-//! One store is an exception: a batch that widens its stack writes the new `cap` to the word next to the
-//! head, and then commits the head. The exception is safe because readers accept any value of `cap` that a
-//! section has computed from what it has read. For the exception, the section must store a new value to
-//! `cap`, and may not add to the old value.
+//! A batch that widens its stack is an exception: it writes the new `cap` to the word next to the head, and then
+//! commits the head. The exception is safe because a reader accepts any `cap` that a section has computed from the
+//! values that it has read. To use the exception, the section must store a new value to `cap`; it may not add to the
+//! old value.
 //!
-//! Liveness is computed on the machine code, from the restart label through the section and beyond it, along
-//! all direct jumps. The liveness analysis of a path ends at a call, a return, an indirect jump or an unknown
-//! instruction. Registers and flags are tracked exactly. A place in memory is identified by its operand text,
-//! so two different operands for one address count as two places.
+//! Liveness is computed on the machine code, from the restart label through the section and beyond it, along all direct
+//! jumps. The liveness analysis of a path ends at a call, a return, an indirect jump or an unknown instruction. The
+//! analysis tracks registers and flags exactly. A memory operand is identified by its text, so two different texts for
+//! one address count as two operands.
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -30,7 +30,7 @@ mod processor;
 use processor::Memory;
 pub(crate) use processor::{Code, Instruction, Register, SIGNATURE, TRAP_CODE, written};
 
-/// The kernel's `struct rseq_cs`.
+/// The kernel's `struct rseq_cs`, which describes a section.
 #[repr(C, align(32))]
 struct Descriptor {
     version: u32,
@@ -40,7 +40,7 @@ struct Descriptor {
     abort: usize,
 }
 
-/// A restartable sequence: its addresses and its instructions. The last instruction is the commit.
+/// A restartable sequence: its addresses and its instructions. The last instruction is the commit of the sequence.
 #[derive(Debug)]
 pub(crate) struct Section {
     pub(crate) code: Range<usize>,
@@ -49,7 +49,7 @@ pub(crate) struct Section {
     descriptor: usize,
 }
 
-/// The operation of a section; see `PcpuPtr` in the magazine crate.
+/// The operation that a section does; see `PcpuPtr` in the magazine crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pop,
@@ -58,15 +58,14 @@ pub(crate) enum Kind {
     PopBatch,
 }
 
-/// The registers of a section's operands, all of them different; the fields have the operands' names in the
-/// source.
+/// The registers of a section's operands, which all differ; the fields have the names of the operands in the source.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Operands {
+pub(crate) struct SectionOperands {
     pub(crate) kind: Kind,
     pub(crate) area: Register,
     pub(crate) words: Register,
     pub(crate) stack: Register,
-    /// The register `round` that a pop writes, or the register `rounds` or `into` of a batch operation.
+    /// The register `round` that a pop writes; in a batch operation, the register `rounds` or `into`.
     pub(crate) rounds: Register,
     /// The register `count` of a batch operation.
     pub(crate) count: Option<Register>,
@@ -74,7 +73,7 @@ pub(crate) struct Operands {
 
 /// Where execution continues after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flow {
+enum ControlFlowTarget {
     Next,
     /// The instruction is a conditional branch, or an unconditional jump, to an address.
     Branch(usize),
@@ -83,7 +82,7 @@ enum Flow {
     Away,
 }
 
-/// A place, such as a register, that an instruction reads or writes.
+/// A register, flag or memory operand that an instruction reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Operand {
     Register(Register),
@@ -91,7 +90,7 @@ enum Operand {
     Memory(Memory),
 }
 
-/// The effects of one instruction. Places that the instruction always writes are also in `may_write`.
+/// The effects of one instruction. Everything that the instruction always writes is also in `may_write`.
 #[derive(Clone, Debug, Default)]
 struct Effect {
     reads: HashSet<Operand>,
@@ -99,10 +98,10 @@ struct Effect {
     writes: HashSet<Operand>,
 }
 
-/// Returns all sections of this program, in the order of their addresses.
+/// Returns all sections of this program, in the order of their start addresses.
 ///
 /// # Panics
-/// Panics if a descriptor is invalid or a section does not end at the end of an instruction.
+/// Panics if a descriptor is invalid, or if the end of a section is not the end of an instruction.
 pub(crate) fn all() -> Vec<Section> {
     let mut sections: Vec<Section> = descriptors().iter().map(|descriptor| Section::of(descriptor)).collect();
     sections.sort_by_key(|section| section.code.start);
@@ -118,7 +117,8 @@ fn descriptors() -> &'static [&'static Descriptor] {
         static END: &'static Descriptor;
     }
     let (first, end) = (&raw const FIRST, &raw const END);
-    // SAFETY: the linker defines both symbols as the bounds of one array of addresses of descriptors, which is never written.
+    // SAFETY: the linker defines both symbols as the bounds of one array of addresses of descriptors, which is never
+    // written.
     unsafe { core::slice::from_raw_parts(first, end.offset_from(first) as usize) }
 }
 
@@ -139,7 +139,7 @@ impl Section {
         Self { code, instructions, abort, descriptor }
     }
 
-    /// Returns the name that messages use for an instruction of a section.
+    /// Returns a name for an instruction of a section, for messages.
     pub(crate) fn name(&self, instruction: &Instruction) -> String {
         let at = instruction.ip() - self.code.start;
         format!("section at {:#x}, +{at:#x} `{instruction}`", self.code.start)
@@ -149,22 +149,21 @@ impl Section {
         instruction.effect().unwrap_or_else(|| panic!("{}: unknown instruction", self.name(instruction)))
     }
 
-    /// Returns the instructions from the abort address to the start of the section, in execution order, and
-    /// the address of the restart label, which is the target of the first jump. The instructions before the
-    /// first jump run only after an abort; the instructions from the restart label on also run without an
-    /// abort.
+    /// Returns the instructions from the abort address to the start of the section, in execution order, and the restart
+    /// label, which is the target of the first jump. The instructions before the first jump run only after an abort;
+    /// the instructions from the restart label on also run when the section is entered.
     fn abort_path(&self) -> (Vec<Instruction>, usize) {
         let (mut way, mut restart, mut ip) = (vec![], None, self.abort);
         while ip != self.code.start {
             let instruction = Instruction::at(ip);
             ip = match instruction.flow() {
-                Flow::Next => instruction.next(),
-                Flow::Jump(target) => {
+                ControlFlowTarget::Next => instruction.next(),
+                ControlFlowTarget::Jump(target) => {
                     restart.get_or_insert(target);
                     target
                 }
                 // The retry loop of the abort counter.
-                Flow::Branch(target) if (self.abort..ip).contains(&target) => instruction.next(),
+                ControlFlowTarget::Branch(target) if (self.abort..ip).contains(&target) => instruction.next(),
                 _ => panic!("{}: the abort handler must jump to the start", self.name(&instruction)),
             };
             way.push(instruction);
@@ -177,22 +176,24 @@ impl Section {
         (way, restart.unwrap_or(self.code.start))
     }
 
-    /// Returns the restart label, at which the section starts, and restarts after an abort.
+    /// Returns the restart label, where the section starts, and where it starts again after an abort.
     pub(crate) fn restart(&self) -> usize {
         self.abort_path().1
     }
 
-    /// Returns all instructions after the restart label.
+    /// Returns all instructions of the section after the restart label.
     fn instructions(&self) -> Vec<Instruction> {
         let (way, restart) = self.abort_path();
         let ahead = way.into_iter().filter(|one| (restart..self.code.start).contains(&one.ip()));
         ahead.chain(self.instructions.iter().copied()).collect()
     }
 
-    /// Returns the address to which the section jumps without a commit, if it is not the section's end.
+    /// Returns the address outside the section to which it jumps without a commit, unless this is the section's end.
     pub(crate) fn miss(&self) -> Option<usize> {
         let mut out = self.instructions.iter().filter_map(|instruction| match instruction.flow() {
-            Flow::Branch(target) if target != self.code.end && !self.code.contains(&target) => Some(target),
+            ControlFlowTarget::Branch(target) if target != self.code.end && !self.code.contains(&target) => {
+                Some(target)
+            }
             _ => None,
         });
         let miss = out.next();
@@ -204,32 +205,32 @@ impl Section {
         miss
     }
 
-    /// Finds the operation and the operand registers of the section from its instructions. The result is a
-    /// guess: callers must verify it.
-    pub(crate) fn operands(&self) -> Operands {
+    /// Finds the operation and the operand registers of the section from its instructions. The result is a guess, which
+    /// the callers must verify.
+    pub(crate) fn operands(&self) -> SectionOperands {
         let operands = self.read_operands().unwrap_or_else(|what| {
             panic!("the section at {:#x} has no {what}", self.code.start);
         });
-        let Operands { area, words, stack, rounds, count, .. } = operands;
+        let SectionOperands { area, words, stack, rounds, count, .. } = operands;
         let all: Vec<Register> = [area, words, stack, rounds].into_iter().chain(count).collect();
         let distinct: HashSet<_> = all.iter().filter(|one| processor::is_general(**one)).collect();
         assert_eq!(distinct.len(), all.len(), "the section at {:#x}: operands {all:?}", self.code.start);
         operands
     }
 
-    /// Returns the comparison before the backward jump that ends the loop of a batch.
-    fn loop_end(&self) -> Option<&Instruction> {
+    /// Returns the comparison before the backward jump at the end of a batch's loop.
+    fn batch_loop_comparison(&self) -> Option<&Instruction> {
         let back = |one: &&[Instruction]| {
-            matches!(one[1].flow(), Flow::Branch(target)
+            matches!(one[1].flow(), ControlFlowTarget::Branch(target)
                 if self.code.contains(&target) && target < one[1].ip() && one[0].compares())
         };
         self.instructions.windows(2).find(back).map(|one| &one[0])
     }
 
-    /// Returns the description of a section for a proof.
+    /// Returns the JSON description of a section, from which a proof is made.
     fn json(&self) -> Value {
         let (abort_path, restart) = self.abort_path();
-        let Operands { kind, area, words, stack, rounds, count } = self.operands();
+        let SectionOperands { kind, area, words, stack, rounds, count } = self.operands();
         let name = processor::name;
         let mut operands = json!({
             "area": name(area), "words": name(words), "stack": name(stack), "rounds": name(rounds),
@@ -252,9 +253,9 @@ impl Section {
         })
     }
 
-    /// Returns the places that are read before they are written, on paths from the restart label. The result
-    /// is the least solution of `live = reads + (live after - writes)` over all reachable instructions; `live
-    /// after` belongs to the following instructions.
+    /// Returns the registers, flags and memory operands that are read before they are written, on some path from the
+    /// restart label. The result is the least solution of `live = reads + (live after - writes)` over all reachable
+    /// instructions; `live after` belongs to the following instructions.
     fn live(&self) -> HashSet<Operand> {
         let restart = self.restart();
         let (mut code, mut todo) = (BTreeMap::new(), vec![restart]);
@@ -274,10 +275,10 @@ impl Section {
                 effect.reads.retain(|place| !matches!(place, Operand::Memory(_)));
             }
             let behind = match instruction.flow() {
-                Flow::Next => vec![instruction.next()],
-                Flow::Jump(target) => vec![target],
-                Flow::Branch(target) => vec![instruction.next(), target],
-                Flow::Away => vec![],
+                ControlFlowTarget::Next => vec![instruction.next()],
+                ControlFlowTarget::Jump(target) => vec![target],
+                ControlFlowTarget::Branch(target) => vec![instruction.next(), target],
+                ControlFlowTarget::Away => vec![],
             };
             todo.extend(&behind);
             code.insert(ip, (effect, behind));
@@ -301,8 +302,8 @@ impl Section {
         }
     }
 
-    /// Panics if the section cannot be restarted at each of its instructions. Returns the number of places
-    /// that it writes before its commit, whose values survive an abort.
+    /// Panics if the section cannot be restarted after an abort at some instruction. Returns the number of stores
+    /// before the commit, whose values survive an abort.
     fn check(&self) -> usize {
         let start = self.code.start;
         assert!(!self.code.contains(&self.abort), "the section at {start:#x} contains its abort address");
@@ -317,20 +318,20 @@ impl Section {
             self.name(commit)
         );
         for instruction in &self.instructions {
-            let inside = instruction.flow() != Flow::Away;
+            let inside = instruction.flow() != ControlFlowTarget::Away;
             assert!(inside, "{}: a section must not contain a call or a system call", self.name(instruction));
         }
         let live = self.live();
         let is_cap = |place: &Operand| match place {
             Operand::Memory(cap) => {
-                committed.iter().any(|head| matches!(head, Operand::Memory(head) if cap.is_cap_beside(head)))
+                committed.iter().any(|head| matches!(head, Operand::Memory(head) if cap.is_cap_after(head)))
             }
             _ => false,
         };
         let (mut survive, (abort_path, _)) = (0, self.abort_path());
         for (i, instruction) in abort_path.iter().chain(before).enumerate() {
             let mut effect = self.effect(instruction);
-            if i < abort_path.len() && instruction.is_of_a_counter() {
+            if i < abort_path.len() && instruction.is_abort_counter_instruction() {
                 effect.may_write.retain(|place| !matches!(place, Operand::Memory(_)));
             }
             for place in effect.may_write.iter().filter(|place| live.contains(place)) {
@@ -346,9 +347,9 @@ impl Section {
     }
 }
 
-/// Writes all sections of this program to the file named by `USLAB_SECTIONS`; the script
-/// `tests/sections/prove.py` proves them. The parameter `beside` has all other fields that the proof needs.
-pub(crate) fn write_down(mut beside: Value) {
+/// Writes all sections of this program to the file named by `USLAB_SECTIONS`; the script `tests/sections/prove.py`
+/// proves them. The parameter `beside` contains all other fields that the proof needs.
+pub(crate) fn write_sections_file(mut beside: Value) {
     beside["architecture"] = std::env::consts::ARCH.into();
     beside["sections"] = all().iter().map(Section::json).collect();
     let file = std::env::var_os("USLAB_SECTIONS").expect("USLAB_SECTIONS: expected the name of a file");
@@ -360,12 +361,12 @@ pub(crate) fn write_down(mut beside: Value) {
 pub(crate) struct Checked {
     pub(crate) sections: usize,
     pub(crate) instructions: usize,
-    /// The number of stores before a commit whose values survive an abort.
+    /// The number of stores that precede a commit, so that their values survive an abort.
     pub(crate) survive: usize,
 }
 
-/// Checks that every section of this program can be restarted at each of its instructions. Prints the totals and
-/// returns them.
+/// Checks that every section of this program can be restarted after an abort at any of its instructions. Prints the
+/// totals over all sections, and returns them.
 ///
 /// # Panics
 /// Panics if a section cannot be restarted.
@@ -380,7 +381,7 @@ pub(crate) fn check() -> Checked {
     Checked { sections: sections.len(), instructions, survive }
 }
 
-/// Returns the check's message for a sample section that never runs; the message is empty if the check
+/// Runs the check on a sample section that is never executed; returns the check's message, which is empty if the check
 /// passes.
 fn verdict(sample: &'static Descriptor) -> String {
     let checked = uslab_sync::catch_panic(|| Section::of(sample).check());

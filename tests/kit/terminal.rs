@@ -9,9 +9,9 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::pty::{Winsize, openpty};
 use nix::sys::termios::tcgetattr;
 
-/// Runs `uslab` on a terminal of 80 by 24 characters, and calls `act` after the first picture. Returns the
-/// exit code, the output, and `true` if the command restored the terminal.
-pub(crate) fn on_a_terminal(args: &[&str], act: impl FnOnce(&mut File)) -> (Option<i32>, String, bool) {
+/// Runs `uslab` on a terminal of 80 by 24 characters, and calls `act` after `uslab` has drawn its first screen. Returns
+/// the exit code, the output, and `true` if `uslab` has restored the state of the terminal.
+pub(crate) fn run_on_terminal(args: &[&str], act: impl FnOnce(&mut File)) -> (Option<i32>, String, bool) {
     let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
     let pty = openpty(&size, None).unwrap();
     let before = tcgetattr(&pty.slave).unwrap();

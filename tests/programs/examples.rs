@@ -3,7 +3,7 @@
 use std::process::Command;
 use uslab_tests::workspace;
 
-/// Returns the output of an example of `uslab`.
+/// Returns the output of one of `uslab`'s examples.
 fn run(example: &str) -> String {
     let mut program = Command::new(uslab_tests::example(example));
     let output = program.current_dir(workspace()).output().unwrap();

@@ -1,6 +1,6 @@
-//! Memory mistakes in the example server (`faulty_server/`); each run makes one mistake. Each mistake must
-//! end the server. The report must name the mistake, the object's cache, and the code that allocated and
-//! freed the object.
+//! Tests memory mistakes in the example server (`faulty_server/`); each run makes one mistake. Each mistake must end
+//! the server. The report must name the mistake, the object's cache, and the functions that allocated and freed the
+//! object.
 
 use crate::server::{Client, Server};
 use std::io::Read;
@@ -8,20 +8,20 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use uslab_tests::faulty_server;
 
-/// The requests that the client sends after a mistake, until the server ends.
+/// The requests that a client sends after the mistake, until the server ends.
 #[derive(Clone, Copy, Debug)]
 enum FollowingRequests {
-    /// No request, because the mistake is noticed immediately.
+    /// Sends no request, because the server notices the mistake immediately.
     AtOnce,
     /// Deletes the key.
     Delete,
     /// Sends other commands, and then deletes the key.
     DeleteLater,
-    /// Sets more keys to values of the size of the first value.
+    /// Sets more keys, with values of the same size as the first value.
     Set,
-    /// Sets and deletes more keys whose values have the size of the first value.
+    /// Sets and deletes more keys, with values of the same size as the first value.
     Renew,
-    /// Makes the mistake again, with another value.
+    /// Makes the same mistake again, with another value.
     Again,
     /// Requests a value that is larger than the connection's buffer.
     GetLarge,
@@ -29,7 +29,7 @@ enum FollowingRequests {
 use FollowingRequests::*;
 
 impl FollowingRequests {
-    /// Sends the requests; returns `true` once the server has ended.
+    /// Sends the requests; returns `true` if the server has ended.
     fn ends(self, client: &mut Client) -> bool {
         let value = "v".repeat(100);
         let mut replies: Box<dyn Iterator<Item = String>> = match self {
@@ -55,7 +55,7 @@ impl FollowingRequests {
 
 /// Makes a mistake, and returns the messages that the server writes until it ends.
 fn server_messages(mistake: &str, options: &[&str], following: FollowingRequests) -> String {
-    let mut server = Server::of_command(
+    let mut server = Server::start_server_command(
         Command::new(faulty_server()).args(options).env("USLAB_OPTIONS", "check=1").stderr(Stdio::piped()),
     );
     let mut client = server.client();
@@ -75,7 +75,7 @@ fn server_messages(mistake: &str, options: &[&str], following: FollowingRequests
     text
 }
 
-/// Returns the line that begins with `begin`, and the indented lines of the stack after it.
+/// Returns the line that begins with `begin`, and the indented lines of the call stack after it.
 fn part<'t>(text: &'t str, begin: &str) -> Option<&'t str> {
     let start = text.find(&format!("\n{begin}"))? + 1;
     let part = &text[start..];
@@ -83,17 +83,17 @@ fn part<'t>(text: &'t str, begin: &str) -> Option<&'t str> {
     Some(&part[..end.map_or(part.len(), |(position, _)| position)])
 }
 
-/// Functions that the stacks of the allocation, of the free and of the detection must contain. `None` if the
-/// report has no such stack, for example because the object was never freed.
+/// Functions that the call stacks of the allocation, of the free and of the detection must contain. An element is
+/// `None` if the report has no such stack, for example because the object was never freed.
 type Stacks = [Option<&'static str>; 3];
 const VALUE: Stacks = [Some("Store"), Some("Store"), Some("Store")];
-const FREED_TWICE: Stacks = [Some("Store"), Some("free_first"), Some("free_again")];
+const DOUBLE_FREE_STACKS: Stacks = [Some("Store"), Some("free_first"), Some("free_again")];
 const ENTRY: Stacks = [Some("alloc_entry"), None, Some("drop_object")];
 const NONE: Stacks = [None; 3];
 
-/// The mistakes, each with the following requests, the object's cache, a part of the report, and the report's
-/// stacks.
-const MISTAKES: [(&str, FollowingRequests, &str, &str, Stacks); 22] = [
+/// The mistakes, each with the requests that follow, the object's cache, a part of the report, and the call stacks in
+/// the report.
+const MEMORY_MISTAKES: [(&str, FollowingRequests, &str, &str, Stacks); 22] = [
     ("overflow_by_1", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
     ("overflow_by_8", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
     ("overflow_by_64", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
@@ -102,7 +102,7 @@ const MISTAKES: [(&str, FollowingRequests, &str, &str, Stacks); 22] = [
     ("write_after_free", Set, "malloc-112", "Poison overwritten", VALUE),
     ("write_after_free_at_the_end", Set, "malloc-112", "Poison overwritten", VALUE),
     ("write_after_free_of_all", Set, "malloc-112", "Poison overwritten", VALUE),
-    ("double_free", AtOnce, "malloc-112", "double free", FREED_TWICE),
+    ("double_free", AtOnce, "malloc-112", "double free", DOUBLE_FREE_STACKS),
     (
         "double_free_later",
         DeleteLater,
@@ -110,7 +110,7 @@ const MISTAKES: [(&str, FollowingRequests, &str, &str, Stacks); 22] = [
         "double free",
         [Some("Store"), Some("free_first"), Some("Store")],
     ),
-    ("double_free_by_another_thread", AtOnce, "malloc-112", "double free", FREED_TWICE),
+    ("double_free_by_another_thread", AtOnce, "malloc-112", "double free", DOUBLE_FREE_STACKS),
     // The other free may not have recorded its thread yet.
     (
         "double_free_at_one_moment",
@@ -208,18 +208,18 @@ fn server_bug_report_has_allocation_and_free_stacks() {
         }
     };
     // Symbol lookup takes most of the time, so the runs are in two threads.
-    std::thread::scope(|scope| MISTAKES.chunks(11).for_each(|chunk| _ = scope.spawn(|| work(chunk))));
+    std::thread::scope(|scope| MEMORY_MISTAKES.chunks(11).for_each(|chunk| _ = scope.spawn(|| work(chunk))));
 }
 
-/// A freed object is not reused for some time, and is overwritten during this time.
+/// A freed object is not reused for some time; a write during this time is reported when the object is reused.
 #[test]
 fn write_to_a_quarantined_object_is_reported_on_reuse() {
     let text = server_messages("write_after_free", &["FZPU", "4096"], Renew);
     is_named("write_after_free", &text, "malloc-112", "Poison overwritten", VALUE);
 }
 
-/// Regression test: if the guard sampled one allocation in two or three, the server ended in the middle of
-/// its report, because Rust's threads have a small signal stack.
+/// Regression test: if the guard sampled every second or third allocation, the server ended in the middle of its
+/// report, because Rust's threads have a small signal stack.
 #[test]
 fn read_after_free_of_a_sample_is_reported() {
     let text = server_messages("read_after_free", &["heap"], Again);

@@ -1,5 +1,5 @@
-//! Tests the gdb script on a core of the example server, and on live programs. The tests are skipped if gdb
-//! is missing or is not permitted to trace other processes.
+//! Tests the gdb script on a core dump of the example server, and on live programs. The tests are skipped if gdb is
+//! missing or is not permitted to trace other processes.
 
 use crate::server::Server;
 use nix::sys::signal::{Signal, kill};
@@ -11,11 +11,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use uslab_tests::{faulty_server, libuslab, libuslab_cache, server, workspace};
 
-/// gdb's message if it is not permitted to trace another process.
+/// The message that gdb prints if it is not permitted to trace another process.
 const NOT_PERMITTED: &str = "ptrace: Operation not permitted";
 
 /// Returns a gdb command that loads the script and runs further commands.
-fn with_script(arguments: &[&str], commands: &[&str]) -> Command {
+fn gdb_command_with_script(arguments: &[&str], commands: &[&str]) -> Command {
     // A file is limited to 4 GiB, in units of 512 bytes, because a core that contains reserved memory would fill the
     // disk.
     let mut gdb = Command::new("sh");
@@ -27,9 +27,9 @@ fn with_script(arguments: &[&str], commands: &[&str]) -> Command {
     gdb
 }
 
-/// Returns gdb's output, or `None` if gdb is missing or is not permitted to trace.
+/// Runs gdb and returns its output, or `None` if gdb is missing or is not permitted to trace.
 fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
-    let output = match with_script(arguments, commands).output() {
+    let output = match gdb_command_with_script(arguments, commands).output() {
         Ok(output) if output.status.code() == Some(127) => {
             println!("SKIPPED: gdb is not installed");
             return None;
@@ -47,14 +47,14 @@ fn gdb(arguments: &[&str], commands: &[&str]) -> Option<String> {
     Some(gdb_output + &errors)
 }
 
-/// Returns commands that show the magazines of each CPU, even of CPUs on which the test may not run.
+/// Returns gdb commands that show the magazines of each CPU, even of CPUs on which the test may not run.
 fn magazines() -> impl Iterator<Item = String> {
     let cpus = sysconf(SysconfVar::_NPROCESSORS_CONF).unwrap().unwrap();
     (0..cpus).map(|cpu| format!("uslab magazines {cpu}"))
 }
 
-/// Returns the rows of a table that the script printed after `echo NAME`: for the text in the first column,
-/// the numbers of the row.
+/// Returns the table that the script printed after `echo NAME`: the text in the first column of each row, with the
+/// row's numbers.
 fn rows<'s>(gdb_output: &'s str, name: &str) -> BTreeMap<&'s str, Vec<usize>> {
     let mut lines = gdb_output.lines().skip_while(|line| *line != name).skip(1);
     assert!(lines.next().is_some_and(|header| header.starts_with("cache ")), "{gdb_output}");
@@ -64,7 +64,7 @@ fn rows<'s>(gdb_output: &'s str, name: &str) -> BTreeMap<&'s str, Vec<usize>> {
     rows.map(|cells| (cells[0], numbers(&cells[1..]))).collect()
 }
 
-/// Returns the word that follows the text `before`.
+/// Returns the word that follows the text `before` in the output.
 fn word<'s>(gdb_output: &'s str, before: &str) -> &'s str {
     let (_, after_command) =
         gdb_output.split_once(before).unwrap_or_else(|| panic!("expected {before} in {gdb_output}"));
@@ -143,14 +143,14 @@ fn gdb_commands_read_a_core_dump_of_the_server() {
     assert!(gdb(&core, &["uslab whatis $sp"]).unwrap().contains("in no subsystem's pages"));
 }
 
-/// The server writes to a value that it has already freed, and then aborts. The core must show which object
-/// was overwritten, and which objects leaked before.
+/// In this test, the server writes to a value that it has already freed, and then aborts. The core dump must show which
+/// object was overwritten, and which objects had leaked before.
 #[test]
 fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     let mut command = Command::new(faulty_server());
     // A small heap keeps the core small. The heap has room for the names of functions, which the report looks up in
     // debug information.
-    let mut server = Server::of_command(
+    let mut server = Server::start_server_command(
         command.args(["FZPU", "4096"]).env("USLAB_OPTIONS", "limit=256m").stderr(Stdio::piped()),
     );
     let mut client = server.client();
@@ -163,7 +163,7 @@ fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     // The server continues under the debugger, which stops it when it aborts.
     let commands = ["echo ATTACHED\\n", "handle SIGUSR1 nostop", "continue", &gcore];
     let errors = dir.path().join("errors");
-    let mut debugger = with_script(&["-p", &pid], &commands);
+    let mut debugger = gdb_command_with_script(&["-p", &pid], &commands);
     debugger.stdout(Stdio::piped()).stderr(File::create(&errors).unwrap());
     let mut debugger = debugger.spawn().unwrap();
     let mut lines = BufReader::new(debugger.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -236,7 +236,7 @@ fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     assert!(holder.lines().next().is_some_and(|line| line.contains("leak_entry")), "{gdb_output}");
 }
 
-/// Starts a C program with the libraries preloaded, and waits for the program's first line.
+/// Starts a C program with the libraries preloaded, and waits for the first line of its output.
 fn preloaded(libraries: &[&Path], dir: &Path) -> Child {
     let (source, program) = (workspace().join("tests/programs/gdb.c"), dir.join("program"));
     let mut cc = Command::new("cc");
@@ -254,7 +254,7 @@ fn preloaded(libraries: &[&Path], dir: &Path) -> Child {
     child
 }
 
-/// Regression test: if another library's subsystem came first, blocks of pages did not count as roots, so
+/// Regression test: if the subsystem of another library came first, the script ignored blocks of pages as roots, so
 /// objects that only these blocks referred to were reported as leaks.
 #[test]
 fn gdb_finds_leaks_with_a_stripped_library() {

@@ -1,9 +1,9 @@
-//! Tests programs that make memory mistakes, and the outcome of each mistake. The file
-//! `security/expected.txt` lists the outcomes of these programs for four ways to run the library.
+//! Tests programs that make memory mistakes, and checks the outcome of each mistake. The file `security/expected.txt`
+//! lists the expected outcomes for four configurations of the library.
 //!
-//! Each run has a seed, which determines the order in which objects are allocated. With `USLAB_PRELOAD=full`,
-//! each program runs 20 times, and the test checks how many runs ended the program. By default, each program
-//! runs 3 times, and each run must have an outcome that the table allows.
+//! Each run has a random seed, which determines the order in which objects are allocated. With `USLAB_PRELOAD=full`,
+//! each program runs 20 times, and the test checks in how many runs the library ended the program. By default, each
+//! program runs 3 times, and each run must have an outcome that the table allows.
 
 use crate::preload::{preloaded, print_line, run_long_tests, text};
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 use uslab_magazine::sync::{AtomicUsize, Mutex, Ordering::Relaxed};
-use uslab_tests::{compiled_from, workspace};
+use uslab_tests::{compile_c_program, workspace};
 
-/// The columns of the table of outcomes: the ways to run the library.
-const MODES: [(&str, &str); 4] = [
+/// The columns of the outcome table: the configurations of the library.
+const PROTECTION_MODES: [(&str, &str); 4] = [
     ("default", "check=0,guard=0"),
     ("check", "check=1,guard=0"),
     ("guard", "check=0,guard=1,guard_slots=512"),
@@ -23,7 +23,7 @@ const MODES: [(&str, &str); 4] = [
 ];
 const SIZES: [usize; 3] = [24, 1000, 100_000];
 
-/// Returns the outcome of a run: the program was ended, the mistake had an effect, or it had no effect.
+/// Returns the outcome of one run: the library ended the program, the mistake had an effect, or it had no effect.
 fn outcome(program: &Path, kind: &str, size: usize, options: &str) -> char {
     let mut command = Command::new(program);
     let output = preloaded(command.args([kind, &size.to_string()]), options);
@@ -37,8 +37,8 @@ fn outcome(program: &Path, kind: &str, size: usize, options: &str) -> char {
     }
 }
 
-/// In a cell of the table, `x` means that every run ended the program. In a cell of the table, `x5!.` means
-/// that at least 5 of 20 runs ended the program, and in the others the mistake had an effect (`!`) or no
+/// In a cell of the table, `x` means that the library ended the program in every run. In a cell of the table, `x5!.`
+/// means that the library ended at least 5 of 20 runs, and that in the other runs the mistake had an effect (`!`) or no
 /// effect (`.`).
 fn agrees(cell: &str, seen_outcomes: &BTreeMap<char, usize>) -> bool {
     let min_count: usize = cell.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
@@ -47,7 +47,7 @@ fn agrees(cell: &str, seen_outcomes: &BTreeMap<char, usize>) -> bool {
     seen_outcomes.keys().all(|outcome| cell.contains(*outcome)) && (runs < 20 || program_ends >= min_count)
 }
 
-/// Returns the rows of the table: a kind of mistake, and a cell for each mode and size.
+/// Returns the rows of the outcome table: a kind of mistake, and a cell for each configuration and size.
 fn table() -> Vec<(String, Vec<String>)> {
     let file = workspace().join("tests/programs/security/expected.txt");
     let text = std::fs::read_to_string(file).unwrap();
@@ -62,13 +62,14 @@ fn table() -> Vec<(String, Vec<String>)> {
 #[test]
 fn each_memory_bug_has_the_documented_outcome() {
     let dir = tempfile::tempdir().unwrap();
-    let program = compiled_from("tests/programs/security/defects.c", &["-O1", "-fno-builtin"], dir.path());
+    let program =
+        compile_c_program("tests/programs/security/defects.c", &["-O1", "-fno-builtin"], dir.path());
     let kinds = text(&Command::new(&program).output().unwrap().stdout);
     let table = table();
     let kind_names: Vec<&str> = table.iter().map(|(kind, _)| kind.as_str()).collect();
     assert_eq!(kinds.lines().collect::<Vec<_>>(), kind_names, "each kind must have a row");
     let runs = if run_long_tests() { 20 } else { 3 };
-    let cells = table.len() * MODES.len() * SIZES.len();
+    let cells = table.len() * PROTECTION_MODES.len() * SIZES.len();
     let (next_case, seen_outcomes) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let work = || {
         while let index = next_case.fetch_add(1, Relaxed)
@@ -77,7 +78,7 @@ fn each_memory_bug_has_the_documented_outcome() {
             let (row, mode, size) = (index / 12, index / 3 % 4, index % 3);
             let mut outcomes = BTreeMap::new();
             for seed in 1..=runs {
-                let options = format!("{},harden_seed={seed}", MODES[mode].1);
+                let options = format!("{},harden_seed={seed}", PROTECTION_MODES[mode].1);
                 *outcomes.entry(outcome(&program, kind_names[row], SIZES[size], &options)).or_insert(0) += 1;
             }
             seen_outcomes.lock().insert(index, outcomes);
@@ -90,7 +91,7 @@ fn each_memory_bug_has_the_documented_outcome() {
         let (row, mode, size) = (index / 12, index / 3 % 4, index % 3);
         let cell = &table[row].1[index % 12];
         if !agrees(cell, outcomes) {
-            let options = format!("{},harden_seed=1..{runs}", MODES[mode].1);
+            let options = format!("{},harden_seed=1..{runs}", PROTECTION_MODES[mode].1);
             writeln!(
                 failures,
                 "{} of {} bytes, {options}: {outcomes:?}, not {cell}",
@@ -104,7 +105,7 @@ fn each_memory_bug_has_the_documented_outcome() {
         let case_outcomes = seen_outcomes.iter().filter(|(index, _)| *index / 3 % 4 == mode);
         case_outcomes.filter(|(_, outcomes)| outcomes.keys().eq(&['x'])).count()
     };
-    for (mode, (name, _)) in MODES.iter().enumerate() {
+    for (mode, (name, _)) in PROTECTION_MODES.iter().enumerate() {
         let case_outcomes = table.len() * SIZES.len();
         print_line(&format!(
             "security: {name}: {} of {case_outcomes} mistakes ended the program in each of {runs} runs, seeds 1 to {runs}",
@@ -113,11 +114,12 @@ fn each_memory_bug_has_the_documented_outcome() {
     }
 }
 
-/// A report must name the mistake, and show the stacks of the allocation and of the free.
+/// A report must name the mistake, and show the call stacks of the allocation and of the free.
 #[test]
 fn guard_report_of_each_bug_has_call_stacks() {
     let dir = tempfile::tempdir().unwrap();
-    let program = compiled_from("tests/programs/security/defects.c", &["-O0", "-fno-builtin"], dir.path());
+    let program =
+        compile_c_program("tests/programs/security/defects.c", &["-O0", "-fno-builtin"], dir.path());
     let outcome_text = |kind: &str, size: &str| {
         let mut command = Command::new(&program);
         let output = preloaded(command.args([kind, size]), "check=0,guard=1,guard_slots=512");
@@ -174,7 +176,7 @@ fn guard_report_of_each_bug_has_call_stacks() {
     );
 }
 
-/// Faults outside the guard's memory still reach the program's own handler.
+/// A fault outside the guard's memory still reaches the signal handler of the program.
 #[test]
 fn unrelated_page_faults_reach_the_handler_of_the_program() {
     let dir = tempfile::tempdir().unwrap();
@@ -201,7 +203,7 @@ fn unrelated_page_faults_reach_the_handler_of_the_program() {
         }
     "#;
     std::fs::write(&source, code).unwrap();
-    let program = compiled_from(source.to_str().unwrap(), &["-O0"], dir.path());
+    let program = compile_c_program(source.to_str().unwrap(), &["-O0"], dir.path());
     let run = |args: &[&str]| preloaded(Command::new(&program).args(args), "guard=1");
     let handled = run(&["handle"]);
     assert_eq!((handled.status.code(), text(&handled.stdout).as_str()), (Some(0), "mine\n"));

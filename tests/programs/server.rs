@@ -9,23 +9,23 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 use uslab_tests::server;
 
-/// A time limit that no request reaches, even on a busy machine.
+/// A time limit that no request reaches, even if the machine is busy.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server on a free port; when this value is dropped, the server is killed.
+/// A server that listens on a free port; dropping this value kills the server.
 pub(crate) struct Server {
     pub(crate) process: Child,
     address: SocketAddr,
-    /// The server's output until it began to listen.
+    /// The output of the server until it began to listen.
     output: String,
 }
 
 impl Server {
     pub(crate) fn start(options: &[&str]) -> Self {
-        Self::of_command(Command::new(server()).args(["--listen", "127.0.0.1:0"]).args(options))
+        Self::start_server_command(Command::new(server()).args(["--listen", "127.0.0.1:0"]).args(options))
     }
     /// Starts a program, which must print the address on which it listens.
-    pub(crate) fn of_command(command: &mut Command) -> Self {
+    pub(crate) fn start_server_command(command: &mut Command) -> Self {
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
         let (mut listen_output, mut address) = (String::new(), None);
@@ -113,8 +113,8 @@ impl Client {
         self.send(&request(arguments));
         self.reply()
     }
-    /// Sends a request to a server that may abort; the words of a text are its arguments. Returns `true` if
-    /// the server answered.
+    /// Sends a request to a server that may abort; the words of the text become the arguments. Returns `true` if the
+    /// server answered.
     pub(crate) fn is_answered(&mut self, words: &str) -> bool {
         let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
         let write_result = self.stream.write_all(&request(&arguments));
@@ -124,7 +124,7 @@ impl Client {
         }
         answered
     }
-    /// Sends a request, whose arguments are the words of a text.
+    /// Sends a request; the words of the text become the arguments.
     pub(crate) fn send_words(&mut self, words: &str) -> Reply {
         let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
         self.bytes(&arguments)
@@ -142,7 +142,7 @@ impl Client {
             other => panic!("{other:?}"),
         }
     }
-    /// Returns the number in the field `field` of a line of `INFO`; 0 if the line does not exist.
+    /// Returns the number in the field `field` of the named line of `INFO`; 0 if the line does not exist.
     fn number(&mut self, line: &str, field: &str) -> u64 {
         let info = self.info("INFO");
         let Some(fields) = info.lines().find_map(|info_line| info_line.strip_prefix(line)?.strip_prefix(':'))
@@ -153,7 +153,7 @@ impl Client {
         value.unwrap_or_else(|| panic!("expected {field} in {fields}")).parse().unwrap()
     }
     /// Returns the number of objects in use in the caches that hold data: entries, strings, and blocks of pages.
-    fn data_in_use(&mut self) -> u64 {
+    fn data_objects_in_use(&mut self) -> u64 {
         let info = self.info("INFO");
         let lines = info.lines().filter(|line| line.starts_with("data_"));
         let used_objects = lines
@@ -162,7 +162,7 @@ impl Client {
     }
 }
 
-/// Waits until `is_done` returns `true`, which may take one or two reap intervals.
+/// Waits until `is_done` returns `true`, which can take one or two reap intervals.
 fn wait(condition: &str, mut is_done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_done() {
@@ -171,16 +171,16 @@ fn wait(condition: &str, mut is_done: impl FnMut() -> bool) {
     }
 }
 
-/// Runs a test with both kinds of the server's memory; their answers must be equal.
-fn on_both(test: impl Fn(&Server)) {
+/// Runs a test with both memory sources of the server; the answers must be equal.
+fn run_with_both_memory_sources(test: impl Fn(&Server)) {
     for memory in ["uslab", "box"] {
         println!("--memory {memory}");
         test(&Server::start(&["--memory", memory]));
     }
 }
 
-/// One page for Prometheus contains the statistics of the caches together with tokio's own statistics. The
-/// page does not contain the C library's malloc, which the program also uses.
+/// A single Prometheus page contains the statistics of the caches and tokio's own statistics. The page does not
+/// describe the C library's malloc, which the program also uses.
 #[test]
 fn server_metrics_page_includes_caches_and_tokio() {
     let server = Server::start(&["--threads", "2", "--metrics", "127.0.0.1:0"]);
@@ -234,8 +234,8 @@ fn server_answers_requests_with_slab_debugging_enabled() {
     assert_eq!(client.send_words("FLUSHALL"), Status("OK".into()));
 }
 
-/// More clients connect than the server allows; a waiting client is served when another client disconnects.
-/// Clients may be served in another order than they connected, so each client disconnects after its answer.
+/// More clients connect than the server allows; when one client disconnects, the server serves a waiting client. The
+/// server may serve clients in any order, so each client disconnects after its answer.
 #[test]
 fn clients_beyond_the_connection_limit_wait() {
     let server = Server::start(&["--max-clients", "100"]);
@@ -260,7 +260,7 @@ fn clients_beyond_the_connection_limit_wait() {
 
 #[test]
 fn server_executes_each_command() {
-    on_both(|server| {
+    run_with_both_memory_sources(|server| {
         let mut client = server.client();
         let ok = || Status("OK".into());
         let error_reply = |text: &str| Error(text.into());
@@ -305,7 +305,7 @@ fn server_executes_each_command() {
 
 #[test]
 fn server_accepts_requests_split_across_packets() {
-    on_both(|server| {
+    run_with_both_memory_sources(|server| {
         let mut client = server.client();
         // The bytes have two requests, with an inline one and an empty line between them, byte by byte.
         let mut bytes = request(&[b"SET", b"key", b"a\r\nb"]);
@@ -337,7 +337,7 @@ fn server_accepts_requests_split_across_packets() {
 
 #[test]
 fn server_returns_large_values_unchanged() {
-    on_both(|server| {
+    run_with_both_memory_sources(|server| {
         let mut client = server.client();
         for length in [0, 1, 8191, 8193, 16 << 10, 1 << 20, 4 << 20] {
             let value: Vec<u8> = (0..length).map(|n| (n * 31 + n / 251) as u8).collect();
@@ -356,7 +356,7 @@ fn server_returns_large_values_unchanged() {
 
 #[test]
 fn invalid_request_closes_only_its_connection() {
-    on_both(|server| {
+    run_with_both_memory_sources(|server| {
         let mut bystander = server.client();
         assert_eq!(bystander.send_words("SET a 1"), Status("OK".into()));
         let long = vec![b'x'; 70_000];
@@ -396,7 +396,7 @@ fn invalid_request_closes_only_its_connection() {
 }
 
 #[test]
-fn disconnected_clients_leave_no_objects_in_the_server() {
+fn disconnected_clients_leave_no_objects_in_use() {
     let server = Server::start(&["--threads", "4"]);
     let mut control = server.client();
     let clients: Vec<_> = (0..100).map(|_| server.client()).collect();
@@ -421,7 +421,7 @@ fn disconnected_clients_leave_no_objects_in_the_server() {
     assert_eq!(control.send_words("DBSIZE"), Integer(5001));
     assert_eq!(control.number("data_entry", "used"), 5001);
     // Keys, values and tables are all allocated in these caches.
-    assert!(control.data_in_use() > 3 * 5001);
+    assert!(control.data_objects_in_use() > 3 * 5001);
     let slabinfo = control.info("INFO slabinfo");
     for cache in ["entry", "buffer", "connection", "malloc-16"] {
         let row = slabinfo.lines().find(|line| line.split(' ').next() == Some(cache)).expect(cache);
@@ -432,7 +432,7 @@ fn disconnected_clients_leave_no_objects_in_the_server() {
     wait("all clients are disconnected", || control.number("clients_connection", "used") == 1);
     assert_eq!(control.number("clients_buffer", "used"), 2);
     assert_eq!(control.send_words("FLUSHALL"), Status("OK".into()));
-    assert_eq!(control.data_in_use(), 0);
+    assert_eq!(control.data_objects_in_use(), 0);
     assert_eq!(control.number("data_entry", "used"), 0);
     // The reaper then returns the pages.
     wait("all slabs are freed", || control.number("data_entry", "slabs") == 0);
@@ -492,7 +492,7 @@ fn client_can_delete_keys_at_the_memory_limit() {
         assert_eq!(client.bytes(&[b"SET", format!("again{n}").as_bytes(), &value]), Status("OK".into()));
     }
     assert_eq!(client.send_words("FLUSHALL"), Status("OK".into()));
-    assert_eq!(client.data_in_use(), 0);
+    assert_eq!(client.data_objects_in_use(), 0);
 }
 
 #[test]
@@ -523,7 +523,7 @@ fn redis_benchmark_completes_against_the_example_server() {
         _ = std::io::stdout().write_all(format!("server: skipped redis-benchmark: {error}\n").as_bytes());
         return;
     }
-    on_both(|server| {
+    run_with_both_memory_sources(|server| {
         let mut load = Command::new("redis-benchmark");
         load.args(["-h", "127.0.0.1", "-p", &server.address.port().to_string()]);
         load.args([

@@ -1,6 +1,6 @@
-//! Checks the statements that the project's pages make about the project. Links must have targets, named
-//! files and commands must exist, the book must have the pages of its summary, and ARCHITECTURE.md must state
-//! the right numbers of lines.
+//! Checks that what the project's pages say about the project is true. Links must have targets, named files and
+//! commands must exist, the book must have the pages of its summary, and ARCHITECTURE.md must give the right numbers of
+//! lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -9,14 +9,14 @@ use uslab_tests::imports::{Imports, crates};
 use uslab_tests::source::{checker_cfgs, longest_function, shipping_lines};
 use uslab_tests::workspace;
 
-const BOOK: &str = "slab/book/src";
+const BOOK_FOLDER: &str = "slab/book/src";
 
 /// The crates that make up the allocator.
-const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
-/// Parts of these crates whose lines have separate rows: separate products, and code that finds mistakes and
-/// runs only if it is enabled. Each part is listed with the name of its row. Two files with code that finds
-/// mistakes are in higher modules, because they import caches.
-const SEPARATE_PARTS: [(&str, &str); 10] = [
+const CORE_CRATES: [&str; 3] = ["magazine", "buddy", "slab"];
+/// Parts of these crates that have separate rows in the table: separate products, and code that finds mistakes and runs
+/// only if it is enabled. Each part is listed with the name of its row in the table. Two files that find mistakes
+/// belong to higher modules, because they import caches.
+const PARTS_WITH_SEPARATE_ROWS: [(&str, &str); 10] = [
     ("slab/src/debug", "slab/src/debug"),
     ("slab/src/profile.rs", "slab/src/debug"),
     ("slab/src/profile", "slab/src/debug"),
@@ -28,11 +28,11 @@ const SEPARATE_PARTS: [(&str, &str); 10] = [
     ("slab/src/report/leaks.rs", "slab/src/debug"),
     ("slab/src/handle", "slab/src/handle"),
 ];
-/// The number of lines by which a row of ARCHITECTURE.md's table may be wrong before it must be rewritten.
+/// The error, in lines, that a row of ARCHITECTURE.md's table may have before it must be rewritten.
 const OFF: usize = 100;
 
-/// Pages whose named files must all exist.
-const MAPS: [&str; 12] = [
+/// Pages in which every named file must exist.
+const CHECKED_PAGES: [&str; 12] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -47,7 +47,7 @@ const MAPS: [&str; 12] = [
     "slab/book/src/c.md",
 ];
 
-/// The subcommands that are built into `cargo`.
+/// The subcommands that `cargo` has built in.
 const CARGO: [&str; 10] =
     ["bench", "build", "check", "clippy", "doc", "fmt", "install", "publish", "run", "test"];
 
@@ -69,12 +69,12 @@ fn pages() -> BTreeMap<PathBuf, String> {
     pages.map(|page| (page.clone(), std::fs::read_to_string(page).unwrap())).collect()
 }
 
-/// Returns a path relative to the workspace's folder.
+/// Returns a path relative to the folder of the workspace, for messages.
 fn shown(path: &Path) -> String {
     path.strip_prefix(workspace()).unwrap_or(path).display().to_string()
 }
 
-/// Returns the lines of a page, each with its number, and `true` if it is between code fences.
+/// Returns the lines of a page, each with its number and a flag, which is `true` between code fences.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     let mut fenced = false;
     (1..).zip(text.lines()).map(move |(number, line)| {
@@ -84,12 +84,12 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     })
 }
 
-/// Returns either the parts of a line that are code, or the parts that are not.
+/// Returns either the code spans of a line, or the text outside of code spans.
 fn parts(line: &str, code: bool) -> impl Iterator<Item = &str> {
     line.split('`').skip(usize::from(code)).step_by(2)
 }
 
-/// Returns the targets of the links in a line.
+/// Returns the targets of all links in a line.
 fn links(line: &str) -> Vec<&str> {
     // Code may contain the characters of a link, so it is skipped; a link's own text may be code.
     let inline =
@@ -114,7 +114,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     headings.map(|(_, line, _)| anchor(line.trim_start_matches('#'))).collect()
 }
 
-/// Regression test: ARCHITECTURE.md contained merge conflict markers, and all other checks passed.
+/// Regression test: all other checks passed although ARCHITECTURE.md contained merge conflict markers.
 #[test]
 fn no_document_has_merge_conflict_markers() {
     for (page, text) in pages() {
@@ -145,7 +145,7 @@ fn relative_links_in_documents_have_targets() {
                     writeln!(wrong, "{}:{number}: {} has no heading #{section}", shown(page), shown(&target))
                         .unwrap();
                 }
-                let book = workspace().join(BOOK);
+                let book = workspace().join(BOOK_FOLDER);
                 if page.starts_with(&book) && !target.starts_with(&book) {
                     writeln!(
                         wrong,
@@ -163,7 +163,7 @@ fn relative_links_in_documents_have_targets() {
 
 #[test]
 fn summary_of_the_book_lists_each_page() {
-    let book = workspace().join(BOOK);
+    let book = workspace().join(BOOK_FOLDER);
     let summary = std::fs::read_to_string(book.join("SUMMARY.md")).unwrap();
     let mut named: BTreeSet<PathBuf> = summary.lines().flat_map(links).map(|page| book.join(page)).collect();
     assert!(named.len() >= 4, "{named:?}");
@@ -172,14 +172,14 @@ fn summary_of_the_book_lists_each_page() {
     assert_eq!(named, there, "SUMMARY.md must name exactly the existing pages");
 }
 
-/// Expands a name such as `a/{b,c}.rs` to the names of two files.
+/// Expands a name such as `a/{b,c}.rs` to the names of the two files.
 fn expanded(name: &str) -> Vec<String> {
     let Some((before, rest)) = name.split_once('{') else { return vec![name.to_owned()] };
     let Some((inside, after)) = rest.split_once('}') else { return vec![name.to_owned()] };
     inside.split(',').flat_map(|part| expanded(&format!("{before}{part}{after}"))).collect()
 }
 
-/// Returns `true` if a piece of code in a page names a file or folder.
+/// Returns `true` if a code span in a page names a file or folder.
 fn is_path(code: &str) -> bool {
     let plain = code.chars().all(|c| c.is_ascii_alphanumeric() || "/._-{},*".contains(c));
     let known = ["rs", "js", "toml", "md", "html", "wasm", "sh", "h", "c", "png", "sources"];
@@ -202,7 +202,7 @@ fn each_file_named_in_architecture_maps_exists() {
         workspace().join(name).exists() || all.iter().any(|file| file.ends_with(&end))
     };
     let (mut wrong, mut count) = (String::new(), 0);
-    for map in MAPS {
+    for map in CHECKED_PAGES {
         let text = std::fs::read_to_string(workspace().join(map)).unwrap();
         for (number, line, _) in lines(&text).filter(|(_, _, code)| !code) {
             for name in parts(line, true).filter(|code| is_path(code)).flat_map(expanded) {
@@ -217,7 +217,7 @@ fn each_file_named_in_architecture_maps_exists() {
     assert!(count > 60, "found only {count} files");
 }
 
-/// If a list item begins with a file's name, the item says what to change in this file.
+/// In CONTRIBUTING.md, a list item that begins with a file name says what to change in this file.
 #[test]
 fn identifiers_named_in_contributing_md_exist() {
     let text = std::fs::read_to_string(workspace().join("CONTRIBUTING.md")).unwrap();
@@ -279,7 +279,7 @@ fn ci_runs_the_first_two_commands_of_the_readme() {
     }
 }
 
-/// If a `--skip` in a script matches no test, the test that it should skip runs.
+/// If a `--skip` in a script matches no test name, the test that it should skip would run.
 #[test]
 fn each_skip_option_in_scripts_matches_a_test() {
     let mut sources = Vec::new();
@@ -324,11 +324,11 @@ fn document_links_are_parsed_outside_code_blocks() {
     assert_eq!(anchors(page), BTreeSet::from(["c".to_owned()]));
 }
 
-/// Counts the lines of each crate's shipping code for ARCHITECTURE.md's first table: without comments, docs,
-/// tests, and code that only checkers compile. Examples and benchmarks do not count as shipping code. For the
-/// allocator's crates, the second table of ARCHITECTURE.md limits two numbers: lines with a checker's `cfg`
-/// per 1,000 shipping lines, and the lines of the longest function. With `WRITE=1`, the test writes both
-/// tables; the limits in the second table can only become lower.
+/// Counts the shipping lines of each crate for ARCHITECTURE.md's first table: without comments, docs, tests, and code
+/// that only checkers compile. Examples and benchmarks do not count as shipping code. For the allocator's crates,
+/// ARCHITECTURE.md's second table limits two numbers: lines with a checker's `cfg` per 1,000 shipping lines, and the
+/// lines of the longest function. With `WRITE=1`, the test writes both tables; a limit in the second table can only
+/// become lower.
 #[test]
 fn shipping_line_counts_equal_the_documented_numbers() {
     let mut table: BTreeMap<String, usize> = BTreeMap::new();
@@ -347,10 +347,11 @@ fn shipping_line_counts_equal_the_documented_numbers() {
         for file in files {
             let text = std::fs::read_to_string(file).unwrap();
             let lines = shipping_lines(&text).unwrap();
-            let apart =
-                SEPARATE_PARTS.into_iter().find(|(place, _)| file.starts_with(workspace().join(place)));
+            let apart = PARTS_WITH_SEPARATE_ROWS
+                .into_iter()
+                .find(|(place, _)| file.starts_with(workspace().join(place)));
             let apart = apart.map(|(_, row)| row);
-            if CORE.contains(&&*directory) {
+            if CORE_CRATES.contains(&&*directory) {
                 core += if apart.is_none() { lines } else { 0 };
                 numbers.entry(format!("`{directory}/src`")).or_default().add(&text, lines);
             }
@@ -382,7 +383,7 @@ fn shipping_line_counts_equal_the_documented_numbers() {
     for (name, now) in &numbers {
         let (row, begin) = row_of(&text, name);
         let said: Vec<f64> = row.split('|').map_while(|cell| cell.trim().parse().ok()).collect();
-        let now = [now.cfgs_of_1000(), now.longest.0 as f64];
+        let now = [now.cfgs_per_1000_lines(), now.longest.0 as f64];
         println!("NUMBERS | {name} | {:.1} | {} `{}`", now[0], now[1], numbers[name].longest.1);
         for (what, (now, most)) in
             ["lines with a checker's `cfg` for 1,000 lines", "lines of the longest function"]
@@ -407,7 +408,7 @@ fn shipping_line_counts_equal_the_documented_numbers() {
     );
 }
 
-/// The numbers of a crate that must not grow.
+/// Counts of one crate, for the tables of ARCHITECTURE.md.
 #[derive(Default)]
 struct CrateNumbers {
     lines: usize,
@@ -425,7 +426,7 @@ impl CrateNumbers {
                 std::mem::take(&mut self.longest).max(longest_function(text).unwrap().unwrap_or_default());
         }
     }
-    fn cfgs_of_1000(&self) -> f64 {
+    fn cfgs_per_1000_lines(&self) -> f64 {
         1000.0 * self.cfgs as f64 / self.lines as f64
     }
 }

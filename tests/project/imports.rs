@@ -1,18 +1,18 @@
-//! Tests that a crate or module imports only from those below it. The test compares the documented diagram
-//! with the imports in the code.
+//! Tests that each crate or module imports only from lower crates or modules. The test compares the imports in the code
+//! with the documented diagram.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use uslab_tests::imports::{Imports, crates};
 use uslab_tests::workspace;
 
-/// The folders of the crates, from the lowest layer up. All other folders (tests, benches) may import from
-/// all of these layers.
-const FLOORS: [&str; 4] = ["magazine", "buddy", "slab", "sim"];
+/// The folders of the crates, from the lowest layer to the highest. Other folders (tests, benches) may import from all
+/// of these layers.
+const LAYER_ORDER: [&str; 4] = ["magazine", "buddy", "slab", "sim"];
 
-/// The modules of `slab/src`, from the lowest up. A module may import from itself and from the modules listed
-/// before it.
-const ROOMS: [&str; 18] = [
+/// The modules of `slab/src`, from the lowest to the highest. A module may import from itself and from the modules that
+/// precede it in this list.
+const MODULE_ORDER: [&str; 18] = [
     "geometry",
     "error",
     "published",
@@ -33,8 +33,8 @@ const ROOMS: [&str; 18] = [
     "process",
 ];
 
-/// The largest number of files that may import from each other in a cycle; a larger cycle would be one module
-/// in pieces.
+/// The largest number of files that may import from each other in a cycle; a larger cycle would really be a single
+/// module.
 const MAX_CYCLE_FILES: usize = 2;
 
 #[test]
@@ -62,7 +62,7 @@ fn import_graph_follows_re_exports() {
 fn crates_depend_only_on_crates_at_lower_layers() {
     let floor = |directory: &std::path::Path| {
         let top = directory.iter().next()?;
-        FLOORS.iter().position(|floor| *floor == top)
+        LAYER_ORDER.iter().position(|floor| *floor == top)
     };
     let mut found = BTreeSet::new();
     for member in crates(workspace()).unwrap() {
@@ -78,7 +78,7 @@ fn crates_depend_only_on_crates_at_lower_layers() {
             );
         }
     }
-    assert_eq!(found.len(), FLOORS.len(), "each floor must have a crate");
+    assert_eq!(found.len(), LAYER_ORDER.len(), "each floor must have a crate");
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn import_cycles_have_at_most_two_files() {
 fn slab_modules_import_only_from_lower_modules() {
     let imports = Imports::draw(&workspace().join("slab/src/lib.rs")).unwrap();
     let place = |room: &str| {
-        let place = ROOMS.iter().position(|known| *known == room);
-        place.unwrap_or_else(|| panic!("`{room}` is not in the list of rooms: {ROOMS:?}"))
+        let place = MODULE_ORDER.iter().position(|known| *known == room);
+        place.unwrap_or_else(|| panic!("`{room}` is not in the list of rooms: {MODULE_ORDER:?}"))
     };
     let mut rooms = BTreeSet::new();
     // The crate's root re-exports, and is not a room.
@@ -118,5 +118,5 @@ fn slab_modules_import_only_from_lower_modules() {
         assert!(!to.is_empty(), "{arrow}: import the item from the module that defines it");
         assert!(place(to) <= place(from), "{arrow}: `{to}` is above `{from}`");
     }
-    assert_eq!(rooms, BTreeSet::from(ROOMS), "the list must name exactly the existing rooms");
+    assert_eq!(rooms, BTreeSet::from(MODULE_ORDER), "the list must name exactly the existing rooms");
 }

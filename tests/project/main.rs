@@ -1,4 +1,4 @@
-//! Checks the statements that pages, manifests and sources make about the project.
+//! Checks what pages, manifests and sources say about the project.
 #![cfg(not(any(loom, shuttle, uslab_heap, uslab_no_rseq)))]
 
 mod documents;

@@ -1,5 +1,5 @@
-//! Checks that builds that should share compiled libraries do so. If two builds enabled different features,
-//! each would compile the libraries again.
+//! Checks that builds that should share compiled libraries do share them. If two builds enabled different features of a
+//! library, each build would compile it again.
 
 use serde_json::Value;
 use std::collections::BTreeSet;

@@ -1,12 +1,11 @@
-//! Limits the number of public paths of each crate, and requires examples. The limit of public paths may be
-//! raised only for a stated reason.
+//! Limits the number of public paths of each crate, and requires examples for its types. The limit on public paths may
+//! be raised only for a stated reason.
 
 use std::fmt::Write;
 use uslab_tests::surface::items;
 
-/// A crate, its largest number of public paths, and `true` if each of its types must have an example that
-/// runs. Of the paths of `uslab-buddy`, 41 belong to `Gfp`: Linux's flags, and the set operations that
-/// bitflags generates.
+/// A crate, its maximum number of public paths, and `true` if each of its types must have an example that runs. In
+/// `uslab-buddy`, 41 of the paths belong to `Gfp`: Linux's flags, and the set operations that bitflags generates.
 const CRATES: [(&str, usize, bool); 4] = [
     // The crate has 392 paths, plus `slab_debug` (41 are the set operations that bitflags generates for its flags, the
     // others are the contents of a report), hardening, profiles, and what objects hold.

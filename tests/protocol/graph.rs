@@ -1,28 +1,26 @@
 //! Builds a graph of all reachable states, and searches it for infinite runs.
 //!
-//! The property `eventually` of `stateright` follows a path only until a state repeats, so it does not find
-//! failures in a cycle. The search in this module does find failures in cycles. **A thread waits forever** if
-//! it is in the same operation in all states of a strongly connected set, and a fair run can stay in this
-//! set.
+//! The property `eventually` of `stateright` follows a path only until a state repeats, so it misses failures in a
+//! cycle. The search in this module finds failures in cycles, too. **A thread waits forever** if a fair run can stay in
+//! a strongly connected set of states, and the thread is in the same operation in all of these states.
 //!
 //! A run is fair if:
-//! * a thread takes its next step if, from some point on, it can take this step in every state (weak
-//!   fairness);
-//! * a thread that waits for a lock, or a drain that waits for a claim, gets it if it is free again and again
-//!   (strong fairness). The locks of `std` promise no order, but a thread that never finds a lock free would
-//!   have to be unlucky each time;
-//! * no section is interrupted again and again forever.
+//! * a thread takes its next step if, from some point on, the step is possible in every state (weak fairness);
+//! * a thread that waits for a lock, or a drain that waits for a claim, gets it if it becomes free again and again
+//!   (strong fairness). `std` does not guarantee an order of lock waiters, but a thread that never finds a lock free
+//!   would have to be unlucky each time;
+//! * no section is interrupted again and again without end.
 //!
-//! A fair run need not begin operations: threads may stay idle from some point on, and the waits of other
-//! threads must end nevertheless.
+//! A fair run need not begin operations: threads may stay idle from some point on, and other threads must still stop
+//! waiting.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
 
-/// A model, as the search for fair cycles sees it.
-pub(crate) trait Fair {
+/// A model, seen by the search for fair cycles.
+pub(crate) trait FairModel {
     type State: Copy + Eq + Hash;
-    /// Returns the initial states.
+    /// Returns the initial states of the model.
     fn starts(&self) -> Vec<Self::State>;
     /// Appends all moves that are possible in `state` to the list `moves_out`.
     fn moves(&self, state: &Self::State, moves_out: &mut Vec<ThreadMove<Self::State>>);
@@ -33,11 +31,11 @@ pub(crate) trait Fair {
     fn waits(&self, state: &Self::State, thread: usize) -> bool;
 }
 
-/// A move of one thread.
+/// A move that one thread makes from one state to another state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThreadMove<S> {
     pub(crate) thread: usize,
-    /// `true` if the move begins an operation. A fair run need not contain moves that begin an operation.
+    /// `true` if the move begins a new operation. A fair run need not contain such moves.
     pub(crate) begins: bool,
     /// The threads whose section this move interrupts, as a bit set.
     pub(crate) interrupts: u8,
@@ -51,7 +49,7 @@ struct Edge {
     interrupts: u8,
 }
 
-/// All reachable states and their moves.
+/// The graph of all reachable states and their moves.
 pub(crate) struct Graph<S> {
     pub(crate) states: Vec<S>,
     edges: Vec<Edge>,
@@ -60,20 +58,20 @@ pub(crate) struct Graph<S> {
     /// For each state, the state from which the exploration first reached it.
     sources: Vec<u32>,
     threads: usize,
-    /// For each state, the busy threads as a bit set; the next two fields are the waiting threads, and the
+    /// For each state, the busy threads as a bit set; the two fields after this one are the waiting threads, and the
     /// threads that can take a step of their operation.
     busy: Vec<u8>,
     waits: Vec<u8>,
     ready_threads: Vec<u8>,
 }
 
-/// An infinite run: the path to a cycle of states, and the cycle.
+/// An infinite run: a path that leads to a cycle of states, and the cycle.
 #[derive(Debug)]
 pub(crate) struct Endless<S> {
     /// The thread whose operation does not end.
     pub(crate) thread: usize,
     pub(crate) path: Vec<S>,
-    /// The states of the cycle; empty if no thread can move.
+    /// The states of the cycle; empty if the run ends in a state in which no thread can move.
     pub(crate) round: Vec<S>,
 }
 
@@ -82,7 +80,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
     ///
     /// # Panics
     /// Panics if the model has more than `max_states` states.
-    pub(crate) fn explore(model: &impl Fair<State = S>, max_states: usize) -> Self {
+    pub(crate) fn explore(model: &impl FairModel<State = S>, max_states: usize) -> Self {
         let mut state_numbers: HashMap<S, u32, BuildHasherDefault<DefaultHasher>> = HashMap::default();
         let mut graph = Self {
             states: model.starts(),
@@ -135,8 +133,8 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         self.edges.len()
     }
 
-    /// Finds a fair run in which some operation does not end.
-    pub(crate) fn find_endless_round(&self) -> Option<Endless<S>> {
+    /// Finds a fair run in which some operation never ends.
+    pub(crate) fn find_endless_fair_run(&self) -> Option<Endless<S>> {
         let all = || 0..self.states.len() as u32;
         (0..self.threads).find_map(|thread| {
             let busy = |state_index: &u32| self.busy[*state_index as usize] >> thread & 1 == 1;
@@ -144,15 +142,15 @@ impl<S: Copy + Eq + Hash> Graph<S> {
             if let Some(state_index) =
                 all().find(|state_index| busy(state_index) && self.ready_threads[*state_index as usize] == 0)
             {
-                return Some(Endless { thread, path: self.path_to(state_index), round: vec![] });
+                return Some(Endless { thread, path: self.shortest_path_to(state_index), round: vec![] });
             }
             let round = self.fair_cycle(thread, all().filter(busy).collect())?;
             let states = round.iter().map(|state_index| self.states[*state_index as usize]).collect();
-            Some(Endless { thread, path: self.path_to(round[0]), round: states })
+            Some(Endless { thread, path: self.shortest_path_to(round[0]), round: states })
         })
     }
 
-    /// Finds a strongly connected component within `states` in which a fair run can stay.
+    /// Finds a strongly connected component inside `states` in which a fair run can stay.
     fn fair_cycle(&self, thread: usize, states: Vec<u32>) -> Option<Vec<u32>> {
         let all_threads = (1_u8 << self.threads) - 1;
         // For each state, the set of `todo` or the component that contains it.
@@ -196,7 +194,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         }
         None
     }
-    /// Returns `true` if a run may repeat this move forever while `thread`'s operation does not end.
+    /// Returns `true` if a fair run may repeat this move forever while the operation of `thread` does not end.
     fn keeps_waiting(&self, thread: usize, edge: &Edge) -> bool {
         edge.interrupts >> thread & 1 == 0
     }
@@ -251,7 +249,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
     }
 
     /// Returns the shortest path from an initial state to `target`.
-    fn path_to(&self, mut target: u32) -> Vec<S> {
+    fn shortest_path_to(&self, mut target: u32) -> Vec<S> {
         let mut way = vec![self.states[target as usize]];
         while self.sources[target as usize] != target {
             target = self.sources[target as usize];

@@ -1,11 +1,11 @@
-//! Explores models of the protocol of slots, depot, drains, forks and the reaper. All states are explored, so
-//! the number of pre-emptions is unbounded.
+//! Explores models of the protocol between slots, depot, drains, forks and the reaper. The exploration visits all
+//! states, so the number of pre-emptions is unbounded.
 //!
 //! The file `model.rs` models one size class: its stacks on three CPUs, its depot and its supplier. The file
-//! `reaper.rs` models how the reaper sleeps and wakes up. The checker `stateright` explores each scenario,
-//! and checks the invariants in every state. The file `graph.rs` explores each scenario a second time, to
-//! find operations that never end. Both explorations of a scenario must find the same number of states. The
-//! checks must find each planted bug through the failure that the test names.
+//! `reaper.rs` models how the reaper thread sleeps and wakes up. The checker `stateright` explores each scenario, and
+//! checks the invariants in every state. The file `graph.rs` explores each scenario a second time, to find operations
+//! that never end. Both explorations of a scenario must find the same number of states. Each planted bug must cause the
+//! failure that the test expects.
 //!
 //! `PROTOCOL=full` adds larger scenarios. `STORY=1` prints the counterexample traces of planted bugs, and
 //! `STORY_JSON=DIRECTORY` writes them for `uslab story FILE --html`.
@@ -18,11 +18,11 @@ mod model;
 mod reaper;
 mod story;
 
-use graph::{Fair, Graph, ThreadMove};
+use graph::{FairModel, Graph, ThreadMove};
 use model::Bug::{self, *};
 use model::Mechanism::{self, Claimed, Rseq};
-use model::Role::{self, *};
-use model::{Act, Action, Fault, Pc, Protocol, State, inside};
+use model::ThreadRole::{self, *};
+use model::{Action, ActionKind, Fault, Pc, Protocol, State, inside};
 use stateright::{Checker, Model, Property};
 
 /// A protocol whose states are treated as equal if they differ only in the names of CPUs and rounds.
@@ -55,11 +55,11 @@ impl Model for CanonicalProtocol {
                 s.fault.is_none()
             }),
             Property::always(ROUND_IN_ONE_PLACE, |m: &Self, s: &State| {
-                s.fault.is_some() || m.protocol.each_in_one_place(s)
+                s.fault.is_some() || m.protocol.each_round_occurs_once(s)
             }),
-            Property::always(REACH, |m: &Self, s: &State| s.fault.is_some() || m.protocol.within_reach(s)),
+            Property::always(REACH, |m: &Self, s: &State| s.fault.is_some() || m.protocol.stacks_in_limit(s)),
             Property::always(ALL_PROPERTIES, |m: &Self, s: &State| {
-                s.fault.is_some() || m.protocol.at_rest(s)
+                s.fault.is_some() || m.protocol.is_idle_state_clean(s)
             }),
         ]
     }
@@ -69,7 +69,7 @@ const REACH: &str = "no stack holds more rounds than it has places, or has more 
 const ALL_PROPERTIES: &str = "if no operation runs, nothing is claimed, locked, detached or taken, and the class is open if it should be";
 const ENDS: &str = "each operation ends";
 
-impl Fair for CanonicalProtocol {
+impl FairModel for CanonicalProtocol {
     type State = State;
     fn starts(&self) -> Vec<State> {
         self.init_states()
@@ -85,7 +85,7 @@ impl Fair for CanonicalProtocol {
             };
             moves.push(ThreadMove {
                 thread: action.thread.into(),
-                begins: matches!(action.act, Act::Begin(_)),
+                begins: matches!(action.act, ActionKind::Begin(_)),
                 interrupts: (0..self.threads()).filter(interrupted).map(|t| 1 << t).sum(),
                 target: self.canonical(&next_state),
             });
@@ -102,13 +102,13 @@ impl Fair for CanonicalProtocol {
     }
 }
 
-/// The sizes in a scenario: rounds in a magazine, places of a stack, magazines in a depot, all rounds, and
-/// rounds that a user holds.
+/// The sizes of a scenario: rounds per magazine, slots per stack, magazines per depot, rounds in total, and rounds that
+/// a user holds.
 type Sizes = [u8; 5];
-/// Magazines with one round, a stack that grows from one place to two places, and a depot with one magazine.
-const SINGLE: Sizes = [1, 2, 1, 2, 1];
-/// Sizes for which there is one round more than places in a stack.
-const OVERFLOW: Sizes = [1, 2, 1, 3, 3];
+/// Magazines with one round, a stack that grows from one slot to two slots, and a depot with one magazine.
+const SINGLE_ROUND_SIZES: Sizes = [1, 2, 1, 2, 1];
+/// Sizes with one round more than a stack has slots.
+const OVERFLOWING_SIZES: Sizes = [1, 2, 1, 3, 3];
 /// Magazines with two rounds, so that rounds move in batches.
 const PAIRS: Sizes = [2, 2, 1, 3, 1];
 
@@ -116,7 +116,7 @@ fn explored(
     mechanism: Mechanism,
     cpus: u8,
     sizes: Sizes,
-    roles: &[Role],
+    roles: &[ThreadRole],
     bug: Option<Bug>,
 ) -> CanonicalProtocol {
     let [capacity, reach, depot_limit, rounds, max_held] = sizes;
@@ -136,7 +136,7 @@ fn explored(
     CanonicalProtocol { protocol }
 }
 
-/// A failed check: its description, and the path of states to the failure.
+/// A failed check: its description, and the path of states that leads to the failure.
 struct Failure {
     end: String,
     path: Vec<State>,
@@ -158,9 +158,12 @@ fn check(model: &CanonicalProtocol) -> Result<usize, Failure> {
 }
 
 /// Explores all states as a graph, and searches for operations that never end.
-fn check_ends(model: &CanonicalProtocol, max_states: usize) -> Result<(usize, usize), Failure> {
+fn check_operations_terminate(
+    model: &CanonicalProtocol,
+    max_states: usize,
+) -> Result<(usize, usize), Failure> {
     let graph = Graph::explore(model, max_states);
-    match graph.find_endless_round() {
+    match graph.find_endless_fair_run() {
         None => Ok((graph.states.len(), graph.transitions())),
         Some(endless) => {
             let description = if endless.round.is_empty() {
@@ -184,37 +187,82 @@ fn explain(model: &CanonicalProtocol, title: &str, failure: &Failure) -> uslab_s
 struct Scenario {
     name: &'static str,
     sizes: Sizes,
-    roles: &'static [Role],
-    /// The number of CPUs in the quick run, and in the full run; 0 if a run omits the scenario.
+    roles: &'static [ThreadRole],
+    /// The number of CPUs in the quick run and in the full run; 0 if the scenario is not part of the run.
     cpus: [u8; 2],
 }
 
 const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "two users", sizes: SINGLE, roles: &[User, User], cpus: [2, 3] },
-    Scenario { name: "a user whose stack overflows", sizes: OVERFLOW, roles: &[User], cpus: [3, 3] },
+    Scenario { name: "two users", sizes: SINGLE_ROUND_SIZES, roles: &[User, User], cpus: [2, 3] },
+    Scenario { name: "a user whose stack overflows", sizes: OVERFLOWING_SIZES, roles: &[User], cpus: [3, 3] },
     Scenario { name: "batches beside a drain", sizes: PAIRS, roles: &[User, Drainer], cpus: [2, 3] },
-    Scenario { name: "a user beside a drain", sizes: SINGLE, roles: &[User, Drainer], cpus: [3, 3] },
-    Scenario { name: "a user beside a reap", sizes: SINGLE, roles: &[User, Reaper], cpus: [2, 3] },
-    Scenario { name: "a class is closed", sizes: SINGLE, roles: &[User, Closer], cpus: [2, 3] },
-    Scenario { name: "a number gets another owner", sizes: SINGLE, roles: &[User, Successor], cpus: [2, 3] },
-    Scenario { name: "a fork beside a user", sizes: SINGLE, roles: &[User, Forker], cpus: [2, 3] },
-    Scenario { name: "a fork beside a drain", sizes: SINGLE, roles: &[User, Drainer, Forker], cpus: [0, 3] },
+    Scenario {
+        name: "a user beside a drain",
+        sizes: SINGLE_ROUND_SIZES,
+        roles: &[User, Drainer],
+        cpus: [3, 3],
+    },
+    Scenario {
+        name: "a user beside a reap",
+        sizes: SINGLE_ROUND_SIZES,
+        roles: &[User, Reaper],
+        cpus: [2, 3],
+    },
+    Scenario { name: "a class is closed", sizes: SINGLE_ROUND_SIZES, roles: &[User, Closer], cpus: [2, 3] },
+    Scenario {
+        name: "a number gets another owner",
+        sizes: SINGLE_ROUND_SIZES,
+        roles: &[User, Successor],
+        cpus: [2, 3],
+    },
+    Scenario {
+        name: "a fork beside a user",
+        sizes: SINGLE_ROUND_SIZES,
+        roles: &[User, Forker],
+        cpus: [2, 3],
+    },
+    Scenario {
+        name: "a fork beside a drain",
+        sizes: SINGLE_ROUND_SIZES,
+        roles: &[User, Drainer, Forker],
+        cpus: [0, 3],
+    },
     Scenario {
         name: "a user beside two drains",
-        sizes: SINGLE,
+        sizes: SINGLE_ROUND_SIZES,
         roles: &[User, Drainer, Drainer],
         cpus: [0, 3],
     },
-    Scenario { name: "two users beside a drain", sizes: SINGLE, roles: &[User, User, Drainer], cpus: [0, 3] },
-    Scenario { name: "a drain beside a reap", sizes: SINGLE, roles: &[User, Drainer, Reaper], cpus: [0, 2] },
-    Scenario { name: "limits change", sizes: SINGLE, roles: &[User, Drainer, Resizer], cpus: [0, 3] },
+    Scenario {
+        name: "two users beside a drain",
+        sizes: SINGLE_ROUND_SIZES,
+        roles: &[User, User, Drainer],
+        cpus: [0, 3],
+    },
+    Scenario {
+        name: "a drain beside a reap",
+        sizes: SINGLE_ROUND_SIZES,
+        roles: &[User, Drainer, Reaper],
+        cpus: [0, 2],
+    },
+    Scenario {
+        name: "limits change",
+        sizes: SINGLE_ROUND_SIZES,
+        roles: &[User, Drainer, Resizer],
+        cpus: [0, 3],
+    },
     Scenario {
         name: "a sweep beside another owner",
-        sizes: SINGLE,
+        sizes: SINGLE_ROUND_SIZES,
         roles: &[User, Successor, Reaper],
         cpus: [0, 2],
     },
-    Scenario { name: "closed beside two users", sizes: SINGLE, roles: &[User, User, Closer], cpus: [0, 3] },
+    Scenario {
+        name: "closed beside two users",
+        sizes: SINGLE_ROUND_SIZES,
+        roles: &[User, User, Closer],
+        cpus: [0, 3],
+    },
 ];
 
 fn run_long_models() -> bool {
@@ -233,7 +281,7 @@ fn every_protocol_state_satisfies_the_invariants() {
                 panic!("{title}: {}\n{}", failure.end, explain(&model, &title, &failure))
             };
             let (states, transitions) =
-                check_ends(&model, 100_000_000).unwrap_or_else(|failure| fail(failure));
+                check_operations_terminate(&model, 100_000_000).unwrap_or_else(|failure| fail(failure));
             let state_count = check(&model).unwrap_or_else(|failure| fail(failure));
             assert_eq!(states, state_count, "{title}: both searches must explore the same states");
             println!("PROTOCOL | {title} | {cpus} CPUs | {states} states | {transitions} transitions");
@@ -241,48 +289,48 @@ fn every_protocol_state_satisfies_the_invariants() {
     }
 }
 
-/// A planted bug: the bug, the mechanisms, sizes and roles that reveal it, and the expected failure.
-type Planted = (Bug, &'static [Mechanism], Sizes, &'static [Role], &'static str);
+/// A planted bug, the mechanisms, sizes and roles that reveal it, and the failure that it must cause.
+type Planted = (Bug, &'static [Mechanism], Sizes, &'static [ThreadRole], &'static str);
 const PLANTED: &[Planted] = &[
-    (NoFence, &[Rseq], SINGLE, &[User, Drainer], OWNED_REGION_WRITTEN),
-    (NoFence, &[Claimed], SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
-    (FencesOne, &[Rseq], SINGLE, &[User, User, Drainer], OWNED_REGION_WRITTEN),
-    (TakesBeforeFence, &[Rseq], SINGLE, &[User, Drainer], OWNED_REGION_WRITTEN),
-    (PutBackEarly, &[Rseq], SINGLE, &[User, Drainer], OWNED_REGION_WRITTEN),
-    (EmptyHasPlaces, &[Rseq], SINGLE, &[User, Drainer], "the empty region was written"),
-    (StaleRegion, &[Rseq], SINGLE, &[User, Drainer], OWNED_REGION_WRITTEN),
+    (NoFence, &[Rseq], SINGLE_ROUND_SIZES, &[User, Drainer], OWNED_REGION_WRITTEN),
+    (NoFence, &[Claimed], SINGLE_ROUND_SIZES, &[User, Drainer], ROUND_IN_ONE_PLACE),
+    (FencesOne, &[Rseq], SINGLE_ROUND_SIZES, &[User, User, Drainer], OWNED_REGION_WRITTEN),
+    (TakesBeforeFence, &[Rseq], SINGLE_ROUND_SIZES, &[User, Drainer], OWNED_REGION_WRITTEN),
+    (PutBackEarly, &[Rseq], SINGLE_ROUND_SIZES, &[User, Drainer], OWNED_REGION_WRITTEN),
+    (EmptyHasPlaces, &[Rseq], SINGLE_ROUND_SIZES, &[User, Drainer], "the empty region was written"),
+    (StaleRegion, &[Rseq], SINGLE_ROUND_SIZES, &[User, Drainer], OWNED_REGION_WRITTEN),
     (BatchCommittedEarly, &[Rseq], PAIRS, &[User], "a round was flushed to the supplier twice"),
-    (WidensBeyondLimit, BOTH_MECHANISMS, SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
+    (WidensBeyondLimit, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer], ROUND_IN_ONE_PLACE),
     (
         DrainsWithoutLock,
-        BOTH_MECHANISMS,
-        SINGLE,
+        RSEQ_AND_CLAIMED,
+        SINGLE_ROUND_SIZES,
         &[User, Drainer, Drainer],
         "a drain ended that was not running",
     ),
-    (FirstDrainOpens, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Drainer], ROUND_IN_ONE_PLACE),
-    (GivesAwayOthers, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Drainer], ROUND_IN_ONE_PLACE),
-    (StaysOpen, BOTH_MECHANISMS, SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
-    (OpensBesideDrain, BOTH_MECHANISMS, SINGLE, &[User, Drainer], ROUND_IN_ONE_PLACE),
-    (SweepForgotten, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Reaper], ALL_PROPERTIES),
-    (NeverReopens, BOTH_MECHANISMS, SINGLE, &[User, Drainer], ALL_PROPERTIES),
-    (ClosedStaysOpen, BOTH_MECHANISMS, SINGLE, &[User, Closer], CLOSED),
-    (ClosedDepotTakes, BOTH_MECHANISMS, OVERFLOW, &[User, Closer], CLOSED),
+    (FirstDrainOpens, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer, Drainer], ROUND_IN_ONE_PLACE),
+    (GivesAwayOthers, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer, Drainer], ROUND_IN_ONE_PLACE),
+    (StaysOpen, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer], ROUND_IN_ONE_PLACE),
+    (OpensBesideDrain, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer], ROUND_IN_ONE_PLACE),
+    (SweepForgotten, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer, Reaper], ALL_PROPERTIES),
+    (NeverReopens, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer], ALL_PROPERTIES),
+    (ClosedStaysOpen, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Closer], CLOSED),
+    (ClosedDepotTakes, RSEQ_AND_CLAIMED, OVERFLOWING_SIZES, &[User, Closer], CLOSED),
     (
         RetiresOneCpu,
-        BOTH_MECHANISMS,
-        SINGLE,
+        RSEQ_AND_CLAIMED,
+        SINGLE_ROUND_SIZES,
         &[User, Successor],
         "a round of the class number's previous owner was allocated",
     ),
-    (DepotKeeps, BOTH_MECHANISMS, OVERFLOW, &[User], ROUND_IN_ONE_PLACE),
-    (ForkSkipsDepot, BOTH_MECHANISMS, OVERFLOW, &[User, Forker], ALL_PROPERTIES),
-    (ForkSkipsDrains, &[Rseq], SINGLE, &[User, Drainer, Forker], ALL_PROPERTIES),
-    (ClaimsOutlive, &[Claimed], SINGLE, &[User, Forker], ALL_PROPERTIES),
-    (DrainsOutlive, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Forker], ALL_PROPERTIES),
-    (ChildLosesTaken, BOTH_MECHANISMS, SINGLE, &[User, Drainer, Forker], ROUND_IN_ONE_PLACE),
+    (DepotKeeps, RSEQ_AND_CLAIMED, OVERFLOWING_SIZES, &[User], ROUND_IN_ONE_PLACE),
+    (ForkSkipsDepot, RSEQ_AND_CLAIMED, OVERFLOWING_SIZES, &[User, Forker], ALL_PROPERTIES),
+    (ForkSkipsDrains, &[Rseq], SINGLE_ROUND_SIZES, &[User, Drainer, Forker], ALL_PROPERTIES),
+    (ClaimsOutlive, &[Claimed], SINGLE_ROUND_SIZES, &[User, Forker], ALL_PROPERTIES),
+    (DrainsOutlive, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer, Forker], ALL_PROPERTIES),
+    (ChildLosesTaken, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer, Forker], ROUND_IN_ONE_PLACE),
 ];
-const BOTH_MECHANISMS: &[Mechanism] = &[Rseq, Claimed];
+const RSEQ_AND_CLAIMED: &[Mechanism] = &[Rseq, Claimed];
 const OWNED_REGION_WRITTEN: &str = "an operation wrote to a region that a drain owns";
 const CLOSED: &str = "a closed and flushed class holds rounds";
 
@@ -311,15 +359,15 @@ fn each_planted_protocol_bug_violates_its_property() {
 
 #[test]
 fn each_planted_livelock_is_detected() {
-    let rows: &[(Bug, Mechanism, Sizes, &[Role])] = &[
+    let rows: &[(Bug, Mechanism, Sizes, &[ThreadRole])] = &[
         (TriesAgain, Rseq, PAIRS, &[User, Drainer]),
         (TriesAgain, Claimed, PAIRS, &[User, Drainer]),
-        (LocksOutOfOrder, Claimed, OVERFLOW, &[User, Resizer]),
-        (ForkSkipsDepot, Claimed, OVERFLOW, &[User, Forker]),
+        (LocksOutOfOrder, Claimed, OVERFLOWING_SIZES, &[User, Resizer]),
+        (ForkSkipsDepot, Claimed, OVERFLOWING_SIZES, &[User, Forker]),
     ];
     for (bug, mechanism, sizes, roles) in rows {
         let model = explored(*mechanism, 2, *sizes, roles, Some(*bug));
-        let Err(failure) = check_ends(&model, 10_000_000) else {
+        let Err(failure) = check_operations_terminate(&model, 10_000_000) else {
             panic!("{bug:?} under {mechanism:?} was not found")
         };
         store_trace(
@@ -329,7 +377,7 @@ fn each_planted_livelock_is_detected() {
     }
 }
 
-/// Prints a counterexample trace and its size; also writes the trace if the environment requests it.
+/// Prints a counterexample trace and its size; also writes the trace to a file if the environment requests it.
 fn store_trace(name: &str, story: &uslab_sim::story::Story) {
     println!("PLANTED | {name} | {} steps | {}", story.steps.len(), story.end);
     if std::env::var_os("STORY").is_some() {
@@ -342,10 +390,10 @@ fn store_trace(name: &str, story: &uslab_sim::story::Story) {
     }
 }
 
-/// The test opens the file as a page with `uslab story`.
+/// The test renders the file as a page with `uslab story`.
 #[test]
 fn protocol_counterexample_opens_as_an_html_page() {
-    let model = explored(Rseq, 2, SINGLE, &[User, Drainer], Some(EmptyHasPlaces));
+    let model = explored(Rseq, 2, SINGLE_ROUND_SIZES, &[User, Drainer], Some(EmptyHasPlaces));
     let Err(failure) = check(&model) else { panic!("expected a planted bug") };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("story.json");
@@ -360,14 +408,14 @@ fn protocol_counterexample_opens_as_an_html_page() {
 #[test]
 fn reaper_model_loses_no_wake_up() {
     let graph = Graph::explore(&reaper::Reaper(None), 1_000_000);
-    if let Some(endless) = graph.find_endless_round() {
+    if let Some(endless) = graph.find_endless_fair_run() {
         panic!("{endless:#?}");
     }
     println!("PROTOCOL | the reaper | {} states | {} transitions", graph.states.len(), graph.transitions());
     use reaper::Bug::*;
     let bugs = [LooksOnce, WakesBeforeItCounts, StaysAsleep, ChildBelieves, RefusedForGood, KeepsSubsystem];
     for bug in bugs {
-        let endless = Graph::explore(&reaper::Reaper(Some(bug)), 1_000_000).find_endless_round();
+        let endless = Graph::explore(&reaper::Reaper(Some(bug)), 1_000_000).find_endless_fair_run();
         let endless = endless.unwrap_or_else(|| panic!("{bug:?} was not found"));
         println!(
             "PLANTED | {bug:?} | {} steps | a cycle of {} states",

@@ -1,58 +1,57 @@
-//! The protocol of one class as a transition system: threads operate on the class's stacks, depot and
-//! supplier, one atomic action at a time.
+//! The protocol of one size class as a transition system: threads operate on stacks, a depot and a supplier, one atomic
+//! action at a time.
 //!
-//! An atomic action is a load or store inside a section, taking a lock together with all work under it, or a
-//! system call. At any time, any thread may do the next action. The number of interruptions and the
-//! number of operations of a thread are unbounded. A thread may run on any CPU, and may move to another CPU
-//! between two sections.
+//! An atomic action is a load or store inside a section, a lock acquisition together with all work under the lock, or a
+//! system call. At any time, any thread may do the next action. The number of interruptions and the number of
+//! operations of a thread are unbounded. A thread may run on any CPU, and may move to another CPU between sections.
 //!
-//! The model covers both mechanisms, restartable sequences and claimed slots. A *restartable sequence* may be
-//! aborted after each of its steps, either because another thread runs on its CPU, or because a drain fences
-//! its CPU. A *claimed slot* belongs to one thread during a section, which must find the slot free.
+//! The model covers two mechanisms: restartable sequences and claimed slots. A *restartable sequence* may be aborted
+//! after each of its steps, if another thread runs on its CPU, or if a drain fences its CPU. During a section, a
+//! *claimed slot* belongs to one thread; the section must find the slot free.
 //!
-//! The model is sequentially consistent, and omits statistics, pages that return to the system, failed
-//! allocations of memory, and several nodes. Models under loom cover what this model omits.
+//! The model is sequentially consistent, and leaves out statistics, pages that return to the system, failed
+//! allocations, and NUMA nodes. Models under loom cover what this model leaves out.
 //!
-//! The rules for the depot, for idle stacks and for the growth of stacks are in the specification
-//! `uslab_magazine_spec`.
+//! The specification `uslab_magazine_spec` contains the rules for the depot, for idle stacks and for the growth of
+//! stacks.
 //!
-//! Two programs compile this file: the test target `protocol` explores the model, and the unit test `in_step`
-//! of `uslab-magazine` compares the model with the code.
+//! Two programs compile this file: the test program `protocol` explores the model, and the unit test `in_step` of
+//! `uslab-magazine` compares the model with the code.
 
-use uslab_magazine_spec::{self as spec, List as _, SmallList, Usage, widened_places};
+use uslab_magazine_spec::{self as spec, List as _, SmallList, Usage, widened_capacity};
 
 pub(crate) const CPUS: usize = 3;
-/// The largest number of places that a stack has.
+/// The largest number of rounds that fit into a stack.
 pub(crate) const PLACES: usize = 4;
-/// The largest number of rounds in a magazine.
+/// The largest number of rounds that fit into a magazine.
 pub(crate) const BATCH: usize = 2;
-/// The largest number of magazines in a depot.
+/// The largest number of magazines that fit into a depot.
 pub(crate) const DEPOT: usize = 2;
 pub(crate) const THREADS: usize = 4;
-/// The largest number of rounds that a thread holds.
+/// The largest number of rounds that one thread holds.
 pub(crate) const MAX_HELD_ROUNDS: usize = 3;
-/// The value of a CPU's word (its pointer to a region) while a drain owns the CPU's region.
+/// The value of a CPU's word (its pointer to a region) while a drain uses the CPU's region.
 const EMPTY: u8 = CPUS as u8;
 
-/// The number of a round, which is a cached object; 0 means no round.
+/// The number of a round (a cached object); 0 means no round.
 pub(crate) type Round = u8;
 
-/// The mechanism by which a thread gets exclusive use of a CPU's stack.
+/// The mechanism by which a thread gets exclusive access to a CPU's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Mechanism {
     /// Restartable sequences.
     Rseq,
-    /// A claim word next to each CPU's region.
+    /// A claim word next to each CPU's region, which a thread sets during a section.
     Claimed,
 }
 use Mechanism::{Claimed, Rseq};
 
-/// The operations that a thread repeats.
+/// The operations that a thread repeats in a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Role {
-    /// The thread allocates and frees objects.
+pub(crate) enum ThreadRole {
+    /// The thread repeatedly allocates and frees objects.
     User,
-    /// The thread drains all CPUs.
+    /// The thread repeatedly drains all CPUs.
     Drainer,
     /// The thread sweeps idle stacks, collects their rounds, and frees magazines that the depot does not
     /// need.
@@ -68,92 +67,92 @@ pub(crate) enum Role {
     Resizer,
 }
 
-/// A planted bug: one wrong line of the protocol.
+/// A planted bug: one wrong line in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Bug {
     /// A drain does not wait for threads that are inside a section.
     NoFence,
-    /// A drain of several CPUs fences only one of them.
+    /// A drain of several CPUs fences only one of the CPUs.
     FencesOne,
-    /// A drain takes the rounds first and fences afterwards.
+    /// A drain takes the rounds first, and fences the CPU afterwards.
     TakesBeforeFence,
-    /// A drain restores a CPU's word before it has finished with the CPU's region.
+    /// A drain restores a CPU's word before it has finished its work on the CPU's region.
     PutBackEarly,
-    /// The empty region wrongly has a place for a round.
+    /// The empty region wrongly has room for a round.
     EmptyHasPlaces,
     /// A section uses a region that it loaded before the section began.
     StaleRegion,
     /// A batch is committed before its rounds are stored.
     BatchCommittedEarly,
-    /// A batch writes beyond the limit of the stack.
+    /// A batch operation writes rounds beyond the limit of the stack.
     WidensBeyondLimit,
     /// Drains do not take the lock that excludes other drains.
     DrainsWithoutLock,
-    /// When two drains are active, the first one to end opens the class.
+    /// When the first of two concurrent drains ends, it reopens the class although the other drain is still active.
     FirstDrainOpens,
-    /// A drain flushes rounds that another drain has taken.
+    /// A drain flushes rounds that another drain has taken from a stack.
     GivesAwayOthers,
     /// A drain takes rounds from stacks without closing these stacks.
     StaysOpen,
-    /// A cache miss opens a class that a drain has closed.
+    /// A cache miss reopens a class that a drain has closed.
     OpensBesideDrain,
     /// A drain does not take over the rounds that an earlier sweep took.
     SweepForgotten,
-    /// A drain does not reopen the class.
+    /// A drain ends without reopening the class.
     NeverReopens,
-    /// When a class is closed, the drain skips empty stacks, so they stay open.
+    /// When a drain closes a class, it skips empty stacks, so they stay open.
     ClosedStaysOpen,
     /// A closed depot still accepts magazines.
     ClosedDepotTakes,
-    /// The class's number is returned after only one CPU was checked.
+    /// The number of the class is returned after the rounds of only one CPU were checked.
     RetiresOneCpu,
     /// The depot still counts a magazine that it has handed out.
     DepotKeeps,
-    /// A fork does not wait for the depot's lock.
+    /// A fork does not wait until the depot's lock is free.
     ForkSkipsDepot,
-    /// A fork does not wait for the lock of drains.
+    /// A fork does not wait until the drain lock is free.
     ForkSkipsDrains,
-    /// The child keeps the claims of threads that do not exist in the child.
+    /// A forked child keeps the claims of threads that do not exist in it.
     ClaimsOutlive,
-    /// The child waits for drains of threads that do not exist in the child.
+    /// A forked child waits for drains of threads that do not exist in it.
     DrainsOutlive,
-    /// The child loses the rounds that drains in the parent had taken.
+    /// A forked child loses the rounds that drains in the parent had taken.
     ChildLosesTaken,
-    /// An allocation that found no open stack tries again without end.
+    /// If an allocation finds no open stack, it retries without end.
     TriesAgain,
-    /// A miss waits for the lock of drains while holding the depot's lock.
+    /// A cache miss waits for the drain lock while it holds the depot's lock.
     LocksOutOfOrder,
 }
 
-/// A violation that the exploration can find.
+/// A violation that the exploration of the model can find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fault {
-    /// A thread stored to a region while a drain owned the region.
+    /// A thread wrote to a region while a drain owned the region.
     WrittenBehindFence,
-    /// A thread stored to the empty region.
+    /// A thread wrote to the empty region.
     EmptyWritten,
-    /// A thread stored to a region without having claimed it.
+    /// A thread wrote to a region without having claimed it.
     WrittenUnclaimed,
-    /// A stack got more places than its maximum.
+    /// A stack got a larger capacity than its maximum.
     BeyondReach,
-    /// A place below the stack's length contains no round.
+    /// A stack entry below the stack's length contains no round.
     NoRound,
-    /// A drain found rounds on a stack that another drain had already taken.
+    /// A drain found rounds on a stack although another drain had already taken them.
     TakenTwice,
-    /// A round was returned to the supplier twice.
+    /// A round was returned to the supplier a second time.
     BackTwice,
-    /// A round appeared that belongs to the previous owner of the class's number.
+    /// A round of the class number's previous owner appeared.
     OldRound,
-    /// One drain ended twice.
+    /// The same drain ended twice.
     EndedTwice,
-    /// In the child of a fork, a CPU lacks its region.
+    /// In the child of a fork, a CPU has no region.
     AwayInChild,
-    /// A closed and flushed class still has rounds although no thread is active.
+    /// A closed and flushed class still contains rounds although no thread is active.
     ClosedKeeps,
 }
 
 impl Fault {
-    /// Returns the description of the violation for messages.
+    /// Returns the description of the violation that messages show.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::WrittenBehindFence => "an operation wrote to a region that a drain owns",
@@ -171,19 +170,19 @@ impl Fault {
     }
 }
 
-/// A region: one CPU's stack of the class.
+/// A region, which is one CPU's stack of the class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Region {
     /// `true` if the region's memory is committed, so that it may be written to.
     pub(crate) committed: bool,
     pub(crate) len: u8,
     pub(crate) cap: u8,
-    /// The largest number of places for the stack; 0 if the stack is closed.
+    /// The capacity of the stack in rounds; 0 if the stack is closed.
     pub(crate) limit: u8,
     usage: Usage,
-    /// The number of rounds that a drain has taken but not begun to flush.
+    /// The number of rounds that a drain has taken from this stack but has not begun to flush.
     pub(crate) taken_count: u8,
-    /// The drain that has taken these rounds.
+    /// The drain that has taken these rounds from the stack.
     taking_drain: u8,
     /// The thread that has claimed the region, counted from 1; 0 if the region is unclaimed.
     claim: u8,
@@ -195,54 +194,54 @@ impl Region {
         self.usage.is_idle(self.len.into())
     }
     /// Returns the thread that has claimed the region, counted from 1; 0 if the region is unclaimed.
-    pub(crate) fn claim_of(&self) -> u8 {
+    pub(crate) fn claiming_thread(&self) -> u8 {
         self.claim
     }
-    fn update_usage(&mut self) {
+    fn update_region_usage(&mut self) {
         self.usage.record_sweep(self.len.into());
     }
 }
 
-/// The class's data in the table, protected by the lock of drains.
+/// The data of the class in the table, which the drain lock protects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Number {
-    /// The limit of stacks without an active drain; 0 if the class is closed permanently.
+    /// The limit of the class's stacks if no drain is active; 0 if the class is closed permanently.
     pub(crate) open: u8,
-    /// The current limit of stacks.
+    /// The current limit of the class's stacks.
     pub(crate) limit: u8,
     pub(crate) drains: u8,
     /// The drain whose rounds are still to be flushed; 0 if there is no such drain.
     pub(crate) waiting: u8,
 }
 
-/// The depot, which all CPUs share.
+/// The depot of magazines, which all CPUs share.
 pub(crate) type Depot = spec::Depot<SmallList<[Round; BATCH], DEPOT>>;
 
-/// A section, named after its role in an operation.
+/// A section of the code, named after its role in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    /// The fast path of an allocation.
+    /// The section is the fast path of an allocation.
     Pop,
-    /// The thread pushes the remaining rounds of its magazine on the stack.
+    /// The section pushes the remaining rounds of the thread's magazine onto the stack.
     Rest,
-    /// After opening the stack, the thread pushes the remaining rounds of its magazine again.
+    /// The section pushes the remaining rounds of the thread's magazine again, after the stack was opened.
     RestAgain,
-    /// The fast path of a free.
+    /// The section is the fast path of a free.
     Push,
-    /// The section adds places to the stack.
+    /// The section increases the capacity of the stack.
     Widen,
-    /// After opening the stack, the section adds places to it.
+    /// The section increases the capacity of the stack again, after the stack was opened.
     WidenAgain,
-    /// The section takes a magazine of rounds off the stack.
+    /// The section takes enough rounds for a magazine off the stack.
     Overflow,
-    /// The section pushes the round again, after `Overflow` has made room.
+    /// The section pushes the round again, after `Overflow` has made room for it.
     PushAgain,
 }
 
-/// The next step of a thread.
+/// The next step of a thread in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Pc {
-    /// The thread is not in an operation.
+    /// The thread is not in any operation.
     Idle,
     /// The thread does not exist in the child of the fork.
     Gone,
@@ -315,13 +314,13 @@ pub(crate) enum Op {
 pub(crate) struct Thread {
     pub(crate) pc: Pc,
     pub(crate) op: Op,
-    /// `true` if the thread has done the operation that its role does only once.
+    /// `true` if the thread has already done the operation that its role does only once.
     pub(crate) done: bool,
-    /// The CPU of the thread's section or of its drain's current step.
+    /// The CPU of the thread's section, or of the current step of its drain.
     at: u8,
     /// The region that the section has loaded.
     region: u8,
-    /// The stack length that the section has read; the next field is the `cap` that it stores.
+    /// The stack length that the section has read; the field after it is the `cap` that the section stores.
     len: u8,
     cap: u8,
     /// The rounds that the section has read from the stack.
@@ -329,26 +328,26 @@ pub(crate) struct Thread {
     remaining: u8,
     /// `true` if the thread has found the class open.
     open: bool,
-    /// The round that the thread is allocating or freeing.
+    /// The round that the thread is allocating or freeing now.
     pub(crate) own_round: Round,
-    /// The magazine that the thread carries between stack, depot and supplier.
+    /// The magazine that the thread moves between the stack, the depot and the supplier.
     pub(crate) carried: [Round; BATCH],
     pub(crate) carried_count: u8,
     /// The rounds that the thread holds as a user of the class.
     pub(crate) held_rounds: [Round; MAX_HELD_ROUNDS],
     pub(crate) held_count: u8,
-    /// The CPUs that the thread's drain must still visit; the next field has the CPUs whose regions it has
-    /// detached. Both are bit sets.
+    /// The CPUs that the thread's drain must still visit, as a bit set; the next bit set contains the CPUs whose
+    /// regions the drain has detached.
     todo: u8,
     detached: u8,
-    /// The drain whose rounds the thread flushes.
+    /// The drain whose rounds this thread flushes.
     number: u8,
-    /// The number of magazines that the thread's reap must still take from the depot.
+    /// The number of magazines that the thread's reap still has to take from the depot.
     surplus: u8,
 }
 
 impl Thread {
-    /// Returns how many rounds remain of the stack that the thread flushes.
+    /// Returns how many rounds remain in the stack that the thread flushes.
     fn rounds_to_flush(&self) -> u8 {
         if self.pc == Pc::GiveRound { self.remaining } else { 0 }
     }
@@ -380,22 +379,21 @@ const IDLE_THREAD: Thread = Thread {
     surplus: 0,
 };
 
-/// The complete state of the model.
+/// The complete state of the model at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) regions: [Region; CPUS],
-    /// The CPUs without their region; the next field has the CPUs whose region a drain owns. Both are bit
-    /// sets.
+    /// The CPUs that are without their region, as a bit set; the next bit set contains the CPUs whose region a drain
+    /// owns.
     pub(crate) detached: u8,
     owned: u8,
     pub(crate) number: Number,
     pub(crate) depot: Depot,
-    /// The thread that holds the lock of drains, counted from 1, or 0; the next field is the same for the
-    /// depot's lock.
+    /// The thread that holds the drain lock, counted from 1, or 0; the next field is the same for the depot's lock.
     pub(crate) drains: u8,
     pub(crate) depot_lock: u8,
-    /// The rounds that the supplier holds. The next two fields are the rounds lost with the parent's other
-    /// threads, and the rounds of the number's previous owner. All are bit sets.
+    /// The rounds that the supplier holds, as a bit set. The next two bit sets are the rounds that were lost with the
+    /// parent's other threads, and the rounds of the class number's previous owner.
     pub(crate) supplier: u16,
     pub(crate) lost_rounds: u16,
     pub(crate) dead_rounds: u16,
@@ -407,7 +405,7 @@ pub(crate) struct State {
 
 /// The kind of an action in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Act {
+pub(crate) enum ActionKind {
     /// The thread begins an operation.
     Begin(Op),
     /// The thread does the next step of its operation.
@@ -417,18 +415,18 @@ pub(crate) enum Act {
     On(u8),
     /// Another thread or a drain interrupts the thread's section, which will restart.
     Abort,
-    /// The thread continues as the child of the fork that it made.
+    /// The thread continues as the child of a fork that it has made.
     Child,
 }
 
-/// An action of one thread.
+/// An action that one thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Action {
     pub(crate) thread: u8,
-    pub(crate) act: Act,
+    pub(crate) act: ActionKind,
 }
 
-/// The parameters of a model.
+/// The parameters of the protocol model.
 #[derive(Clone, Debug)]
 pub(crate) struct Protocol {
     pub(crate) mechanism: Mechanism,
@@ -436,27 +434,27 @@ pub(crate) struct Protocol {
     pub(crate) cpus: u8,
     /// The number of rounds in a magazine.
     pub(crate) capacity: u8,
-    /// The number of places in a stack.
+    /// The maximum number of rounds in a stack.
     pub(crate) reach: u8,
     pub(crate) depot_limit: u8,
-    /// The number of rounds of each owner of the class's number.
+    /// The number of rounds that each owner of the class number has.
     pub(crate) rounds: u8,
-    /// The largest number of rounds that a user holds.
+    /// The largest number of rounds that a user of the class holds.
     pub(crate) max_held: u8,
-    pub(crate) roles: Vec<Role>,
+    pub(crate) roles: Vec<ThreadRole>,
     pub(crate) bug: Option<Bug>,
-    /// `true` if sections may be aborted.
+    /// `true` if the model includes aborts of sections.
     pub(crate) aborts: bool,
 }
 
 fn bit(i: impl Into<usize>) -> u16 {
     1 << i.into()
 }
-fn bit8(i: u8) -> u8 {
+fn single_bit_mask(i: u8) -> u8 {
     1 << i
 }
-fn bits_of(mask: u8) -> impl Iterator<Item = u8> {
-    (0..8).filter(move |i| mask & bit8(*i) != 0)
+fn set_bit_indices(mask: u8) -> impl Iterator<Item = u8> {
+    (0..8).filter(move |i| mask & single_bit_mask(*i) != 0)
 }
 
 impl Protocol {
@@ -492,16 +490,15 @@ impl Protocol {
             fault: None,
         }
     }
-    /// Returns the rounds of the first or second owner of the class's number, as a bit set.
+    /// Returns the rounds of the first or second owner of the class number, as a bit set.
     fn fresh(&self, owner: u8) -> u16 {
         (1..=self.rounds).map(|round| bit(round + owner * self.rounds)).sum()
     }
-    fn role(&self, s: &State, thread: usize) -> Role {
-        if s.child { Role::User } else { self.roles[thread] }
+    fn role(&self, s: &State, thread: usize) -> ThreadRole {
+        if s.child { ThreadRole::User } else { self.roles[thread] }
     }
 
-    /// Appends all actions that are possible in this state to `actions`. Steps that must wait are not in the
-    /// list.
+    /// Appends all actions that are possible in this state to `actions`. A step that has to wait is not appended.
     pub(crate) fn actions(&self, s: &State, actions: &mut Vec<Action>) {
         if s.fault.is_some() {
             return;
@@ -515,21 +512,25 @@ impl Protocol {
                     .begins(s, usize::from(thread))
                     .into_iter()
                     .flatten()
-                    .for_each(|op| add(Act::Begin(op))),
-                Pc::Enter(_) | Pc::IsOpen(_) => (0..self.cpus).for_each(|cpu| add(Act::On(cpu))),
-                Pc::Want | Pc::Fence | Pc::TakeStack => bits_of(t.todo).for_each(|cpu| add(Act::On(cpu))),
-                Pc::GiveStack => bits_of(self.to_give(s, t)).for_each(|cpu| add(Act::On(cpu))),
+                    .for_each(|op| add(ActionKind::Begin(op))),
+                Pc::Enter(_) | Pc::IsOpen(_) => (0..self.cpus).for_each(|cpu| add(ActionKind::On(cpu))),
+                Pc::Want | Pc::Fence | Pc::TakeStack => {
+                    set_bit_indices(t.todo).for_each(|cpu| add(ActionKind::On(cpu)))
+                }
+                Pc::GiveStack => {
+                    set_bit_indices(self.regions_to_return(s, t)).for_each(|cpu| add(ActionKind::On(cpu)))
+                }
                 pc => {
-                    if self.may_step(s, t) {
-                        add(Act::Step);
+                    if self.is_lock_available(s, t) {
+                        add(ActionKind::Step);
                     }
                     if pc == Pc::Fork && !s.child {
-                        add(Act::Child);
+                        add(ActionKind::Child);
                     }
                 }
             }
             if self.mechanism == Rseq && self.aborts && inside(t.pc).is_some() {
-                add(Act::Abort);
+                add(ActionKind::Abort);
             }
         }
     }
@@ -555,23 +556,25 @@ impl Protocol {
         };
         match self.role(s, thread) {
             // The owner's last user returns the number, so no user begins another operation.
-            Role::User if s.threads.iter().any(|t| t.op == Op::Retire) => [None; 2],
-            Role::User => {
+            ThreadRole::User if s.threads.iter().any(|t| t.op == Op::Retire) => [None; 2],
+            ThreadRole::User => {
                 let frees = (t.held_count > 0).then_some(Op::Free);
                 // A closed class only takes late frees.
                 let allocates = t.held_count < self.max_held && s.number.open > 0;
                 [allocates.then_some(Op::Alloc), frees]
             }
-            Role::Drainer => ready_or_none(Op::Drain, true),
-            Role::Reaper => ready_or_none(Op::Reap, true),
-            Role::Closer => ready_or_none(Op::Close, !t.done),
-            Role::Successor => ready_or_none(Op::Retire, !t.done && (0..self.roles.len()).all(is_quiet)),
-            Role::Forker => ready_or_none(Op::Fork, !t.done),
-            Role::Resizer => ready_or_none(Op::Resize, s.number.open > 0),
+            ThreadRole::Drainer => ready_or_none(Op::Drain, true),
+            ThreadRole::Reaper => ready_or_none(Op::Reap, true),
+            ThreadRole::Closer => ready_or_none(Op::Close, !t.done),
+            ThreadRole::Successor => {
+                ready_or_none(Op::Retire, !t.done && (0..self.roles.len()).all(is_quiet))
+            }
+            ThreadRole::Forker => ready_or_none(Op::Fork, !t.done),
+            ThreadRole::Resizer => ready_or_none(Op::Resize, s.number.open > 0),
         }
     }
-    /// Returns `true` if the lock or claim for which the thread waits is free.
-    fn may_step(&self, s: &State, t: &Thread) -> bool {
+    /// Returns `true` if the thread waits for a lock or claim that is free.
+    fn is_lock_available(&self, s: &State, t: &Thread) -> bool {
         match t.pc {
             Pc::LockDepot | Pc::LockDepotToPut | Pc::LockToCloseDepot | Pc::LockForSurplus => {
                 s.depot_lock == 0
@@ -606,26 +609,26 @@ impl Protocol {
                 | Pc::Own
         )
     }
-    fn to_give(&self, s: &State, t: &Thread) -> u8 {
+    fn regions_to_return(&self, s: &State, t: &Thread) -> u8 {
         let is_taken = |cpu: &u8| {
             let region = &s.regions[usize::from(*cpu)];
             region.taken_count > 0 && (region.taking_drain == t.number || self.has_bug(Bug::GivesAwayOthers))
         };
-        (0..self.cpus).filter(is_taken).map(bit8).sum()
+        (0..self.cpus).filter(is_taken).map(single_bit_mask).sum()
     }
 
     pub(crate) fn next(&self, before: &State, action: Action) -> State {
         let mut s = *before;
         let this_thread = usize::from(action.thread);
         match action.act {
-            Act::Begin(op) => self.begin(&mut s, this_thread, op),
-            Act::Abort => abort(&mut s.threads[this_thread]),
-            Act::Child => self.child(&mut s, this_thread),
-            Act::On(cpu) => self.step(&mut s, this_thread, cpu),
-            Act::Step => self.step(&mut s, this_thread, before.threads[this_thread].at),
+            ActionKind::Begin(op) => self.begin(&mut s, this_thread, op),
+            ActionKind::Abort => abort(&mut s.threads[this_thread]),
+            ActionKind::Child => self.child(&mut s, this_thread),
+            ActionKind::On(cpu) => self.step(&mut s, this_thread, cpu),
+            ActionKind::Step => self.step(&mut s, this_thread, before.threads[this_thread].at),
         }
         // No other thread can see that a drain has visited all CPUs, so that step needs no separate action.
-        while s.fault.is_none() && self.has_looked(&s, &s.threads[this_thread]) {
+        while s.fault.is_none() && self.has_visited_all_regions(&s, &s.threads[this_thread]) {
             self.step(&mut s, this_thread, 0);
         }
         if s.fault.is_none() && s.closed && !s.child {
@@ -636,10 +639,10 @@ impl Protocol {
         s
     }
 
-    fn has_looked(&self, s: &State, t: &Thread) -> bool {
+    fn has_visited_all_regions(&self, s: &State, t: &Thread) -> bool {
         match t.pc {
             Pc::Want | Pc::Fence | Pc::TakeStack => t.todo == 0,
-            Pc::GiveStack => self.to_give(s, t) == 0,
+            Pc::GiveStack => self.regions_to_return(s, t) == 0,
             _ => false,
         }
     }
@@ -681,8 +684,8 @@ impl Protocol {
 
     // ---- sections ----
 
-    /// Interrupts the section on this CPU, because another thread runs there or a fence arrives: the section
-    /// restarts.
+    /// Interrupts the section on this CPU, because another thread runs there or a fence arrives; the section will
+    /// restart.
     fn interrupt(s: &mut State, cpu: u8, other_than: usize) {
         for (i, t) in s.threads.iter_mut().enumerate() {
             if i != other_than && inside(t.pc).is_some() && t.at == cpu {
@@ -690,11 +693,11 @@ impl Protocol {
             }
         }
     }
-    /// Returns `true` if the thread may write to the region now, and records a fault if not.
+    /// Returns `true` if the thread may write to the region now; otherwise records a violation.
     fn writes(&self, s: &mut State, this_thread: usize, region: u8) -> bool {
         let fault = if region == EMPTY {
             Some(Fault::EmptyWritten)
-        } else if s.owned & bit8(region) != 0 {
+        } else if s.owned & single_bit_mask(region) != 0 {
             Some(Fault::WrittenBehindFence)
         } else if self.mechanism == Claimed
             && usize::from(s.regions[usize::from(region)].claim) != this_thread + 1
@@ -713,9 +716,9 @@ impl Protocol {
             _ => ([t.own_round, 0], 1),
         }
     }
-    fn after_miss(&self, s: &mut State, this_thread: usize, stage: Stage) {
+    fn continue_after_miss(&self, s: &mut State, this_thread: usize, stage: Stage) {
         match self.mechanism {
-            Rseq => self.step_after(s, this_thread, stage, false),
+            Rseq => self.choose_step_after_section(s, this_thread, stage, false),
             Claimed => s.threads[this_thread].pc = Pc::Leave(stage, false),
         }
     }
@@ -729,14 +732,15 @@ impl Protocol {
                 let cpu_region = s.regions[usize::from(cpu)];
                 if self.mechanism == Claimed {
                     if !cpu_region.committed || cpu_region.claim != 0 {
-                        return self.step_after(s, this_thread, stage, false);
+                        return self.choose_step_after_section(s, this_thread, stage, false);
                     }
                     s.regions[usize::from(cpu)].claim = this_thread as u8 + 1;
                 } else {
                     Self::interrupt(s, cpu, this_thread);
                 }
-                let rounds_elsewhere =
-                    self.mechanism == Rseq && s.detached & bit8(cpu) != 0 && !self.has_bug(Bug::StaleRegion);
+                let rounds_elsewhere = self.mechanism == Rseq
+                    && s.detached & single_bit_mask(cpu) != 0
+                    && !self.has_bug(Bug::StaleRegion);
                 let t = &mut s.threads[this_thread];
                 (t.at, t.region) = (cpu, if rounds_elsewhere { EMPTY } else { cpu });
                 t.pc = Pc::Read(stage);
@@ -800,13 +804,13 @@ impl Protocol {
                 }
                 thread.read_rounds = [0; BATCH];
                 match self.mechanism {
-                    Rseq => self.step_after(s, this_thread, stage, true),
+                    Rseq => self.choose_step_after_section(s, this_thread, stage, true),
                     Claimed => thread.pc = Pc::Leave(stage, true),
                 }
             }
             Pc::Leave(stage, done) => {
                 s.regions[usize::from(t.region)].claim = 0;
-                self.step_after(s, this_thread, stage, done);
+                self.choose_step_after_section(s, this_thread, stage, done);
             }
             _ => unreachable!("{:?} is not a step of a section", t.pc),
         }
@@ -820,7 +824,7 @@ impl Protocol {
             Stage::Pop | Stage::Overflow => {
                 let n = if stage == Stage::Pop { 1 } else { self.capacity };
                 if region.len < n {
-                    return self.after_miss(s, this_thread, stage);
+                    return self.continue_after_miss(s, this_thread, stage);
                 }
                 for i in 0..n {
                     t.read_rounds[usize::from(i)] = region.places[usize::from(region.len - n + i)];
@@ -832,7 +836,7 @@ impl Protocol {
             }
             Stage::Push | Stage::PushAgain => {
                 if region.len >= region.cap {
-                    return self.after_miss(s, this_thread, stage);
+                    return self.continue_after_miss(s, this_thread, stage);
                 }
                 t.pc = Pc::Write(stage);
             }
@@ -841,9 +845,9 @@ impl Protocol {
                 t.pc = Pc::Write(stage);
                 if needed_places > region.cap {
                     let limit = if self.has_bug(Bug::WidensBeyondLimit) { self.reach } else { region.limit };
-                    let cap = widened_places(region.cap.into(), needed_places.into(), limit.into());
+                    let cap = widened_capacity(region.cap.into(), needed_places.into(), limit.into());
                     let Some(cap) = cap.filter(|_| region.committed) else {
-                        return self.after_miss(s, this_thread, stage);
+                        return self.continue_after_miss(s, this_thread, stage);
                     };
                     t.cap = cap as u8;
                     t.pc = Pc::Store(stage);
@@ -851,8 +855,8 @@ impl Protocol {
             }
         }
     }
-    /// Chooses the step that follows the end of a section.
-    fn step_after(&self, s: &mut State, this_thread: usize, stage: Stage, done: bool) {
+    /// Chooses a thread's next step after the end of a section.
+    fn choose_step_after_section(&self, s: &mut State, this_thread: usize, stage: Stage, done: bool) {
         let t = &mut s.threads[this_thread];
         (t.at, t.region, t.len, t.cap, t.read_rounds) = (0, 0, 0, 0, [0; BATCH]);
         t.pc = match (stage, done) {
@@ -910,8 +914,8 @@ impl Protocol {
             }
         }
     }
-    /// Continues after the thread tried to take a magazine from the depot.
-    fn after_depot_take(&self, s: &mut State, this_thread: usize, has_magazine: bool) {
+    /// Continues an operation after the thread has tried to take a magazine from the depot.
+    fn continue_after_depot_take(&self, s: &mut State, this_thread: usize, has_magazine: bool) {
         let t = &mut s.threads[this_thread];
         match (t.op, has_magazine) {
             (Op::Alloc, false) if t.open => t.pc = Pc::Fill,
@@ -921,7 +925,7 @@ impl Protocol {
             (_, false) => Self::end(s, this_thread),
         }
     }
-    /// Keeps one round of the magazine for the caller, and pushes the others on the stack.
+    /// Keeps one round of the magazine for the caller, and pushes the other rounds onto the stack.
     fn keep_one(&self, s: &mut State, this_thread: usize) {
         let t = &mut s.threads[this_thread];
         t.open = false;
@@ -932,7 +936,7 @@ impl Protocol {
         }
         t.pc = Pc::Enter(Stage::Rest);
     }
-    /// Continues a drain that has nothing left to flush.
+    /// Continues a drain that has no more rounds to flush.
     fn end_drain(&self, s: &mut State, this_thread: usize) {
         let t = &mut s.threads[this_thread];
         match t.op {
@@ -1001,13 +1005,13 @@ impl Protocol {
             Pc::IsOpen(stage) => {
                 s.threads[this_thread].at = cpu;
                 if s.regions[at].limit > 0 {
-                    return self.step_after(s, this_thread, stage, false);
+                    return self.choose_step_after_section(s, this_thread, stage, false);
                 }
                 next_pc = Pc::TryDrains(stage);
             }
             Pc::TryDrains(stage) => {
                 if s.drains != 0 && !self.has_bug(Bug::OpensBesideDrain) {
-                    return self.step_after(s, this_thread, stage, false);
+                    return self.choose_step_after_section(s, this_thread, stage, false);
                 }
                 if s.drains == 0 {
                     s.drains = thread_number;
@@ -1028,7 +1032,7 @@ impl Protocol {
                 }
                 s.threads[this_thread].at = 0;
                 if !(is_uncommitted || is_opened) {
-                    return self.step_after(s, this_thread, stage, false);
+                    return self.choose_step_after_section(s, this_thread, stage, false);
                 }
                 next_pc = Pc::Enter(stage);
             }
@@ -1036,7 +1040,7 @@ impl Protocol {
             // ---- the depot ----
             Pc::Hint => {
                 if s.depot.magazines().is_empty() {
-                    return self.after_depot_take(s, this_thread, false);
+                    return self.continue_after_depot_take(s, this_thread, false);
                 }
                 next_pc = Pc::LockDepot;
             }
@@ -1055,7 +1059,7 @@ impl Protocol {
                         s.depot = before;
                     }
                 }
-                return self.after_depot_take(s, this_thread, magazine.is_some());
+                return self.continue_after_depot_take(s, this_thread, magazine.is_some());
             }
             Pc::LockDepotToPut => {
                 s.depot_lock = thread_number;
@@ -1097,7 +1101,7 @@ impl Protocol {
             Pc::Close => {
                 let idle = s.regions.iter().any(Region::is_idle);
                 if t.op == Op::Reap && !idle {
-                    s.regions.iter_mut().for_each(Region::update_usage);
+                    s.regions.iter_mut().for_each(Region::update_region_usage);
                     s.threads[this_thread].todo = 0;
                 } else {
                     let before = core::mem::replace(&mut s.number.waiting, thread_number);
@@ -1115,14 +1119,14 @@ impl Protocol {
             Pc::Want if t.todo == 0 => {
                 s.threads[this_thread].todo = t.detached;
                 next_pc = match (t.detached, self.mechanism) {
-                    (0, _) | (_, Claimed) => self.owned_all(s, this_thread),
+                    (0, _) | (_, Claimed) => self.continue_owned_drain(s, this_thread),
                     (_, Rseq) if self.has_bug(Bug::TakesBeforeFence) => Pc::TakeStack,
                     (_, Rseq) => Pc::Fence,
                 };
             }
             Pc::Want => {
                 let thread = &mut s.threads[this_thread];
-                thread.todo &= !bit8(cpu);
+                thread.todo &= !single_bit_mask(cpu);
                 let region = &mut s.regions[at];
                 let for_good = s.number.open == 0 && !self.has_bug(Bug::ClosedStaysOpen);
                 let is_wanted = match t.op {
@@ -1137,20 +1141,20 @@ impl Protocol {
                     thread.at = cpu;
                     next_pc = Pc::Own;
                 } else if t.op == Op::Reap {
-                    region.update_usage();
+                    region.update_region_usage();
                 }
             }
             Pc::Own => {
                 let thread = &mut s.threads[this_thread];
-                thread.detached |= bit8(cpu);
+                thread.detached |= single_bit_mask(cpu);
                 match self.mechanism {
                     Rseq => {
-                        s.detached |= bit8(cpu);
+                        s.detached |= single_bit_mask(cpu);
                         thread.at = 0;
                         next_pc = Pc::Want;
                     }
                     Claimed => {
-                        s.owned |= bit8(cpu);
+                        s.owned |= single_bit_mask(cpu);
                         if !self.has_bug(Bug::NoFence) {
                             s.regions[at].claim = thread_number;
                         }
@@ -1169,16 +1173,16 @@ impl Protocol {
                 if !self.has_bug(Bug::NoFence) && (first || !self.has_bug(Bug::FencesOne)) {
                     Self::interrupt(s, cpu, this_thread);
                 }
-                s.owned |= bit8(cpu);
-                s.threads[this_thread].todo &= !bit8(cpu);
+                s.owned |= single_bit_mask(cpu);
+                s.threads[this_thread].todo &= !single_bit_mask(cpu);
             }
-            Pc::TakeStack if t.todo == 0 => next_pc = self.owned_all(s, this_thread),
+            Pc::TakeStack if t.todo == 0 => next_pc = self.continue_owned_drain(s, this_thread),
             Pc::TakeStack => {
-                s.owned |= bit8(cpu);
-                s.threads[this_thread].todo &= !bit8(cpu);
+                s.owned |= single_bit_mask(cpu);
+                s.threads[this_thread].todo &= !single_bit_mask(cpu);
                 s.threads[this_thread].at = cpu;
                 if self.has_bug(Bug::PutBackEarly) {
-                    s.detached &= !bit8(cpu);
+                    s.detached &= !single_bit_mask(cpu);
                 } else {
                     self.take_stack(s, this_thread, at);
                 }
@@ -1191,8 +1195,8 @@ impl Protocol {
                 if self.has_bug(Bug::PutBackEarly) && self.mechanism == Rseq {
                     self.take_stack(s, this_thread, at);
                 }
-                s.detached &= !bit8(cpu);
-                s.owned &= !bit8(cpu);
+                s.detached &= !single_bit_mask(cpu);
+                s.owned &= !single_bit_mask(cpu);
                 if self.mechanism == Claimed && !self.has_bug(Bug::NoFence) {
                     s.regions[at].claim = 0;
                 }
@@ -1223,7 +1227,7 @@ impl Protocol {
                 }
                 next_pc = Pc::GiveStack;
             }
-            Pc::GiveStack if self.to_give(s, &t) == 0 => next_pc = Pc::LockToReopen,
+            Pc::GiveStack if self.regions_to_return(s, &t) == 0 => next_pc = Pc::LockToReopen,
             Pc::GiveStack => {
                 let thread = &mut s.threads[this_thread];
                 (thread.remaining, thread.at) = (s.regions[at].taken_count, cpu);
@@ -1322,8 +1326,8 @@ impl Protocol {
         }
         s.threads[this_thread].pc = next_pc;
     }
-    /// Continues a drain that owns all the regions that it drains.
-    fn owned_all(&self, s: &mut State, this_thread: usize) -> Pc {
+    /// Continues a drain that has detached all the regions that it drains.
+    fn continue_owned_drain(&self, s: &mut State, this_thread: usize) -> Pc {
         (s.threads[this_thread].todo, s.threads[this_thread].detached) = (0, 0);
         if s.threads[this_thread].op == Op::Retire { Pc::Forget } else { Pc::Claim }
     }
@@ -1342,7 +1346,7 @@ impl Protocol {
                 (region.cap, region.limit) = (0, 0);
             }
         }
-        region.update_usage();
+        region.update_region_usage();
     }
 
     /// Forks the process: this thread continues as the child, and rounds that other threads carried are lost.
@@ -1392,7 +1396,7 @@ impl Protocol {
 
     // ---- invariants ----
 
-    /// Returns, for each round, the number of places that contain it.
+    /// Returns, for each round, how often it occurs in the state.
     fn places(&self, s: &State) -> [u8; 16] {
         let mut times = [0; 16];
         let mut count = |rounds: &[Round]| rounds.iter().for_each(|round| times[usize::from(*round)] += 1);
@@ -1414,24 +1418,24 @@ impl Protocol {
         }
         times
     }
-    /// Returns `true` if each round is in exactly one place.
-    pub(crate) fn each_in_one_place(&self, s: &State) -> bool {
+    /// Returns `true` if each round occurs exactly once in the state.
+    pub(crate) fn each_round_occurs_once(&self, s: &State) -> bool {
         let times = self.places(s);
         let living_rounds =
             (self.fresh(0) | self.fresh(1) & if s.dead_rounds == 0 { 0 } else { !0 }) & !s.dead_rounds;
         (1..16).all(|round: usize| living_rounds & bit(round) == 0 || times[round] == 1) && times[0] == 0
     }
-    /// Returns `true` if no stack has more rounds than places, or more places than its maximum.
-    pub(crate) fn within_reach(&self, s: &State) -> bool {
+    /// Returns `true` if no stack has more rounds than its capacity, or a larger capacity than its maximum.
+    pub(crate) fn stacks_in_limit(&self, s: &State) -> bool {
         // In a child, rounds that a drain had taken are on their stack again, which has no places until the next push.
         let max_places = |region: &Region| if s.child { self.reach } else { region.cap };
         let is_valid =
             |region: &Region| region.len <= max_places(region) && region.cap.max(region.limit) <= self.reach;
         s.regions.iter().all(is_valid)
     }
-    /// Returns `false` if all threads are idle, but a region is claimed, locked, detached or taken, or the
-    /// class is wrongly closed.
-    pub(crate) fn at_rest(&self, s: &State) -> bool {
+    /// Returns `false` if all threads are idle although a region is claimed, locked, detached or taken, or the class is
+    /// wrongly closed.
+    pub(crate) fn is_idle_state_clean(&self, s: &State) -> bool {
         let is_working = s.threads.iter().any(|t| !matches!(t.pc, Pc::Idle | Pc::Gone));
         let number = &s.number;
         is_working
@@ -1442,33 +1446,33 @@ impl Protocol {
 
     // ---- equivalent states ----
 
-    /// Returns the representative of all states that differ only in the names of CPUs and rounds. CPUs are
-    /// sorted by their contents, and rounds are numbered in the order in which they appear.
+    /// Returns the canonical state of all states that differ only in the names of CPUs and rounds. CPUs are sorted by
+    /// their contents, and rounds are numbered in the order in which they appear.
     pub(crate) fn canonical(&self, before: &State) -> State {
-        let mut s = self.without_garbage(before);
-        self.sort_cpus(&mut s);
-        self.name_rounds(&mut s);
+        let mut s = self.without_unread_values(before);
+        self.sort_cpus_canonically(&mut s);
+        self.rename_rounds_canonically(&mut s);
         s
     }
-    /// Returns `true` if a state differs from a canonical state at most in names. Identical CPUs may have any
-    /// order in a canonical state.
-    pub(crate) fn is_like(&self, state: &State, canonical: &State) -> bool {
-        let state = self.without_garbage(state);
+    /// Returns `true` if a state equals the canonical state except for names. Identical CPUs may have any order in a
+    /// canonical state.
+    pub(crate) fn is_symmetric_to(&self, state: &State, canonical: &State) -> bool {
+        let state = self.without_unread_values(state);
         let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
         orders.iter().any(|order| {
             let mut renamed = state;
-            self.order_cpus(&mut renamed, *order);
-            self.name_rounds(&mut renamed);
+            self.permute_cpus(&mut renamed, *order);
+            self.rename_rounds_canonically(&mut renamed);
             renamed == *canonical
         })
     }
-    /// Returns the state without values that no later step reads.
-    pub(crate) fn without_garbage(&self, state: &State) -> State {
+    /// Returns the state without the values that no later step reads.
+    pub(crate) fn without_unread_values(&self, state: &State) -> State {
         let mut s = *state;
-        self.clear_unread(&mut s);
+        self.clear_unread_values(&mut s);
         s
     }
-    fn clear_unread(&self, s: &mut State) {
+    fn clear_unread_values(&self, s: &mut State) {
         for cpu in 0..CPUS {
             let mut used_rounds = s.regions[cpu].len.max(s.regions[cpu].taken_count);
             for t in s.threads.iter().filter(|t| usize::from(t.at) == cpu) {
@@ -1479,20 +1483,20 @@ impl Protocol {
             }
             s.regions[cpu].places[PLACES.min(usize::from(used_rounds))..].fill(0);
         }
-        if !self.roles.contains(&Role::Reaper) {
+        if !self.roles.contains(&ThreadRole::Reaper) {
             s.regions.iter_mut().for_each(|region| region.usage = Usage::default());
-            s.depot.forget_interval();
+            s.depot.reset_interval_statistics();
         }
         for (t, role) in s.threads.iter_mut().zip(&self.roles) {
-            t.done &= matches!(role, Role::Closer | Role::Successor | Role::Forker);
+            t.done &= matches!(role, ThreadRole::Closer | ThreadRole::Successor | ThreadRole::Forker);
         }
     }
-    fn sort_cpus(&self, s: &mut State) {
+    fn sort_cpus_canonically(&self, s: &mut State) {
         let key = |cpu: usize| {
             let region = Region { places: [0; PLACES], ..s.regions[cpu] };
             let mut cpu_region = 0_u64;
             for t in &s.threads {
-                let at = usize::from(t.at) == cpu && (inside(t.pc).is_some() || uses_at(t.pc));
+                let at = usize::from(t.at) == cpu && (inside(t.pc).is_some() || reads_field_at(t.pc));
                 let bits =
                     u64::from(at) | u64::from(t.todo >> cpu & 1) << 1 | u64::from(t.detached >> cpu & 1) << 2;
                 cpu_region = cpu_region << 3 | bits;
@@ -1503,10 +1507,10 @@ impl Protocol {
         let mut order: [usize; CPUS] = core::array::from_fn(|i| i);
         order[..used_rounds].sort_by_cached_key(|cpu| key(*cpu));
         if !order.is_sorted() {
-            self.order_cpus(s, order);
+            self.permute_cpus(s, order);
         }
     }
-    fn order_cpus(&self, s: &mut State, order: [usize; CPUS]) {
+    fn permute_cpus(&self, s: &mut State, order: [usize; CPUS]) {
         let mut names = [0, 0, 0, EMPTY];
         for (new_index, old_index) in order.iter().enumerate() {
             names[*old_index] = new_index as u8;
@@ -1520,7 +1524,7 @@ impl Protocol {
         mask(&mut s.detached);
         mask(&mut s.owned);
         for t in &mut s.threads {
-            if inside(t.pc).is_some() || uses_at(t.pc) {
+            if inside(t.pc).is_some() || reads_field_at(t.pc) {
                 t.at = names[usize::from(t.at)];
             }
             if inside(t.pc).is_some() {
@@ -1530,7 +1534,7 @@ impl Protocol {
             mask(&mut t.detached);
         }
     }
-    fn name_rounds(&self, s: &mut State) {
+    fn rename_rounds_canonically(&self, s: &mut State) {
         let mut names = [0_u8; 16];
         // Rounds of the second owner keep other numbers than the first owner's.
         let (dead_set, mut next) = (s.dead_rounds, [1, 1 + if s.dead_rounds == 0 { 0 } else { self.rounds }]);
@@ -1563,7 +1567,7 @@ impl Protocol {
     }
 }
 
-/// Returns the section that a thread is in, if any.
+/// Returns the section in which a thread is, if any.
 pub(crate) fn inside(pc: Pc) -> Option<Stage> {
     match pc {
         Pc::Read(stage) | Pc::Store(stage) | Pc::Write(stage) | Pc::Commit(stage) | Pc::Leave(stage, _) => {
@@ -1572,8 +1576,8 @@ pub(crate) fn inside(pc: Pc) -> Option<Stage> {
         _ => None,
     }
 }
-/// Returns `true` if a step reads the field `at`.
-fn uses_at(pc: Pc) -> bool {
+/// Returns `true` if the next step reads the field `at`.
+fn reads_field_at(pc: Pc) -> bool {
     matches!(pc, Pc::TryDrains(_) | Pc::Open(_) | Pc::Own | Pc::PutBack | Pc::ForgetTaken | Pc::GiveRound)
 }
 fn abort(t: &mut Thread) {

@@ -1,41 +1,41 @@
-//! Models the reaper that a subsystem starts automatically: how it sleeps, wakes up, exits, and restarts in
-//! the child of a fork (`slab/src/reclaim/reaper/background.rs`). This file does not model the work of a
-//! reap, which is an operation in `model.rs`.
+//! Models the reaper that a subsystem starts automatically: how it sleeps, wakes up, exits, and restarts in a forked
+//! child (`slab/src/reclaim/reaper/background.rs`). This file does not model the work of a reap, which is an operation
+//! in `model.rs`.
 //!
-//! Pages are freed and counted under the lock of a zone. Of the count, the model keeps only what the reaper
-//! reads. The value is `true` if pages were freed since the reaper last read the count. In the model, a sleep
-//! may time out at any moment, so the invariants are valid for every reap interval.
+//! Threads free pages, and count them, under the lock of a zone. Of this count, the model keeps only one bit, which the
+//! reaper reads. The bit is `true` if pages were freed since the reaper last read the count. In the model, a sleep may
+//! time out at any time, so the invariants hold for every reap interval.
 
-use crate::graph::{Fair, ThreadMove};
+use crate::graph::{FairModel, ThreadMove};
 
 /// The number of threads that free pages.
-const FREERS: usize = 2;
-/// The number of successive reap intervals without work after which the reaper sleeps.
+const FREEING_THREADS: usize = 2;
+/// The number of consecutive reap intervals without work after which the reaper sleeps.
 const QUIET: u8 = 2;
-const REAPER: usize = 0;
-/// The thread that allocates, so that the subsystem grows, and finally drops the subsystem.
-const GROWER: usize = 1;
-/// A pseudo-thread for the obligation that the reaper exits when its subsystem is dropped.
-const END: usize = 2 + FREERS;
+const REAPER_THREAD: usize = 0;
+/// The number of the thread that allocates, which makes the subsystem grow; finally it drops the subsystem.
+const GROWING_THREAD: usize = 1;
+/// A pseudo-thread that is busy from the drop of the subsystem until the reaper has exited.
+const END: usize = 2 + FREEING_THREADS;
 
-/// A planted bug: one wrong line of the reaper.
+/// A planted bug: one wrong line in the reaper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// The reaper announces that it will sleep, and does not check for work again.
+    /// The reaper announces that it will sleep, but does not check for work once more.
     LooksOnce,
-    /// A free checks the reaper's state before it counts the freed pages.
+    /// A free checks the reaper's state before it counts the pages that it frees.
     WakesBeforeItCounts,
-    /// A free wakes the reaper, but leaves its state `Asleep`.
+    /// A free wakes the reaper, but does not change its state `Asleep`.
     StaysAsleep,
-    /// The child of a fork assumes that it has the reaper's thread.
+    /// The child of a fork assumes that the reaper's thread exists in it.
     ChildBelieves,
-    /// Once the system has refused to start the thread, the start is never tried again.
+    /// After the system has once refused to start the thread, the start is never tried again.
     RefusedForGood,
     /// The reaper keeps a reference to the subsystem while it sleeps.
     KeepsSubsystem,
 }
 
-/// The reaper's state, which all threads read.
+/// The reaper's state, which all threads can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Word {
     Wanted,
@@ -47,7 +47,7 @@ enum Word {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum ReaperState {
     None,
-    /// The reaper requests the subsystem, and holds a reference to it during a reap.
+    /// The reaper gets a reference to the subsystem, and holds it during a reap.
     Ask,
     Interval,
     Count,
@@ -55,7 +55,7 @@ enum ReaperState {
     SayAsleep,
     LookAgain,
     SayRunning,
-    /// The reaper checks if it should keep sleeping.
+    /// The reaper checks if it should sleep longer.
     Check,
     Sleep,
     Ended,
@@ -72,19 +72,19 @@ enum Free {
     Gone,
 }
 
-/// The whole state of the model.
+/// The complete state of the model at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     word: Word,
     reaper_state: ReaperState,
     quiet_intervals: u8,
-    /// `true` if pages were freed since the reaper last read the count.
+    /// `true` if pages were freed since the reaper last read the count of freed pages.
     changed: bool,
     /// `true` if pages were freed since the last interval in which the reaper searched for free pages.
     has_unreaped_pages: bool,
     /// `true` if another thread has unparked the reaper's thread.
     token: bool,
-    freers: [Free; FREERS],
+    freers: [Free; FREEING_THREADS],
     is_starting: bool,
     is_refused: bool,
     /// `true` while the subsystem has users.
@@ -180,7 +180,7 @@ impl Reaper {
     }
 }
 
-impl Fair for Reaper {
+impl FairModel for Reaper {
     type State = State;
     fn starts(&self) -> Vec<State> {
         vec![State {
@@ -190,7 +190,7 @@ impl Fair for Reaper {
             changed: false,
             has_unreaped_pages: false,
             token: false,
-            freers: [Free::Idle; FREERS],
+            freers: [Free::Idle; FREEING_THREADS],
             is_starting: false,
             is_refused: false,
             has_users: true,
@@ -201,8 +201,8 @@ impl Fair for Reaper {
         let s = *s;
         let mut add =
             |thread, begins, target| moves.push(ThreadMove { thread, begins, interrupts: 0, target });
-        self.reaper(s, &mut |target| add(REAPER, false, target));
-        for i in 0..FREERS {
+        self.reaper(s, &mut |target| add(REAPER_THREAD, false, target));
+        for i in 0..FREEING_THREADS {
             let begins = s.freers[i] == Free::Idle;
             self.free(s, i).into_iter().for_each(|target| add(2 + i, begins, target));
         }
@@ -210,27 +210,31 @@ impl Fair for Reaper {
         // once.
         if s.is_starting {
             add(
-                GROWER,
+                GROWING_THREAD,
                 false,
                 State { is_starting: false, reaper_state: ReaperState::Ask, quiet_intervals: 0, ..s },
             );
             if !s.is_refused {
                 let word = if self.has_bug(Bug::RefusedForGood) { s.word } else { Word::Wanted };
-                add(GROWER, false, State { is_starting: false, is_refused: true, word, ..s });
+                add(GROWING_THREAD, false, State { is_starting: false, is_refused: true, word, ..s });
             }
         } else if s.has_users && s.word == Word::Wanted {
-            add(GROWER, false, State { is_starting: true, word: Word::Running, ..s });
+            add(GROWING_THREAD, false, State { is_starting: true, word: Word::Running, ..s });
         }
         let idle = s.freers.iter().all(|free| matches!(free, Free::Idle | Free::Gone));
         if s.has_users && !s.is_starting && idle {
             // The drop of the last user unparks the reaper.
-            add(GROWER, true, State { has_users: false, token: true, ..s });
+            add(GROWING_THREAD, true, State { has_users: false, token: true, ..s });
         }
         if s.has_users && !s.is_starting && !s.child {
             let word = if self.has_bug(Bug::ChildBelieves) { s.word } else { Word::Wanted };
             let (at, freers) = (ReaperState::None, [Free::Idle, Free::Gone]);
             // Counts of other threads are not lost, because they changed under a lock.
-            add(GROWER, true, State { word, reaper_state: at, freers, token: false, child: true, ..s });
+            add(
+                GROWING_THREAD,
+                true,
+                State { word, reaper_state: at, freers, token: false, child: true, ..s },
+            );
         }
     }
     fn threads(&self) -> usize {
@@ -239,8 +243,8 @@ impl Fair for Reaper {
     fn busy(&self, s: &State, thread: usize) -> bool {
         match thread {
             // Pages were freed, so an interval has to follow.
-            REAPER => s.has_unreaped_pages && s.has_users,
-            GROWER => s.is_starting,
+            REAPER_THREAD => s.has_unreaped_pages && s.has_users,
+            GROWING_THREAD => s.is_starting,
             END => !s.has_users && !matches!(s.reaper_state, ReaperState::None | ReaperState::Ended),
             free => !matches!(s.freers[free - 2], Free::Idle | Free::Gone),
         }

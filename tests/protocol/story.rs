@@ -1,7 +1,7 @@
 //! Converts a counterexample to the trace format of models under loom, from which `uslab story FILE --html`
 //! makes a page.
 
-use crate::model::{Act, Action, Mechanism, Op, Pc, Protocol, Role, Stage, State, inside};
+use crate::model::{Action, ActionKind, Mechanism, Op, Pc, Protocol, Stage, State, ThreadRole, inside};
 use std::collections::BTreeMap;
 use uslab_sim::story::{Change, Step, Story, VERSION};
 
@@ -14,7 +14,7 @@ fn set(rounds_in: u16) -> String {
     rounds(&(0..16).filter(|round| rounds_in >> round & 1 == 1).collect::<Vec<u8>>())
 }
 
-/// Returns the parts of a state that a reader should see.
+/// Returns the parts of a state that a trace shows to the reader.
 fn parts(protocol: &Protocol, s: &State) -> StateParts {
     let mut parts = StateParts::new();
     let mut insert = |name: String, value: String| _ = parts.insert(name, value);
@@ -70,12 +70,12 @@ fn section(stage: Stage) -> &'static str {
 fn describe(protocol: &Protocol, before: &State, action: Action) -> String {
     let t = &before.threads[usize::from(action.thread)];
     let cpu = match action.act {
-        Act::On(cpu) => cpu,
+        ActionKind::On(cpu) => cpu,
         _ => t.cpu(),
     };
     let claims = protocol.mechanism == Mechanism::Claimed;
     match (action.act, t.pc) {
-        (Act::Begin(op), _) => match op {
+        (ActionKind::Begin(op), _) => match op {
             Op::Alloc => "begins an allocation",
             Op::Free => "begins a free",
             Op::Drain => "begins a drain",
@@ -86,11 +86,11 @@ fn describe(protocol: &Protocol, before: &State, action: Action) -> String {
             Op::Resize => "changes the limit",
         }
         .to_owned(),
-        (Act::Abort, pc) => {
+        (ActionKind::Abort, pc) => {
             format!("is interrupted in {}, which restarts", inside(pc).map_or("it", section))
         }
-        (Act::Child, _) => "continues as the child".to_owned(),
-        (_, Pc::Enter(stage)) if claims && before.regions[usize::from(cpu)].claim_of() > 0 => {
+        (ActionKind::Child, _) => "continues as the child".to_owned(),
+        (_, Pc::Enter(stage)) if claims && before.regions[usize::from(cpu)].claiming_thread() > 0 => {
             format!("finds the region of CPU {cpu} claimed, for {}", section(stage))
         }
         (_, Pc::Enter(stage)) => {
@@ -144,8 +144,8 @@ fn describe(protocol: &Protocol, before: &State, action: Action) -> String {
     }
 }
 
-/// Builds a trace from a path of canonical states. CPUs and rounds have different names in different
-/// canonical states; the trace keeps one name for each.
+/// Builds a trace from a path of canonical states. The names of CPUs and rounds differ between canonical states; the
+/// trace keeps one name for each CPU and round.
 pub(crate) fn trace_of(protocol: &Protocol, title: &str, path: &[State], end: &str) -> Story {
     let mut state = protocol.start();
     let mut known_parts = StateParts::new();
@@ -155,7 +155,7 @@ pub(crate) fn trace_of(protocol: &Protocol, title: &str, path: &[State], end: &s
         protocol.actions(&state, &mut actions);
         let mut successors = actions.iter().map(|action| (*action, protocol.next(&state, *action)));
         let (action, after) = successors
-            .find(|(_, after)| protocol.is_like(after, next_state))
+            .find(|(_, after)| protocol.is_symmetric_to(after, next_state))
             .expect("the path must be one of the protocol");
         let new_parts = parts(protocol, &after);
         if steps.is_empty() {
@@ -169,13 +169,13 @@ pub(crate) fn trace_of(protocol: &Protocol, title: &str, path: &[State], end: &s
             after: after.clone(),
         };
         let thread = usize::from(action.thread);
-        let role = match if state.child { Role::User } else { protocol.roles[thread] } {
-            Role::User => "user",
-            Role::Drainer => "drain",
-            Role::Reaper => "reaper",
-            Role::Closer | Role::Successor => "owner",
-            Role::Forker => "fork",
-            Role::Resizer => "tuning",
+        let role = match if state.child { ThreadRole::User } else { protocol.roles[thread] } {
+            ThreadRole::User => "user",
+            ThreadRole::Drainer => "drain",
+            ThreadRole::Reaper => "reaper",
+            ThreadRole::Closer | ThreadRole::Successor => "owner",
+            ThreadRole::Forker => "fork",
+            ThreadRole::Resizer => "tuning",
         };
         steps.push(Step {
             thread: action.thread.to_string(),
@@ -185,7 +185,7 @@ pub(crate) fn trace_of(protocol: &Protocol, title: &str, path: &[State], end: &s
             at: None,
         });
         known_parts = new_parts;
-        state = protocol.without_garbage(&after);
+        state = protocol.without_unread_values(&after);
     }
     Story {
         version: VERSION,

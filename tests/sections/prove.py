@@ -2,7 +2,7 @@
 
     prove.py [--planted] FILE...
 
-Each FILE is what a test `restartable_sections_are_written_to_the_document` wrote: the sections of that program, decoded. The first one, of the
+Each FILE is what a test `restartable_sections_are_written_to_the_proof_file` wrote: the sections of that program, decoded. The first one, of the
 magazines' own tests, has samples beside them: what the portable bodies (`magazine/src/region.rs`) did to random regions.
 
 What is shown of each section, for all values of all words (batches of 1 to 4 rounds):

@@ -1,14 +1,13 @@
-//! Compares the facts that `uslab` computes with every number in every `facts.json` in the folder that
-//! `USLAB_TRACES` names.
+//! Compares the facts that `uslab` computes with every number in each `facts.json` in the folder `USLAB_TRACES`.
 //!
-//! Another program computed the facts in `facts.json`, which is stored with the trace. Each subfolder with a
-//! `facts.json` and a `trace.txt.zst` (or `trace.txt`) is a trace.
+//! An independent program computed the facts in `facts.json`, which is stored next to the trace. A trace is a subfolder
+//! with a `facts.json` and a `trace.txt.zst` or `trace.txt`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
-use uslab_sim::trace::{CacheFacts, Facts, SlabinfoSpan, Tables};
+use uslab_sim::trace::{CacheFacts, Facts, SlabinfoComparison, Tables};
 
 #[test]
 fn facts_of_published_traces_match_the_published_facts() {
@@ -16,7 +15,7 @@ fn facts_of_published_traces_match_the_published_facts() {
         println!("skipped: USLAB_TRACES is not set");
         return;
     };
-    let traces = traces_in(folder.as_ref());
+    let traces = trace_folders_in(folder.as_ref());
     let mut failures = Vec::new();
     for trace in &traces {
         let comparison = compare(trace);
@@ -26,8 +25,8 @@ fn facts_of_published_traces_match_the_published_facts() {
     assert!(failures.is_empty(), "{} differences:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Returns the folders of traces that have a `facts.json`; there must be at least one.
-pub(crate) fn traces_in(folder: &Path) -> Vec<PathBuf> {
+/// Returns the trace folders that have a `facts.json`; fails if there is no such folder.
+pub(crate) fn trace_folders_in(folder: &Path) -> Vec<PathBuf> {
     let mut traces: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
         .map(|entry| entry.unwrap().path())
@@ -38,7 +37,7 @@ pub(crate) fn traces_in(folder: &Path) -> Vec<PathBuf> {
     traces
 }
 
-/// The number of compared values for each name of a fact.
+/// The number of values that were compared, for each name of a fact.
 #[derive(Default)]
 struct Comparison {
     values: BTreeMap<String, usize>,
@@ -46,7 +45,7 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// Compares one value, including all values that it contains.
+    /// Compares one JSON value, including all values inside it.
     fn value(&mut self, fact: &str, ours: Value, theirs: &Value) {
         *self.values.entry(fact.to_owned()).or_default() += leaves(theirs).max(1);
         if !are_equal(&ours, theirs) {
@@ -88,7 +87,7 @@ fn compare(folder: &Path) -> Comparison {
     let theirs: Map<String, Value> = serde_json::from_str(&text).unwrap();
     let names = ["trace.txt.zst", "trace.txt"];
     let path = names.map(|name| folder.join(name)).into_iter().find(|path| path.exists()).unwrap();
-    let tables = Tables::next_to_trace(&path).unwrap();
+    let tables = Tables::from_trace_folder(&path).unwrap();
     let facts = crate::common::check_operations(&path, &tables);
 
     let mut comparison = Comparison::default();
@@ -108,7 +107,7 @@ fn compare(folder: &Path) -> Comparison {
     comparison
 }
 
-/// Returns the value of a fact that is compared as a whole.
+/// Returns the value of a fact that is not compared by its parts.
 fn simple(fact: &str, facts: &Facts) -> Value {
     let (objects, pages, sources) = (&facts.objects, &facts.pages, facts.name_sources);
     let map =
@@ -226,8 +225,8 @@ fn simple(fact: &str, facts: &Facts) -> Value {
     }
 }
 
-/// Returns two values of a fact: this project's value and the other program's value. The other program's list
-/// has only the largest counts, so the counts, and each name with its count, are compared.
+/// Returns a fact's value from this project and its value from the independent program. The independent program lists
+/// only the largest counts, so this function compares the list of counts, and each name with its count.
 fn counted(fact: &str, facts: &Facts, theirs: &Value) -> (Value, Value) {
     let ours: Vec<(String, u64)> = match fact {
         "gfp" => facts.gfp.clone(),
@@ -277,7 +276,7 @@ fn caches(comparison: &mut Comparison, ours: &[CacheFacts], theirs: &Value) {
     }
 }
 
-fn slabinfo(comparison: &mut Comparison, ours: &[SlabinfoSpan], theirs: &Value) {
+fn slabinfo(comparison: &mut Comparison, ours: &[SlabinfoComparison], theirs: &Value) {
     let theirs = theirs.as_object().unwrap();
     comparison.value("slabinfo spans", json!(ours.len()), &json!(theirs.len()));
     for span in ours {
@@ -313,7 +312,7 @@ fn slabinfo(comparison: &mut Comparison, ours: &[SlabinfoSpan], theirs: &Value) 
     }
 }
 
-/// The other program's list contains only caches with at least four slabs.
+/// The independent program lists only caches with at least four slabs.
 fn phases(comparison: &mut Comparison, facts: &Facts, theirs: &Value) {
     let ours = facts.phases.iter().map(|phase| {
         let caches = phase.caches.iter().filter(|(_, _, slabs)| *slabs >= 4);

@@ -1,5 +1,4 @@
-//! Tests that an error in a file is reported with the file's name and the error's position, and that nothing
-//! panics.
+//! Tests that an error in a file is reported with the file's name and the position of the error, without a panic.
 
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -10,7 +9,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use uslab_sim::trace::{Impossible, Recording, Source, Tables, TraceError};
 use uslab_tests::workspace;
 
-use crate::common::Packing;
+use crate::common::TraceCompression;
 
 const VALID_LINES: &str = "            init-1       [003] .....     6.254505: kmem_cache_alloc: call_site=f+0x95/0x150 \
                     ptr=ffff888004a9a000 bytes_req=64 bytes_alloc=64 gfp_flags=GFP_KERNEL node=-1 accounted=true\n";
@@ -44,8 +43,8 @@ fn binary_trace_files_are_refused() {
     assert!(matches!(read("t", b"\x7fELF\x02\x01\x01\x00\x00\x00").unwrap_err(), TraceError::Binary { .. }));
     assert!(message(b"PERFILE2\x68\x00\x00").contains("perf script"));
     assert!(message(b"\x17\x08Dtracing6\x00").contains("trace-cmd report"));
-    for packing in Packing::ALL {
-        let twice = packing.pack(&Packing::Gzip.pack(VALID_LINES.as_bytes()));
+    for packing in TraceCompression::ALL {
+        let twice = packing.pack(&TraceCompression::Gzip.pack(VALID_LINES.as_bytes()));
         assert_eq!(message(&twice), "t.txt: not text: compressed twice; unpack it once", "{packing:?}");
     }
 }
@@ -66,7 +65,7 @@ fn damaged_compressed_traces_are_refused() {
             VALID_LINES.replace("004a9a000", &format!("{:09x}", n.wrapping_mul(0x9e37_79b9) & 0xf_ffff_ffc0))
         })
         .collect();
-    for packing in Packing::ALL {
+    for packing in TraceCompression::ALL {
         let packed = packing.pack(text.as_bytes());
         let events = |bytes: &[u8]| read("t", bytes).map(|recording| recording.counts().events);
         assert_eq!(events(&packed).unwrap(), 1000, "{packing:?}");
@@ -96,7 +95,7 @@ fn damaged_compressed_traces_are_refused() {
 
 #[test]
 fn xz_window_above_the_memory_limit_is_refused() {
-    let mut packed = Packing::Xz.pack(VALID_LINES.as_bytes());
+    let mut packed = TraceCompression::Xz.pack(VALID_LINES.as_bytes());
     // The stream's header has 12 bytes. The block header has its length, flags, the filter's number, and the filter's
     // one-byte property, the window: 30 is 128 MiB, 31 is 192 MiB.
     assert_eq!(packed[14..16], [0x21, 1]);
@@ -183,9 +182,8 @@ fn damaged_kernel_tables_are_refused() {
     assert_eq!(error, format!("{}:2: expected ` : tunables` after a name and five numbers", path.display()));
 }
 
-/// The test makes ten thousand damaged traces, compressed or not: with flipped bytes, cuts, changed digits,
-/// and shuffled, repeated or foreign lines. Each damaged trace must be read or refused; none may cause a
-/// panic or a hang.
+/// The test makes ten thousand damaged traces, compressed or plain: with flipped bytes, cuts, changed digits, and
+/// shuffled, repeated or foreign lines. Each damaged trace must be read or refused, without a panic or a hang.
 #[test]
 fn reading_mangled_traces_never_panics() {
     let samples: Vec<Vec<u8>> = sample_files().iter().map(|path| unpacked(path)).collect();
@@ -239,7 +237,7 @@ fn unpacked(path: &Path) -> Vec<u8> {
     zstd::decode_all(&std::fs::read(path).unwrap()[..]).unwrap()
 }
 
-/// Returns a piece of a sample with a few random changes.
+/// Returns a part of a sample with a few random changes.
 fn mangled(samples: &[Vec<&[u8]>], rng: &mut SmallRng) -> Vec<u8> {
     let sample = samples.choose(rng).unwrap();
     let start = if rng.random_bool(0.3) { 0 } else { rng.random_range(0..sample.len()) };
@@ -286,7 +284,7 @@ fn mangled(samples: &[Vec<&[u8]>], rng: &mut SmallRng) -> Vec<u8> {
         }
     }
     if rng.random_bool(0.1) {
-        text = Packing::ALL.choose(rng).unwrap().pack(&text);
+        text = TraceCompression::ALL.choose(rng).unwrap().pack(&text);
         if rng.random_bool(0.5) {
             let at = rng.random_range(0..text.len());
             text[at] = text[at].wrapping_add(1);

@@ -1,12 +1,12 @@
-//! Tests `uslab replay --callers`: who leaks, by call site, process and control group, and which objects keep
-//! partial slabs.
+//! Tests `uslab replay --callers`, which shows who leaks, by call site, process and control group, and which objects
+//! keep partial slabs in memory.
 
 use crate::cli::{exit_and_output, refused, replay_json, uslab};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Returns the address of the object number `object`; each object has 64 bytes.
+/// Returns the address of object number `object`; the objects are 64 bytes apart.
 fn address(object: u64) -> u64 {
     0xffff_8880_0100_0000 + object * 64
 }
@@ -28,9 +28,9 @@ fn mark(us: u64, text: &str) -> String {
     format!("  sh-1 [000] ..... 1.{us:06}: tracing_mark_write: {text}\n")
 }
 
-/// Makes a recording in which the caches `node` and `entry` allocate 400 objects each during the workload,
-/// and no event frees them. At the end, the kernel's tables count `in_use` more objects of `node`, and all
-/// 400 objects of `entry`.
+/// Makes a recording in which the caches `node` and `entry` allocate 400 objects each during the workload, and no event
+/// frees them. At the end of the recording, the kernel's tables count `in_use` more objects of `node`, and all 400
+/// objects of `entry`.
 fn recording(folder: &Path, in_use: Option<u64>) -> String {
     let table = |node: u64, entry: u64| {
         let row = |name: &str, active: u64| {
@@ -64,7 +64,7 @@ fn looks(trace: &str) -> Vec<(String, String)> {
     sites
 }
 
-/// Regression test: `maple_node`, which `kfree_rcu` frees without an event, was reported as a leak.
+/// Regression test: objects of `maple_node`, which `kfree_rcu` frees without an event, were reported as leaks.
 #[test]
 fn kernel_tables_can_refute_a_suspected_leak() {
     let folder = tempfile::tempdir().unwrap();
@@ -92,24 +92,24 @@ fn kernel_tables_can_refute_a_suspected_leak() {
     at(
         "newque+0x2e/0x190 keeps 25 KiB of entry: 400 of its 400 allocations were not freed, and some of each quarter of the workload.",
     );
-    at("By the kernel's tables entry has 400 more objects in use.");
+    at("According to the kernel's tables, entry has 400 more objects in use.");
     // Regression test: the row did not show how many of its objects were no longer there.
-    at("  up to 388 already freed without an event\n");
+    at("  up to 388 of them freed without an event\n");
     at(
-        "mas_alloc_nodes+0x1/0x9 is no leak in this trace: 400 of its objects of node have no free in the trace, but by the kernel's tables the cache \
-        has 12 more in use: 388 were freed without an event",
+        "mas_alloc_nodes+0x1/0x9 is no leak in this trace: 400 of its objects of node have no free in the trace, but according to the kernel's tables, the cache \
+        has 12 more in use, so 388 were freed without an event",
     );
     // With tables that agree, and without tables.
     let folder = tempfile::tempdir().unwrap();
     let trace = recording(folder.path(), Some(395));
     assert_eq!(looks(&trace), expect("growing"));
     let (_, out, _) = exit_and_output(&uslab(&["replay", &trace, "--callers"]));
-    assert!(out.contains("grows: a leak, or a cache; up to 5 already freed without an event\n"), "{out}");
+    assert!(out.contains("grows: a leak, or a cache; up to 5 of them freed without an event\n"), "{out}");
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(looks(&recording(folder.path(), None)), expect("growing"));
 }
 
-/// Regression test: if a leak began after the first quarter, the report said that no site leaks.
+/// Regression test: if a leak began after the first quarter of the trace, the report said that no site leaks.
 #[test]
 fn leak_beginning_after_the_first_quarter_is_reported() {
     let folder = tempfile::tempdir().unwrap();
@@ -137,13 +137,13 @@ fn leak_beginning_after_the_first_quarter_is_reported() {
     for part in [
         "newque+0x2e/0x190 keeps 21 KiB of entry: 339 of its 339 allocations were not freed, and some of each quarter of the workload from the \
          second one on.",
-        "Objects that live longer than this workload (0.0 s) look the same as a leak",
+        "Objects that live longer than this workload (0.0 s) look like a leak",
     ] {
         assert!(out.contains(part), "expected {part:?} in {out}");
     }
 }
 
-/// Without the kernel's tables, the trace shows that other objects of the call site were freed, because their
+/// Without the kernel's tables, the trace still shows which objects of the call site were freed, because their
 /// addresses were allocated again.
 #[test]
 fn call_site_with_untraced_frees_is_not_a_leak() {
@@ -163,7 +163,7 @@ fn call_site_with_untraced_frees_is_not_a_leak() {
     assert_eq!(looks(trace), expect);
 }
 
-/// `perf script -F +cgroup` prints the control group after the fields.
+/// The option `perf script -F +cgroup` prints the control group after the fields.
 #[test]
 fn live_bytes_are_shown_by_process_and_control_group() {
     let folder = tempfile::tempdir().unwrap();
@@ -248,10 +248,10 @@ fn each_partial_slab_is_listed_with_object_ages() {
     let by_one = by_one.filter(|slab| slab["objects"] == 1).count() as u64;
     assert_eq!(by_one, pinned.iter().map(|cache| cache["by_one"].as_u64().unwrap()).sum::<u64>());
     let (_, out, _) = exit_and_output(&uslab(&["replay", "--callers=3"]));
-    assert!(out.contains("What keeps each slab (3 of "), "{out}");
+    assert!(out.contains("The objects that keep each slab (3 of "), "{out}");
 }
 
-/// Regression test: the report did not show memory from before the workload, or that such memory exists.
+/// Regression test: the report did not show memory that was allocated before the workload.
 #[test]
 fn memory_older_than_the_workload_is_shown_on_request() {
     let of = |which: &[&str]| replay_json(&[&["--callers"], which].concat())["callers"]["live"].clone();
@@ -264,7 +264,7 @@ fn memory_older_than_the_workload_is_shown_on_request() {
     assert!(number(&older["objects"]) > 0 && all.get("older").is_none(), "{older}");
     let (_, out, _) = exit_and_output(&uslab(&["replay", "--callers=3"]));
     assert!(
-        out.contains("is older than the workload and not shown (`--live all` shows it); largest: "),
+        out.contains("in kmalloc caches (`--live all` shows them). The most is from one call site: "),
         "{out}"
     );
     refused(&["replay", "--live", "all"], &["--callers"]);
@@ -276,7 +276,7 @@ fn memory_older_than_the_workload_is_shown_on_request() {
 fn report_counts_frees_on_another_cpu() {
     let (_, out, _) = exit_and_output(&uslab(&["replay", "--all"]));
     assert!(out.contains("6,592 freed on another CPU (2.58 %)"), "{out}");
-    assert!(out.contains("remote % = of the frees whose allocation is in the trace"), "{out}");
+    assert!(out.contains("remote % = share of the frees whose allocation is in the trace"), "{out}");
     // Regression test: the caches could not be sorted by this column.
     let report = replay_json(&["--sort", "remote"]);
     let remote = report["caches"].as_array().unwrap().iter().map(|row| row["remote_frees"].as_u64().unwrap());

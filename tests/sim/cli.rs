@@ -7,13 +7,13 @@ use std::process::{Command, Output, Stdio};
 use uslab_sim::trace::PageSize;
 use uslab_tests::workspace;
 
-use crate::common::{Packing, synthetic_arm64};
+use crate::common::{TraceCompression, synthetic_arm64};
 
 pub(crate) fn uslab(args: &[&str]) -> Output {
-    uslab_with(args, b"")
+    run_uslab_with_input(args, b"")
 }
 
-pub(crate) fn uslab_with(args: &[&str], input: &[u8]) -> Output {
+pub(crate) fn run_uslab_with_input(args: &[&str], input: &[u8]) -> Output {
     let mut child = Command::new(uslab_tests::uslab())
         .args(args)
         .env("NO_COLOR", "1")
@@ -32,8 +32,8 @@ pub(crate) fn exit_and_output(output: &Output) -> (Option<i32>, String, String) 
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Checks that the command is refused with exit code 2, no standard output, and a message that contains all
-/// of `parts`.
+/// Checks that `uslab` refuses the command: exit code 2, no standard output, and a message that contains all of
+/// `parts`.
 #[track_caller]
 pub(crate) fn refused(args: &[&str], parts: &[&str]) {
     let (code, out, err) = exit_and_output(&uslab(args));
@@ -50,7 +50,7 @@ pub(crate) fn sample(name: &str) -> PathBuf {
     workspace().join("sim/data/samples").join(name)
 }
 
-/// A small trace with three pages, and an object that is allocated and freed.
+/// A small trace: three pages, and an object that is allocated and freed.
 const SMALL: &str = "\
 # tracer: nop
 #
@@ -196,7 +196,7 @@ fn repeated_replays_of_a_trace_differ_only_in_times() {
     assert_eq!(report(), report());
 }
 
-/// Regression test: a replay accepted and printed a seed, although it is not random.
+/// Regression test: a replay accepted and printed a seed, although a replay is not random.
 #[test]
 fn replay_refuses_the_seed_option() {
     refused(&["replay", "--seed", "7"], &["--seed"]);
@@ -205,7 +205,7 @@ fn replay_refuses_the_seed_option() {
     assert!(!out.contains("seed"), "{out}");
 }
 
-/// Regression test: the introduction was printed without a table.
+/// Regression test: the introduction of a table was printed without the table.
 #[test]
 fn option_all_shows_every_cache_of_the_bundled_trace() {
     let (code, out, err) = exit_and_output(&uslab(&["replay", "--all"]));
@@ -218,8 +218,8 @@ fn option_all_shows_every_cache_of_the_bundled_trace() {
     assert!(!out.contains("Where to go next"), "{out}");
 }
 
-/// Regression test: a simulated machine with 64 CPUs was reported as the real kernel's machine, and CPUs
-/// without events were silently omitted. Frees on the allocating CPU were attributed to "another CPU".
+/// Regression test: a simulated machine with 64 CPUs was reported as the real kernel's machine, and CPUs without events
+/// were silently omitted. The report attributed frees on the allocating CPU to "another CPU".
 #[test]
 fn report_distinguishes_traced_simulated_and_used_cpus() {
     let introduction = |args: &[&str]| exit_and_output(&uslab(&[&["replay"][..], args].concat())).1;
@@ -243,7 +243,7 @@ fn report_distinguishes_traced_simulated_and_used_cpus() {
     let second = |out: &str| out.lines().nth(1).unwrap_or_default().to_owned();
     let line = second(&page(&["--cpus", "1024", "--nodes", "16"]));
     assert!(line.starts_with("Simulated: 1,024 CPUs, 16 nodes, "), "{line}");
-    assert!(line.ends_with("; 4 CPUs used: no event is on the others; 1 node used"), "{line}");
+    assert!(line.ends_with("; 4 CPUs used; the others have no event; 1 node used"), "{line}");
     let line = second(&page(&["--cpus", "2"]));
     assert!(line.ends_with("; CPU n of the trace is CPU n modulo 2"), "{line}");
     let machines = |args: &[&str]| {
@@ -263,8 +263,7 @@ fn report_distinguishes_traced_simulated_and_used_cpus() {
     assert_eq!((used, remote), ([4, 4], far), "each CPU is a node");
 }
 
-/// Regression test: the time was divided by the number of all events, even events that request nothing from
-/// the allocator.
+/// Regression test: the time was divided by the number of all events, including events that do not call the allocator.
 #[test]
 fn time_per_operation_counts_only_replayed_operations() {
     let ignored = "\
@@ -281,8 +280,8 @@ fn time_per_operation_counts_only_replayed_operations() {
     assert!(same(number("read_ns_per_event") * 5.0, number("read_seconds") * 1e9), "{report}");
 }
 
-/// Regression test: the watermarks of the simulated zones lacked the pages that a kernel with huge pages
-/// keeps free.
+/// Regression test: the watermarks of the simulated zones did not include the pages that a kernel with huge pages keeps
+/// free.
 #[test]
 fn min_watermark_includes_the_pages_for_huge_pages() {
     let trace = Folder::new();
@@ -292,15 +291,16 @@ fn min_watermark_includes_the_pages_for_huge_pages() {
     assert_eq!(report["buddy"]["zones"][0]["watermarks"]["min"], 11 * 512);
 }
 
-/// Returns the lines of a report before its first table.
+/// Returns the lines of a report that precede its first table.
 fn first_lines(args: &[&str], input: &str) -> Vec<String> {
-    let (code, out, err) = exit_and_output(&uslab_with(&[&["replay"][..], args].concat(), input.as_bytes()));
+    let (code, out, err) =
+        exit_and_output(&run_uslab_with_input(&[&["replay"][..], args].concat(), input.as_bytes()));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}");
     out.lines().take_while(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// Regression test: the defects of these traces were not reported, except the truncated line, for which the
-/// whole trace was refused.
+/// Regression test: the defects of these traces were not reported; only the truncated line was, and it caused the whole
+/// trace to be refused.
 #[test]
 fn report_begins_with_warnings_about_trace_defects() {
     let of = |name: &str| first_lines(&[sample(name).to_str().unwrap()], "")[2..].join("\n");
@@ -308,7 +308,7 @@ fn report_begins_with_warnings_about_trace_defects() {
     let overrun = of("ftrace-6.1-overrun.txt.zst");
     assert_eq!(
         overrun,
-        "WARNING: the ring buffer overran: the oldest 2,533 of 2,992 events are not in the trace"
+        "WARNING: the kernel's ring buffer was full: it overwrote the oldest 2,533 of 2,992 events"
     );
     for hashed in ["ftrace-6.12-tgid-hashed.txt.zst", "ftrace-6.18-hashed.txt.zst"] {
         let said = of(hashed);
@@ -325,12 +325,12 @@ fn report_begins_with_warnings_about_trace_defects() {
     let short = lines[..lines.len() - 1].join("\n") + "\n";
     assert_eq!(
         first_lines(&["-"], &short)[2..],
-        ["WARNING: the trace was cut or filtered: its header announces 1 more events than it has"]
+        ["WARNING: the trace was truncated or filtered: it has 1 events fewer than its header states"]
     );
     let cut = &SMALL[..SMALL.len() - 60];
     let said = first_lines(&["-"], cut)[2..].join("\n");
-    assert!(said.contains("WARNING: line 7, the last one, is truncated and was ignored: "), "{said}");
-    assert!(said.contains("announces 1 more events than it has"), "{said}");
+    assert!(said.contains("WARNING: the last line (7) is truncated and was ignored: "), "{said}");
+    assert!(said.contains("it has 1 events fewer than its header states"), "{said}");
     let open = first_lines(&["-"], SMALL.trim_end())[2..].join("\n");
     assert!(open.contains("WARNING: the last line has no line feed, so it may be truncated"), "{open}");
 
@@ -366,11 +366,11 @@ fn simulated_machines_of_any_size_replay_all_events() {
 fn compressed_trace_is_read_from_standard_input() {
     for (name, events) in [("ftrace-6.1.txt.zst", 2987), ("perf-script-6.12.txt.zst", 3295)] {
         let bytes = std::fs::read(sample(name)).unwrap();
-        let output = uslab_with(&["replay", "-", "--json", "-"], &bytes);
+        let output = run_uslab_with_input(&["replay", "-", "--json", "-"], &bytes);
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["events_total"], events, "{name}");
     }
-    let (code, out, _) = exit_and_output(&uslab_with(&["replay", "-"], SMALL.as_bytes()));
+    let (code, out, _) = exit_and_output(&run_uslab_with_input(&["replay", "-"], SMALL.as_bytes()));
     assert_eq!(code, Some(0));
     assert!(out.contains("3 events on 2 CPUs"), "{out}");
 }
@@ -384,14 +384,14 @@ fn replay_reports_events_lost_in_the_trace() {
     assert!(out.contains("WARNING: the kernel lost 2,533 events"), "{out}");
 }
 
-/// Regression test: the subcommand after `--json` was taken for a file name, so another subcommand ran.
+/// Regression test: the subcommand after `--json` was mistaken for a file name, so another subcommand ran.
 #[test]
 fn json_option_may_precede_the_subcommand() {
     let is_a_verb = |arguments: &[&str], verb: &str| {
         refused(
             arguments,
             &[
-                &format!("--json {verb}: expected a file, but {verb} is a verb"),
+                &format!("--json {verb}: expected a file name, but `{verb}` is a command"),
                 &format!("./{verb} for a file"),
             ],
         );
@@ -434,7 +434,7 @@ fn error_names_the_file_that_is_not_a_trace() {
 #[test]
 fn truncated_compressed_trace_gives_a_single_line_error() {
     let folder = Folder::new();
-    for packing in Packing::ALL {
+    for packing in TraceCompression::ALL {
         let packed = packing.pack(SMALL.as_bytes());
         let whole = folder.file("whole", &packed);
         assert_eq!(replay_json(&[&whole])["events_total"], 3, "{packing:?}");
@@ -478,7 +478,7 @@ fn page_size_of_a_trace_is_derived_from_addresses() {
     assert!(second.ends_with("; pages of 4 KiB instead of the trace's 64 KiB"), "{second}");
     let hashed = sample("ftrace-6.12-tgid-hashed.txt.zst");
     let hashed = hashed.to_str().unwrap();
-    let unknown = "  Nor can the size of its pages: 4 KiB are assumed, unless --page-size says otherwise";
+    let unknown = "  The page size is unknown, too: 4 KiB are assumed; --page-size sets it";
     assert_eq!(known(&[hashed]), (4096, "assumed".to_owned()));
     assert!(first_lines(&[hashed], "").iter().any(|line| line == unknown));
     assert_eq!(known(&[hashed, "--page-size", "64K"]), (65_536, "given".to_owned()));
@@ -510,7 +510,7 @@ fn page_size_of_a_trace_is_derived_from_addresses() {
 }
 
 #[test]
-fn counts_of_call_sites_sum_to_the_trace_totals() {
+fn call_site_counts_add_up_to_the_trace_totals() {
     let path = sample("ftrace-6.1.txt.zst");
     let path = path.to_str().unwrap();
     let report = replay_json(&[path, "--callers"]);
@@ -559,7 +559,7 @@ fn malloc_trace_of_a_program_is_replayed_with_kmalloc() {
     // The text has two blocks of one class, one of 0 bytes, one of pages, one that malloc maps separately, and a free
     // of nothing.
     let text = "Alloc(552),\nAlloc(1000),\nAlloc(0),\nAlloc(20000),\nAlloc(5000000),\nFree(0),\nFree(0),\nFree(4),\nFree(3),\n";
-    let trace = folder.file("program.trace", Packing::Xz.pack(text.as_bytes()));
+    let trace = folder.file("program.trace", TraceCompression::Xz.pack(text.as_bytes()));
     let report = replay_json(&[&trace, "--callers", "--strict"]);
     assert_eq!((&report["events"]["Alloc"], &report["events"]["Free"]), (&5.into(), &4.into()));
     assert_eq!((&report["not_understood"], &report["conservation"]["violated"]), (&0.into(), &0.into()));
@@ -585,7 +585,7 @@ fn malloc_trace_of_a_program_is_replayed_with_kmalloc() {
     let (code, out, _) = exit_and_output(&uslab(&["replay", &trace]));
     assert_eq!(code, Some(0));
     assert!(out.contains("1 requested 0 bytes, and got an object of the smallest size class"), "{out}");
-    assert!(out.contains("WARNING: 1 allocations above 4 MiB were left out"), "{out}");
+    assert!(out.contains("WARNING: 1 allocations above 4 MiB were omitted"), "{out}");
     // The block is larger than a design's machine has memory. Regression test: the design did not report the failure.
     let large = folder.file("large.trace", "Alloc(1048576),\n".repeat(1100));
     refused(&["replay", &large, "--design", "slub"], &["--design slub", "operations fail", "1024 MiB"]);
@@ -596,7 +596,7 @@ fn malloc_trace_of_a_program_is_replayed_with_kmalloc() {
         lines.contains("1 lines were not understood") && lines.contains("line 2: Realloc(0, 16),"),
         "{lines}"
     );
-    assert!(lines.contains("line 4, the last one, is truncated and was ignored: Alloc(1"), "{lines}");
+    assert!(lines.contains("the last line (4) is truncated and was ignored: Alloc(1"), "{lines}");
 }
 
 #[test]
@@ -623,14 +623,15 @@ fn trace_generated_from_a_size_distribution_is_reproducible() {
     refused(&["replay", &none], &[&none, "no event in 1 lines"]);
 }
 
-/// Regression test: operations of CPUs beyond the maximum were silently moved to the last CPU.
+/// Regression test: operations of CPUs above the maximum were silently attributed to the last CPU.
 #[test]
 fn trace_with_too_many_cpus_is_refused() {
     let trace = SMALL.replace("[001]", "[1500]");
-    let (code, out, err) = exit_and_output(&uslab_with(&["replay", "-"], trace.as_bytes()));
+    let (code, out, err) = exit_and_output(&run_uslab_with_input(&["replay", "-"], trace.as_bytes()));
     assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
     assert!(err.contains("1501 CPUs; expected at most 1024") && err.contains("--cpus"), "{err}");
-    let (code, _, err) = exit_and_output(&uslab_with(&["replay", "-", "--cpus", "1024"], trace.as_bytes()));
+    let (code, _, err) =
+        exit_and_output(&run_uslab_with_input(&["replay", "-", "--cpus", "1024"], trace.as_bytes()));
     assert_eq!(code, Some(0), "{err}");
 }
 
@@ -682,8 +683,8 @@ fn failed_report_write_leaves_no_partial_file() {
     assert_eq!(read["events_total"], 3);
 }
 
-/// Regression test: if the report's destination was a device, it was replaced by a file. As root, this
-/// replaced the machine's `/dev/null`.
+/// Regression test: if the report was written to a device, a file replaced the device. When run as root, this replaced
+/// the machine's `/dev/null`.
 #[test]
 fn writing_a_report_does_not_replace_a_device() {
     use std::os::unix::fs::FileTypeExt;
@@ -701,8 +702,7 @@ fn writing_a_report_does_not_replace_a_device() {
     assert_eq!(read["rows"][0]["size"], 192);
 }
 
-/// Regression test: if the first event of a cache was a free, its objects had 8 bytes during the whole
-/// replay.
+/// Regression test: if the first event of a cache was a free, the replay used objects of 8 bytes for the whole cache.
 #[test]
 fn cache_seen_first_in_a_free_gets_its_size() {
     let folder = Folder::new();
@@ -757,7 +757,7 @@ fn geometry_command_compares_slab_layouts_with_kernels() {
     refused(&["geometry", "--against", &other], &[&other, "line 1"]);
 }
 
-/// Regression test: padding for alignment was not counted as waste.
+/// Regression test: padding for alignment was not included in the reported waste.
 #[test]
 fn reported_waste_includes_alignment_padding() {
     let rows = |args: &[&str]| -> Value {
@@ -826,7 +826,8 @@ fn error_for_an_unknown_profile_lists_accepted_formats() {
     let (code, out, err) = exit_and_output(&uslab(&["flame", &file.to_string_lossy()]));
     assert!(code == Some(0) && out.contains("malloc-64       /nowhere/app+0x10"), "{out}");
     assert!(
-        err.starts_with("uslab: no names from `/nowhere/app`: No such file") && err.lines().count() == 1,
+        err.starts_with("uslab: no function names from `/nowhere/app`: No such file")
+            && err.lines().count() == 1,
         "{err}"
     );
 }

@@ -1,4 +1,4 @@
-//! Helpers for the tests that use traces.
+//! Helper functions for the tests that use traces.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -8,15 +8,15 @@ use uslab_sim::trace::{
     CacheKind, Facts, FreeOrigin, OpKind, PageFreeOrigin, PageSize, PageUse, Recording, Tables,
 };
 
-/// The compression of a test trace.
+/// The compression format of a test trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Packing {
+pub(crate) enum TraceCompression {
     Gzip,
     Xz,
     Zstd,
 }
 
-impl Packing {
+impl TraceCompression {
     pub(crate) const ALL: [Self; 3] = [Self::Gzip, Self::Xz, Self::Zstd];
 
     pub(crate) fn pack(self, text: &[u8]) -> Vec<u8> {
@@ -40,20 +40,20 @@ impl Packing {
         }
     }
 
-    /// Returns the name of the compression in error messages.
+    /// Returns the name that error messages give to the compression format.
     pub(crate) fn name(self) -> String {
         format!("{self:?}").to_lowercase()
     }
 }
 
-/// The address at which the samples' kernels map page frame 0: x86-64 without address randomisation.
+/// The address at which the kernels of the samples map page frame 0: x86-64 without address randomisation.
 pub(crate) const X86_64_BASE: u64 = 0xffff_8880_0000_0000;
 
 /// The largest offset of an address in the direct map.
 const MAPPED: u64 = 64 << 40;
 
-/// Returns the text with each address in the direct map replaced by the function `address`.
-pub(crate) fn with_addresses(text: &[u8], address: impl Fn(u64) -> u64) -> Vec<u8> {
+/// Replaces each direct-map address in a text by the result of the function `address`.
+pub(crate) fn replace_direct_map_addresses(text: &[u8], address: impl Fn(u64) -> u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = memchr::memmem::find(rest, b"ptr=") {
@@ -71,8 +71,8 @@ pub(crate) fn with_addresses(text: &[u8], address: impl Fn(u64) -> u64) -> Vec<u
     out
 }
 
-/// Converts a sample address to an address of an arm64 machine that maps page frame 0 at `base`. The page
-/// frame number and the offset in the page do not change.
+/// Converts an address of a sample to an address on an arm64 machine that maps page frame 0 at `base`. The conversion
+/// keeps the page frame number and the offset in the page.
 pub(crate) fn synthetic_arm64_address(real: u64, size: PageSize, base: u64) -> u64 {
     match real.checked_sub(X86_64_BASE).filter(|offset| *offset < MAPPED) {
         Some(offset) => base + (offset >> 12 << size.shift()) + offset % 4096,
@@ -88,11 +88,13 @@ pub(crate) fn sample_address(made: u64, size: PageSize, base: u64) -> u64 {
     }
 }
 
-/// Converts an x86-64 sample to a trace of an arm64 machine with large pages. [`synthetic_arm64_address`]
-/// converts the addresses; a kmalloc of whole pages, above 8 KiB, keeps its number of pages.
+/// Converts an x86-64 sample to a trace of an arm64 machine with large pages. [`synthetic_arm64_address`] converts the
+/// addresses; a kmalloc of whole pages, above 8 KiB, keeps its number of pages.
 pub(crate) fn synthetic_arm64(text: &[u8], size: PageSize, base: u64) -> Vec<u8> {
-    let text =
-        String::from_utf8(with_addresses(text, |real| synthetic_arm64_address(real, size, base))).unwrap();
+    let text = String::from_utf8(replace_direct_map_addresses(text, |real| {
+        synthetic_arm64_address(real, size, base)
+    }))
+    .unwrap();
     let line = |line: &str| match line.split_once(" bytes_alloc=") {
         Some((before, after)) if line.contains("kmalloc: ") => {
             let (bytes, after) = after.split_once(' ').unwrap();

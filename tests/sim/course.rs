@@ -1,4 +1,4 @@
-//! Tests `uslab course` as a lecturer uses it: answer sheets are marked, and exercises are judged.
+//! Tests `uslab course` the way a lecturer uses it: the command marks answer sheets and judges exercises.
 
 use serde_json::{Value, json};
 use std::fs;
@@ -22,7 +22,7 @@ fn data(output: &Output) -> Value {
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
-/// Checks that the exit code is 2 and standard output is empty; returns standard error.
+/// Checks that the exit code is 2 and that standard output is empty; returns standard error.
 fn refused(arguments: &[&str], folder: &Path) -> String {
     let output = course(arguments, folder);
     assert_eq!((output.status.code(), stdout(&output)), (Some(2), String::new()), "{arguments:?}");
@@ -58,7 +58,7 @@ fn course_does_not_overwrite_a_started_exercise() {
     assert_eq!(fs::read_to_string(folder.path().join("merge.rs")).unwrap(), "mine");
     assert!(
         refused(&["start", "merge", "no/such/place.rs"], folder.path())
-            .contains("expected a place for a file")
+            .contains("expected the path of a new file")
     );
     assert!(
         refused(&["start", "depot"], folder.path())
@@ -136,14 +136,14 @@ fn course_refuses_files_without_answers() {
         (&["grade", "b.json"], "version 9 of the course; expected 1"),
         (
             &["grade", "b.json", "--html", "x.html"],
-            "--html: expected an exercise that fails, not an answer sheet",
+            "--html: expected a failing exercise, not an answer sheet",
         ),
         (&["grade", "c.txt"], "c.txt: expected an answer sheet, FILE.json, or an exercise, FILE.rs"),
-        (&["grade", "d.rs"], "d.rs: expected --lab LAB, the exercise in the file"),
+        (&["grade", "d.rs"], "d.rs: no lab in the file name; expected --lab LAB"),
         (&["grade", "d.rs", "--lab", "depot"], "unknown exercise `depot`"),
         (
             &["grade", "merge.rs", "--source", "/"],
-            "expected uslab's sources, with sim/engine; --source DIR names them",
+            "uslab's sources are not here (no sim/engine); expected --source DIR with them",
         ),
         (&["grade", "merge.rs", "--seed", "many"], "invalid value 'many' for '--seed"),
     ] {
@@ -153,14 +153,14 @@ fn course_refuses_files_without_answers() {
     assert!(!path.join("x.html").exists());
 }
 
-/// Returns a correct solution of an exercise, as a student would submit it.
+/// Returns a correct solution of an exercise, in the form in which a student would submit it.
 fn done(lab: &str) -> String {
     let file = workspace().join(format!("sim/engine/src/course/code/reference/{lab}.rs"));
     let text = fs::read_to_string(file).unwrap();
     text.replace("pub(in crate::course::code)", "pub").replace("use crate::", "use uslab_engine::")
 }
-/// Judges a student's solution. Returns the exit code, the failed checks, and the page with the step at which
-/// the solution fails.
+/// Runs `uslab course` on a student's solution. Returns the exit code, the failed checks, and a page that shows the
+/// step at which the solution fails.
 fn judged(lab: &str, code: &str) -> (Option<i32>, Vec<String>, Option<String>) {
     let folder = folder();
     let name = format!("ann-{lab}.rs");
@@ -192,8 +192,8 @@ fn fails(lab: &str, code: &str, expected: &str, page: Option<&str>) {
     }
 }
 
-/// Compiling takes half a minute for the first solution and a second for each later one; a solution with a
-/// lock also runs under loom.
+/// The first solution takes half a minute to compile, and each later one a second; solutions with a lock also run under
+/// loom.
 #[test]
 #[ignore = "minutes of compiling: `.ci/full course` does it"]
 fn course_grades_exercises_by_running_their_code() {

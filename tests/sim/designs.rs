@@ -1,5 +1,5 @@
-//! Tests `--design`: runs models of other allocators on the bundled trace and on samples, and compares them
-//! with the kernels' tables.
+//! Tests `--design`: runs models of other allocators on the bundled trace and on samples, and compares them with the
+//! kernels' tables.
 
 use crate::cli::{exit_and_output, refused, replay_json, sample, uslab};
 use serde_json::Value;
@@ -52,11 +52,11 @@ fn slub_model_predicts_the_slabs_of_the_bundled_trace() {
 fn replay_without_kernel_tables_compares_nothing() {
     let path = sample("ftrace-6.12-tgid-hashed.txt.zst");
     let (_, out, _) = exit_and_output(&uslab(&["replay", path.to_str().expect("UTF-8"), "--design", "slub"]));
-    assert!(out.contains("Nothing to compare with"), "{out}");
+    assert!(out.contains("No comparison with the kernel"), "{out}");
     refused(&["replay", "--design", "slub", "--nodes", "2"], &["--design", "--nodes"]);
 }
 
-/// Returns a folder with the bundled trace, its tables, and the additional files `files`.
+/// Returns a folder that contains the bundled trace, its tables, and the additional files `files`.
 fn recording(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
     let (data, folder) = (workspace().join("sim/data"), tempfile::tempdir().expect("a folder"));
     for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
@@ -72,7 +72,7 @@ fn recording(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn design_linux_selects_the_design_of_the_traced_kernel() {
+fn linux_design_selects_the_model_of_the_traced_kernel() {
     let slabs = |trace: &str, design: &str| {
         let report = replay_json(&["--design", design, trace]);
         let run = &report["designs"][0];
@@ -99,8 +99,8 @@ fn design_linux_selects_the_design_of_the_traced_kernel() {
     assert_eq!(slabs(&trace, "linux:slab_max_order=3"), slabs(&trace, "slub"));
 }
 
-/// Regression test: a percentage was refused, and one number for all caches enlarged the sheaves of large objects
-/// without a message.
+/// Regression test: a percentage was refused, and a single number for all caches enlarged the sheaves of large objects
+/// without a warning.
 #[test]
 fn sheaf_capacity_is_a_number_or_a_percentage_of_each_cache() {
     let (_folder, trace) = recording(&[
@@ -124,8 +124,8 @@ fn sheaf_capacity_is_a_number_or_a_percentage_of_each_cache() {
     assert!(out.contains("linux:sheaf_capacity=30: the options raise the capacity of sheaves"), "{out}");
 }
 
-/// Regression test: on a recording whose machine had little or only fragmented free memory,
-/// `slab_max_order=0` was refused: "find no memory, or no block so large".
+/// Regression test: if the recorded machine had little or only fragmented free memory, `slab_max_order=0` was refused
+/// with "find no memory, or no block so large".
 #[test]
 fn design_without_free_memory_reports_its_added_memory() {
     let design = "linux:slab_max_order=0";
@@ -150,12 +150,12 @@ fn design_without_free_memory_reports_its_added_memory() {
     let [(none, slabs, plain), (added, same, out)] = [true, false].map(run);
     assert!(none == 0 && added > 0, "{none}, {added}");
     assert!(slabs.abs_diff(same) * 100 < slabs.unsigned_abs(), "{slabs}, {same}");
-    let says = "linux:slab_max_order=0: its machine has ";
+    let says = "linux:slab_max_order=0: the design's machine has ";
     assert!(out.contains(says) && !plain.contains(says), "{out}");
 }
 
 #[test]
-fn design_linux_refuses_a_recording_of_an_unknown_kernel() {
+fn linux_design_refuses_a_recording_of_an_unknown_kernel() {
     let (_folder, trace) = recording(&[]);
     let choices = ["kernel.txt", "slab-attributes.tsv", "slub (6.1 to 6.17)", "sheaves (7.x)"];
     refused(&["replay", "--design", "linux", &trace], &[&["--design linux"], &choices[..]].concat());
@@ -165,12 +165,12 @@ fn design_linux_refuses_a_recording_of_an_unknown_kernel() {
     }
 }
 
-/// Returns the causes of a mismatch of the cache `node` for a Linux `release`; its slabs are pages with 8
+/// Returns the reported causes of a mismatch of the cache `node` for a Linux `release`; each slab is a page with 8
 /// objects of 512 bytes.
 ///
-/// The parameter `lines` has the events between the two tables. The events are `page N` (allocate the N-th
-/// page), `alloc N.I` (allocate object I on this page), and `free N.I`. The two tables are given as numbers
-/// of active objects, objects and slabs.
+/// The parameter `lines` contains the events between the two tables. An event is `page N` (allocate page N), `alloc
+/// N.I` (allocate object I on this page), or `free N.I`. Each of the two tables is given as numbers of active objects,
+/// objects and slabs.
 fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u64); 2]) -> Vec<Value> {
     let folder = tempfile::tempdir().expect("a folder");
     let ptr = |object: &str| {
@@ -211,8 +211,8 @@ fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u
     cache["causes"].as_array().cloned().unwrap_or_default()
 }
 
-/// Regression test: for a counterfactual design, the report complained that the design chose other slabs,
-/// which is the design's purpose.
+/// Regression test: for a counterfactual design, the report complained that the design chose other slabs, although this
+/// is its purpose.
 #[test]
 fn mismatch_report_names_the_true_cause() {
     let named = |name: &str, n: u64| serde_json::json!({ name: n });
@@ -251,8 +251,7 @@ fn each_design_replays_the_trace_without_violation() {
     assert_equal_slabs_and_paths(&runs[0], &runs[1]);
 }
 
-/// Checks that the shipping allocator and its model have equal numbers of slabs, and equal counts for each
-/// path.
+/// Checks that the shipping allocator and its model have the same number of slabs and the same count for each path.
 fn assert_equal_slabs_and_paths(shipping: &Value, model: &Value) {
     let moments = |run: &Value| {
         let moments = run["moments"].as_array().expect("moments").clone();
@@ -300,7 +299,7 @@ fn error_names_the_unknown_design_or_option() {
         ("linux:sheaf_capacity=28", ["the traced kernel's design is slub", "unknown field `sheaf_capacity`"]),
         ("sheaves:sheaf_capacity=half", ["sheaf_capacity=half: expected N", "such as 50%"]),
         ("slub:limit=1", ["unknown field `limit`", "`cpu_partial`"]),
-        ("slab:limit=4:batchcount=5", ["batchcount=5", "at most `limit`, 4"]),
+        ("slab:limit=4:batchcount=5", ["batchcount=5", "at most `limit`, which is 4"]),
         ("slub:cpu_partial=many", ["`cpu_partial=many` of slub", "KEY=NUMBER"]),
     ] {
         refused(&["replay", "--design", design], &["--design", parts[0], parts[1]]);
@@ -362,8 +361,8 @@ fn time_series_has_a_hundred_samples_per_cache() {
     assert_eq!(["slub", "uslab", "bonwick94"].map(held), [true, true, false]);
 }
 
-/// Regression test: the report of designs had no lock counts, and readers took the percentage of `slab` for them.
-/// What another design changes was called an error.
+/// Regression test: the report of designs had no lock counts, so readers mistook the percentage of `slab` for lock
+/// counts. The report also called the differences between designs errors.
 #[test]
 fn comparison_of_designs_shows_lock_counts_and_explains_its_columns() {
     let (_folder, trace) = recording(&[("kernel.txt", "6.1.192")]);
@@ -396,13 +395,13 @@ fn comparison_of_designs_shows_lock_counts_and_explains_its_columns() {
     assert!(!row("linux").contains(&"-") && row("sheaves").contains(&"-"), "{out}");
 }
 
-/// Regression test: the caches that the kernel merged had the name of one of them, without a note.
+/// Regression test: caches that the kernel had merged were listed under the name of one of them, without a note.
 #[test]
 fn merged_caches_are_named_from_the_recording() {
     let attributes = "name\tlink\nfilp\t:A-1\nother\t:A-1\ndentry\t-\n";
     let (_folder, trace) = recording(&[("slab-attributes.tsv", attributes)]);
     let (_, out, _) = exit_and_output(&uslab(&["replay", &trace]));
-    assert!(out.contains("Merged by the kernel; a row has the objects of all: filp = other\n"), "{out}");
+    assert!(out.contains("Caches that the kernel merged share one row: filp = other\n"), "{out}");
 }
 
 #[test]
@@ -446,14 +445,14 @@ fn prediction_shows_the_slabs_with_changed_options() {
     for option in ["--start", "--beside"] {
         refused(
             &[&["replay"], &args[..], &[option, empty]].concat(),
-            &[option, empty, "slabinfo", "expected a recording's folder"],
+            &[option, empty, "slabinfo", "expected the folder of a recording"],
         );
     }
     refused(&["replay", "--design", "slub", "--start", empty], &["--predict"]);
 }
 
-/// The given kernel equals the bundled trace's kernel, except that one of its caches is not merged, and
-/// another has larger objects.
+/// The given kernel equals the kernel of the bundled trace, except that one of its caches is not merged, and another
+/// has larger objects.
 #[test]
 fn prediction_starts_from_tables_of_the_given_kernel() {
     let folder = tempfile::tempdir().expect("a folder");

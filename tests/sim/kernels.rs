@@ -1,6 +1,6 @@
-//! Compares replays of whole traces with their kernels' tables, and slab geometry with every kernel table.
+//! Compares replays of whole traces with the tables of the traced kernels, and slab geometry with every kernel table.
 //!
-//! `USLAB_TRACES` names a folder of traces: `NAME/trace.txt.zst`, the kernel's tables, and a `facts.json`
+//! The variable `USLAB_TRACES` names a folder of traces: `NAME/trace.txt.zst`, the kernel's tables, and a `facts.json`
 //! that an independent program computed. Without `USLAB_TRACES`, only the bundled trace is replayed.
 
 use serde_json::Value;
@@ -105,8 +105,8 @@ fn slab_counts_of_replayed_traces_match_their_kernels() {
     }
 }
 
-/// Checks two caches that lack some events in every Linux kernel, so that the cause of their mismatch is
-/// known. Nodes of maple trees are allocated in bulk, and `kfree_rcu` frees the objects of `kernfs_fop_open`.
+/// Checks two caches that miss some events in every Linux kernel, so that the cause of their mismatch is known. Nodes
+/// of maple trees are allocated in bulk, and `kfree_rcu` frees the objects of `kernfs_fop_open`.
 #[track_caller]
 fn assert_known_cause(trace: &str, row: &KernelRow) {
     let difference = row.objects[1] - row.objects[0];
@@ -123,7 +123,7 @@ fn assert_known_cause(trace: &str, row: &KernelRow) {
     }
 }
 
-/// Regression test: every mismatch was attributed to objects that CPUs keep, or to the policy.
+/// Regression test: the report attributed every mismatch to objects that CPUs keep, or to the policy.
 #[test]
 fn kernel_comparison_names_the_true_cause_of_mismatches() {
     let report = replay(None, &Options::default());
@@ -135,19 +135,19 @@ fn kernel_comparison_names_the_true_cause_of_mismatches() {
     let page = report.page(false);
     let why = page.split_once("Why objects differ:").expect("the report must have an explanation").1;
     for part in
-        ["  kmalloc-96 +41: the kernel freed some (allocated by kernfs_fop_open)", "  kmalloc-64 +1: "]
+        ["  kmalloc-96 +41: the kernel freed objects (allocated by kernfs_fop_open)", "  kmalloc-64 +1: "]
     {
         assert!(why.contains(part), "expected {part:?} in {page}");
     }
-    // The page explains its terms where it uses them.
+    // The page explains each term at its first use.
     for part in [
         "hidden: an operation of the kernel without an event.",
         "pre-trace: frees of objects from before",
-        "All caches were shrunk 2 times on the way, where the trace has the mark `SHRINK end`",
+        "All caches were shrunk 2 times during the replay, at each mark `SHRINK end` of the trace",
     ] {
         assert!(page.contains(part), "expected {part:?} in {page}");
     }
-    let unnamed = "?function:size = no event";
+    let unnamed = "?function:size = an unknown cache";
     assert!(!page.contains(unnamed), "each of the busiest caches must have a name");
     assert!(report.page(true).contains(unnamed));
 }
@@ -166,8 +166,8 @@ fn bundled_trace_replays_on_any_simulated_machine() {
     }
 }
 
-/// The test compares the free blocks of each zone and order. If the trace lacks events for some moves of
-/// pages, one page in a hundred may differ.
+/// The test compares the number of free blocks in each zone and order. If the trace has no events for some page moves,
+/// one page in a hundred may differ.
 #[test]
 fn free_pages_rebuilt_from_events_match_kernel_buddyinfo() {
     let whole = traces().into_iter().filter(|folder| folder.join("before.buddyinfo").exists());
@@ -201,8 +201,8 @@ fn free_pages_rebuilt_from_events_match_kernel_buddyinfo() {
     }
 }
 
-/// For each kernel, the largest accepted number of wrong slabs per ten thousand over all its recordings: at
-/// `after` and at `end`. The comments at the values have the measured numbers.
+/// For each kernel release, the largest accepted number of wrong slabs per ten thousand slabs, over all its recordings:
+/// at the snapshots `after` and `end`. The comments after the values contain the measured numbers.
 const MAX_WRONG_SLABS: [(&str, [u64; 2]); 3] = [
     ("6.1", [43, 22]),  // 40 of 10,363, 19 of 10,033
     ("6.12", [27, 16]), // 22 of 9,125, 12 of 8,761
@@ -210,7 +210,7 @@ const MAX_WRONG_SLABS: [(&str, [u64; 2]); 3] = [
 ];
 
 #[test]
-fn design_linux_matches_the_slabs_of_traced_kernels() {
+fn linux_design_matches_the_slabs_of_traced_kernels() {
     for (release, most) in MAX_WRONG_SLABS {
         let mut sums = [[0; 5]; 2];
         for folder in
@@ -256,7 +256,7 @@ fn design_linux_matches_the_slabs_of_traced_kernels() {
     }
 }
 
-/// Returns the part of a folder's name before the dash: `files` for `files-7.2`.
+/// Returns the part of a folder's name before the dash: for `files-7.2`, it is `files`.
 fn first(folder: &Path) -> String {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     name.split('-').next().unwrap_or_default().to_owned()

@@ -1,5 +1,5 @@
-//! Tests the command `uslab lab` as a separate process: its list, its output (which must repeat to the byte),
-//! the worked examples, and refused input.
+//! Tests the command `uslab lab` as a separate process: its list, its output (which must be identical in each run), the
+//! worked examples, and refused input.
 
 mod refused;
 
@@ -25,8 +25,8 @@ fn lab_output(args: &[&str]) -> String {
     out
 }
 
-/// Checks that the command is refused with exit code 2, no standard output, and a message that contains all
-/// of `parts`.
+/// Checks that `uslab` refuses the command: exit code 2, no standard output, and a message that contains all of
+/// `parts`.
 #[track_caller]
 fn refused(args: &[&str], parts: &[&str]) {
     let (code, out, err) = exit_and_output(&lab(args));
@@ -165,13 +165,14 @@ free: 1024 bytes in one piece
     assert!(lab_output(&["demo", "layout"]).starts_with("> walk "), "the page must contain its script");
 }
 
-/// Valgrind runs the program with these arguments, and counts its instructions (`experiments::instructions`).
+/// For the experiments, valgrind runs the lab with these arguments, and counts its instructions
+/// (`experiments::instructions`).
 #[test]
 fn instruction_counting_run_of_the_lab_prints_nothing() {
     assert_eq!(lab_output(&["instructions", "linear", "10"]), "");
 }
 
-/// Returns the output of an experiment in its four formats.
+/// Returns the output of an experiment in the four output formats.
 fn forms(name: &str, options: &[&str]) -> [String; 4] {
     let folder = Folder::new();
     let files = ["json", "csv", "html"].map(|form| (format!("--{form}"), folder.path(form)));
@@ -208,12 +209,12 @@ fn exact_experiments_give_identical_output_in_every_format() {
         }
         assert!(text.starts_with(&format!("{name}: ")) && text.contains("\nseed 7\n"), "{name}: {text}");
         assert!(csv.starts_with("part,row,column,value\n"), "{name}: {csv}");
-        every_value_has_a_key_of_its_own(&name, &csv);
+        assert_each_value_has_a_unique_key(&name, &csv);
         assert!(html.starts_with("<!DOCTYPE html>") && html.contains("seed 7"), "{name}");
     }
 }
 
-/// The experiments run with times and pictures, even without valgrind.
+/// The experiments also run with times and pictures, even if valgrind is not installed.
 #[test]
 fn every_quick_experiment_names_the_measured_machine() {
     for name in experiments() {
@@ -231,7 +232,7 @@ fn every_quick_experiment_names_the_measured_machine() {
         let measured = findings["parts"].to_string().contains("\"measured\":true");
         assert_eq!(findings["machine"]["cpus"].is_u64(), measured, "{name}");
         assert_eq!(findings["machine"]["compiler"].is_string(), measured, "{name}");
-        every_value_has_a_key_of_its_own(&name, &csv);
+        assert_each_value_has_a_unique_key(&name, &csv);
         let parts = findings["parts"].as_array().unwrap();
         let titles: Vec<&str> = parts
             .iter()
@@ -249,9 +250,9 @@ fn every_quick_experiment_names_the_measured_machine() {
     }
 }
 
-/// Checks that part, row and column together identify each value.
+/// Checks that the part, row and column of each value identify it.
 #[track_caller]
-fn every_value_has_a_key_of_its_own(name: &str, text: &str) {
+fn assert_each_value_has_a_unique_key(name: &str, text: &str) {
     let mut keys = BTreeSet::new();
     for record in csv::Reader::from_reader(text.as_bytes()).records() {
         let record = record.expect("the output must have a line of CSV");
@@ -359,7 +360,7 @@ fn each_cheat_sheet_entry_has_an_explanation_page() {
     assert!(of("buddy")[3].as_f64() > of("tlsf")[3].as_f64(), "{measured}");
 }
 
-/// Each option prints its default in a form that it also accepts.
+/// The printed default of each option must be accepted as a value of the option.
 #[test]
 fn printed_option_defaults_are_accepted_as_options() {
     for (name, option) in [
@@ -379,7 +380,7 @@ fn printed_option_defaults_are_accepted_as_options() {
     }
 }
 
-/// Returns an experiment's verdicts on claims that contain `words`.
+/// Returns the verdicts of an experiment on the claims that contain `words`.
 fn verdicts(findings: &Value, words: &str) -> Vec<Value> {
     let claims = findings["parts"].as_array().unwrap().iter().map(|part| &part["claim"]);
     let said = |claim: &&Value| claim["says"].as_str().is_some_and(|says| says.contains(words));
@@ -394,7 +395,7 @@ fn book_contains_the_current_output_of_the_lab() {
     assert!(shown.any(|block| printed.contains(block)), "no block of the book is part of\n{printed}");
 }
 
-/// The verdicts in `sim/lab/TEXTS.md` must be the experiments' verdicts.
+/// The verdicts in `sim/lab/TEXTS.md` must equal the verdicts of the experiments.
 #[test]
 fn lab_verdicts_equal_the_published_study() {
     let of = |name: &str, words| verdicts(findings(name), words);
@@ -419,9 +420,9 @@ fn layout_experiment_text_reflects_its_options() {
     assert!(found(["--line", "8"]).contains("75.0 % of the loaded bytes"));
 }
 
-/// Regression test for the tutorial's claim that two kinds of lifetimes keep fragmentation low. The
-/// experiment once tested the opposite of the tutorial's claim, although its figures agreed with the
-/// tutorial. The experiment also compared the largest free blocks of memories that were not equally full.
+/// Regression test for the tutorial's claim that two kinds of lifetimes keep fragmentation low. The experiment once
+/// tested the opposite of this claim, although its figures agreed with the tutorial. The experiment also compared the
+/// largest free blocks of allocators whose memory was not equally full.
 #[test]
 fn fragmentation_experiment_compares_allocators_at_equal_use() {
     let findings = findings("fragmentation");
@@ -452,7 +453,7 @@ fn fragmentation_experiment_compares_allocators_at_equal_use() {
     assert!(used.iter().all(|share| (share - used[0]).abs() < 1.0), "{used:?}");
 }
 
-/// Regression test: verdicts of a run with `--quick` looked like verdicts of a full run.
+/// Regression test: verdicts of a run with `--quick` looked like the verdicts of a full run.
 #[test]
 fn verdicts_of_quick_runs_are_marked() {
     let [text, data, _, html] = forms("robson", &["--exact", "--quick"]);
@@ -469,8 +470,8 @@ fn verdicts_of_quick_runs_are_marked() {
     assert_eq!(verdicts(&times, "saves the constructor"), ["undecided"]);
 }
 
-/// The first level of a TLSF list is a power of two; the second level is the part of this power of two that
-/// contains the size.
+/// The first level of a TLSF list is a power of two; the second level is the part of the power's range that contains
+/// the size.
 #[test]
 fn tlsf_experiment_shows_the_lists_for_any_size() {
     let out = lab_output(&["tlsf", "--exact", "--sizes", "460,65"]);
@@ -484,7 +485,7 @@ fn tlsf_experiment_shows_the_lists_for_any_size() {
     refused(&["tlsf", "--sizes", "0"], &["--sizes", "1..="]);
 }
 
-/// A quick run has fewer frames and walks than the article, so the article's times do not apply to it.
+/// A quick run has fewer frames and walks than the article, so the times in the article do not apply to it.
 #[test]
 fn pool_experiment_does_not_compare_different_workloads() {
     let out = lab_output(&["pools", "--quick", "--sets", "1"]);
@@ -492,10 +493,10 @@ fn pool_experiment_does_not_compare_different_workloads() {
     assert!(out.contains("shown next to ours if our run is equally long"), "{out}");
 }
 
-/// Regression test: if another path named standard output, the file behind it was replaced, and the output
-/// was lost.
+/// Regression test: if an output path named the file of standard output, that file was replaced, and the output was
+/// lost.
 #[test]
-fn output_path_of_standard_output_is_not_replaced() {
+fn output_path_naming_standard_output_is_not_replaced() {
     let folder = Folder::new();
     let path = folder.file("out.csv", "");
     let out = std::fs::File::options().write(true).open(&path).unwrap();

@@ -1,5 +1,4 @@
-//! Compares the cache line transfers that the simulator's clock counts with a MESI protocol under the
-//! shipping code.
+//! Compares two counts of cache line transfers: the simulator's clock, and a MESI protocol under the shipping code.
 
 use serde::Deserialize;
 use std::cell::RefCell;
@@ -17,7 +16,7 @@ use uslab_engine::models::uslab::{Knobs, Uslab};
 use uslab_engine::policy::{CacheInfo, Cpus, Geometry, Held, Lines, NoMemory, Object, Op, Policy};
 use uslab_magazine::on_cpu;
 
-/// The compared workloads, each with its object size in bytes.
+/// The workloads to compare, each with the size of its objects in bytes.
 const WORKLOADS: [(&str, u32); 5] = [
     ("handoff=64", 4096),
     ("handoff=64", 64),
@@ -25,15 +24,15 @@ const WORKLOADS: [(&str, u32); 5] = [
     ("server=1000", 4096),
     ("fork-join=32", 4096),
 ];
-/// The largest accepted difference between clock and protocol in percent. A debug build stores a rank in each
-/// lock, so a depot's lock takes one more line.
+/// The largest accepted difference between the clock and the MESI protocol, in percent. A debug build stores a rank in
+/// each lock, so the depot's lock takes one more cache line.
 const MAX_CLOCK_DIFFERENCE: f64 = if cfg!(debug_assertions) { 20.0 } else { 10.0 };
-/// The environment variable that names the tape's file, for the program under valgrind.
-const TAPE: &str = "USLAB_LINES_TAPE";
+/// The environment variable that gives the tape's file to the program under valgrind.
+const TAPE_VARIABLE: &str = "USLAB_LINES_TAPE";
 const ALLOC: u8 = b'a';
 const FREE: u8 = b'f';
 
-/// The model, and a tape that records the operations on it in the clock's order.
+/// The model, and a tape that records the model's operations in the order of the clock.
 #[derive(Debug)]
 struct TapedModel {
     model: Uslab,
@@ -49,7 +48,7 @@ struct Tape {
 struct PrintedLines {
     bytes: Vec<u8>,
     allocs: usize,
-    /// The index of the allocation that returned each live object.
+    /// For each live object, the index of the allocation that returned it.
     out: HashMap<Object, usize>,
 }
 impl PrintedLines {
@@ -83,7 +82,7 @@ impl Policy for TapedModel {
         let number = told.out.remove(&object).unwrap();
         told.tell(FREE, op.cpu, number);
     }
-    /// Does nothing, because the tape does not contain reaps.
+    /// Does nothing, because reaps are not recorded on the tape.
     fn tick(&mut self, _: &mut Op<'_>) {}
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
         self.model.shrink(op)
@@ -99,7 +98,7 @@ impl Policy for TapedModel {
     }
 }
 
-/// Returns the outcome of the clock, and the tape.
+/// Returns the result of the simulator's clock, and the tape of operations.
 fn clock(case: &Case) -> (Outcome, Vec<u8>) {
     let (profile, pages, tape) =
         (Profile::built_in().next().unwrap(), Pages::new(case.cpus).unwrap(), Tape::default());
@@ -114,15 +113,15 @@ struct Case {
     /// The object size in bytes.
     size: u32,
     cpus: u32,
-    /// The number of operations of each CPU.
+    /// The number of operations that each CPU does.
     operations: u64,
-    /// How often the allocator is created; each time it has another offset in a cache line.
+    /// How often the allocator is created; each time it begins at another offset in a cache line.
     places: u32,
 }
 
 impl Case {
-    /// Returns the cache lines moved per operation: by the clock, and by a MESI protocol under the shipping
-    /// code.
+    /// Returns the number of cache lines that move per operation: by the clock, and by a MESI protocol under the
+    /// shipping code.
     fn lines(&self) -> [f64; 2] {
         let (outcome, tape) = clock(self);
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -132,7 +131,7 @@ impl Case {
             .args(["--tool=lackey", "--trace-mem=yes"])
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", "lines::child_replays_recorded_memory_accesses", "--nocapture"])
-            .env(TAPE, file.path())
+            .env(TAPE_VARIABLE, file.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -160,7 +159,7 @@ impl Case {
         let (mut line, mut seen) = (Vec::new(), None);
         while trace.read_until(b'\n', &mut line).unwrap() > 0 {
             if seen.is_none() {
-                seen = places.try_recv().ok().map(|at| Mesi::new(&at, self.cpus));
+                seen = places.try_recv().ok().map(|at| MesiProtocol::new(&at, self.cpus));
             }
             if let Some(seen) = &mut seen {
                 seen.line(&line);
@@ -176,13 +175,13 @@ impl Case {
     }
 }
 
-/// A MESI protocol, which records which CPUs have each line.
-struct Mesi {
-    /// The addresses to which the program writes when a CPU's operation begins; writes to the following
-    /// addresses mark its end.
+/// A MESI protocol: it records which CPUs hold each cache line.
+struct MesiProtocol {
+    /// The program marks the start of a CPU's operation by a write to these addresses, and the end of the operation by
+    /// a write to the following addresses.
     marks: Range<u64>,
-    /// The memory of the thread that plays all CPUs. This memory does not count, because with a thread for
-    /// each CPU it would be separate.
+    /// The memory of the thread that plays the role of all CPUs. Accesses to this memory are not counted, because with
+    /// one thread per CPU, each thread would have separate memory.
     own: Range<u64>,
     cpu: Option<u32>,
     lines: HashMap<u64, Line>,
@@ -193,11 +192,11 @@ struct Mesi {
 struct Line {
     written: bool,
     cpus: Vec<u32>,
-    /// The operation in which the line moved last.
+    /// The operation in which the cache line last moved.
     travelled: u64,
 }
 
-impl Mesi {
+impl MesiProtocol {
     fn new(places: &[u64], cpus: u32) -> Self {
         let [marks, start, end] = places else { panic!("{places:?}") };
         Self {
@@ -209,8 +208,8 @@ impl Mesi {
             travelled: 0,
         }
     }
-    /// Processes one line of valgrind's trace: ` L address,bytes`, ` S` or ` M`; other lines are
-    /// instructions.
+    /// Processes one line of valgrind's trace: ` L address,bytes`, ` S` or ` M`; other lines are instructions and are
+    /// ignored.
     fn line(&mut self, line: &[u8]) {
         let [b' ', what @ (b'L' | b'S' | b'M'), b' ', access @ ..] = line else { return };
         let (at, bytes) = std::str::from_utf8(access).unwrap().trim_end().split_once(',').unwrap();
@@ -228,9 +227,9 @@ impl Mesi {
             self.access(cpu, at, *what != b'L');
         }
     }
-    /// A line moves if a CPU reads it after another CPU has written it, or if a CPU writes it while other
-    /// CPUs have it. If one operation reads and then writes a line, the line moves once, because its price is
-    /// measured that way.
+    /// A cache line moves if a CPU reads it after another CPU has written it, or if a CPU writes it while other CPUs
+    /// hold it. If one operation reads and then writes a line, this counts as one move, because the price of a move was
+    /// measured this way.
     fn access(&mut self, cpu: u32, at: u64, write: bool) {
         let line = self.lines.entry(at).or_default();
         let here = line.cpus.contains(&cpu);
@@ -252,17 +251,17 @@ impl Mesi {
     }
 }
 
-/// The body of the program under valgrind; this is not a separate test.
+/// The program that runs under valgrind; it is a test only in form.
 #[test]
 fn child_replays_recorded_memory_accesses() {
-    let Some(tape) = std::env::var_os(TAPE) else { return };
+    let Some(tape) = std::env::var_os(TAPE_VARIABLE) else { return };
     let tape = std::fs::read(tape).unwrap();
     let own = std::thread::Builder::new().stack_size(STACK);
     own.spawn(move || play(&tape)).unwrap().join().unwrap();
     std::process::exit(0);
 }
 
-/// The size of the playing thread's stack in bytes.
+/// The size in bytes of the stack of the thread that plays the role of all CPUs.
 const STACK: usize = 1 << 20;
 
 fn play(tape: &[u8]) {
@@ -311,7 +310,7 @@ fn play(tape: &[u8]) {
     }
 }
 
-/// In one part of `.ci/full` the test runs all workloads on up to 8 CPUs; elsewhere, one workload on 2 CPUs.
+/// In one shard of `.ci/full`, the test runs all workloads on up to 8 CPUs; elsewhere, it runs one workload on 2 CPUs.
 #[test]
 fn simulated_line_transfers_match_the_shipping_code() {
     if Command::new("valgrind").arg("--version").output().is_err() {

@@ -1,7 +1,8 @@
-//! Tests `uslab replay --html`. The engine, which works on addresses, must agree with the replay on memory,
-//! both in WebAssembly and natively. A seek to any operation must show the state that a run up to it shows.
+//! Tests `uslab replay --html`. The page's engine, which works on addresses, must agree with the replay about memory,
+//! both in WebAssembly and in native code. After a seek to any operation, the page must show the same state as after a
+//! run to this operation.
 
-use crate::all_traces::traces_in;
+use crate::all_traces::trace_folders_in;
 use crate::cli::refused;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -23,7 +24,7 @@ fn uslab(arguments: &[&str]) -> Output {
     Command::new(uslab_tests::uslab()).args(arguments).stdin(Stdio::null()).output().expect("uslab must run")
 }
 
-/// Returns the view in the form that a page receives.
+/// Returns the view of the replay in the JSON form that a page receives.
 fn text(view: &View) -> String {
     serde_json::to_string(view).expect("the report must be serialisable")
 }
@@ -89,10 +90,10 @@ fn slab_view_shows_the_state_of_each_object() {
     assert_eq!(sum, pages.managed);
 }
 
-/// The test runs the engine of `sim/web` in node, forwards and with random seeks.
+/// The test runs the engine of `sim/web` in Node.js, both forwards and with random seeks.
 #[test]
 fn webassembly_snapshots_equal_native_snapshots() {
-    if !has_node() {
+    if !has_nodejs() {
         return;
     }
     let (_, stream) = bundled();
@@ -125,13 +126,13 @@ fn webassembly_snapshots_equal_native_snapshots() {
         let wanted = serde_json::json!({
             "design": "uslab", "shown": shown, "every": 15_000, "most": most, "moments": wanted,
         });
-        let said = in_node(&folder.path().join("stream"), &wanted);
+        let said = run_check_script_in_node(&folder.path().join("stream"), &wanted);
         assert_eq!(said.trim_end(), format!("26 moments, {checkpoints} checkpoints"));
     }
 }
 
-/// Returns the output of `sim/web/check.js` after the given operations.
-fn in_node(stream: &Path, wanted: &serde_json::Value) -> String {
+/// Returns the output of `sim/web/check.js` after the operations with the given numbers.
+fn run_check_script_in_node(stream: &Path, wanted: &serde_json::Value) -> String {
     let web = workspace().join("sim/web");
     // The arguments are larger than a command line may be, so they are in a file.
     let folder = tempfile::tempdir().unwrap();
@@ -144,7 +145,7 @@ fn in_node(stream: &Path, wanted: &serde_json::Value) -> String {
     said
 }
 
-/// Hashes of a page's view, one after every `every` operations.
+/// The hashes of a page's view, taken after every `every` operations.
 struct Hashes<'s> {
     stream: &'s Stream,
     shown: &'s [u32],
@@ -161,7 +162,7 @@ impl Visitor for Hashes<'_> {
         let hashes = moments.map(|at| {
             let steps = engine.run_with_steps(at).unwrap();
             let view = engine.view(steps, shown);
-            what_is_held_is_counted_listed_and_drawn_alike(&view);
+            check_held_objects_in_counts_and_pictures(&view);
             (at, format!("{:016x}", hash(text(&view).as_bytes())))
         });
         let hashes = hashes.collect();
@@ -170,9 +171,9 @@ impl Visitor for Hashes<'_> {
     }
 }
 
-/// Checks, for every design, that the levels count all held objects, and that the slab pictures show the same
-/// number. Regression test: for a slab that a CPU owns, these two numbers differed.
-fn what_is_held_is_counted_listed_and_drawn_alike(view: &View) {
+/// Checks for every design that the levels count all held objects, and that the pictures of slabs show the same number.
+/// Regression test: for a slab that a CPU owns, the two numbers differed.
+fn check_held_objects_in_counts_and_pictures(view: &View) {
     for shown in &view.shown {
         let SeenCache { name, counts, .. } = &view.caches[shown.cache as usize];
         let levels = shown.cpus.iter().chain(&shown.shared).flatten();
@@ -194,17 +195,18 @@ fn what_is_held_is_counted_listed_and_drawn_alike(view: &View) {
 #[test]
 fn each_design_is_deterministic_natively_and_in_webassembly() {
     let full = std::env::var_os("USLAB_VIEWS").is_some_and(|views| views == "full");
-    let node = has_node();
-    let traces = std::env::var_os("USLAB_TRACES").filter(|_| full).map(|folder| traces_in(folder.as_ref()));
+    let node = has_nodejs();
+    let traces =
+        std::env::var_os("USLAB_TRACES").filter(|_| full).map(|folder| trace_folders_in(folder.as_ref()));
     let files = traces.iter().flatten().map(|folder| Some(folder.join("trace.txt.zst")));
     for file in [None].into_iter().chain(files) {
         let options = replay::Options::default();
         let (_, stream) = replay::run_to_stream(file.as_deref(), &options, &Progress::new()).unwrap();
-        every_design(&stream, if full { 1000 } else { 60_000 }, node);
+        check_every_design(&stream, if full { 1000 } else { 60_000 }, node);
     }
 }
 
-fn every_design(stream: &Stream, every: usize, node: bool) {
+fn check_every_design(stream: &Stream, every: usize, node: bool) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("stream");
     std::fs::write(&file, stream.write()).unwrap();
@@ -218,7 +220,7 @@ fn every_design(stream: &Stream, every: usize, node: bool) {
         if node {
             let wanted =
                 serde_json::json!({ "design": design, "shown": shown, "every": 0, "moments": hashes });
-            let said = in_node(&file, &wanted);
+            let said = run_check_script_in_node(&file, &wanted);
             assert!(said.starts_with(&format!("{} moments", hashes.len())), "{design}: {said}");
         }
         last.push(hashes[hashes.len() - 1].1.clone());
@@ -234,7 +236,7 @@ fn every_design(stream: &Stream, every: usize, node: bool) {
     assert_eq!(last.len(), all::<NoPolicy>().count(), "all designs must end in different states");
 }
 
-fn has_node() -> bool {
+fn has_nodejs() -> bool {
     let has = Command::new("node").arg("--version").output().is_ok();
     if !has {
         eprintln!("SKIPPED: node is not installed");
@@ -253,8 +255,8 @@ fn json(arguments: &[&str]) -> serde_json::Value {
 fn snapshot_json_equals_the_engine_view() {
     let (_, stream) = bundled();
     let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
-    struct ViewsAt<'s>(&'s Stream, &'s [u32]);
-    impl Visitor for ViewsAt<'_> {
+    struct ViewsAtOperations<'s>(&'s Stream, &'s [u32]);
+    impl Visitor for ViewsAtOperations<'_> {
         type Out = Vec<serde_json::Value>;
         fn visit<D: Design>(self, design: D) -> Self::Out {
             let mut engine = Engine::new(design, self.0);
@@ -267,7 +269,7 @@ fn snapshot_json_equals_the_engine_view() {
     }
     for design in ["uslab", "slub:cpu_partial=0"] {
         let spec: Spec = design.parse().unwrap();
-        let views = spec.on(&stream, ViewsAt(&stream, &shown)).unwrap();
+        let views = spec.on(&stream, ViewsAtOperations(&stream, &shown)).unwrap();
         let found = json(&["--design", design, "--at", "70001,0,70000,70001"]);
         let expected = [&views[2], &views[0], &views[1], &views[2]];
         assert_eq!(found["design"], design);
@@ -297,7 +299,7 @@ fn snapshot_of_a_converted_trace_equals_the_original() {
 }
 
 #[test]
-fn snapshot_beyond_the_trace_is_refused() {
+fn snapshot_after_the_last_event_is_refused() {
     for (arguments, said) in [
         (&["--at", "999999999", "--json"][..], "--at 999999999: expected 0 to 672020"),
         (&["--at", "x", "--json"], "'x'"),

@@ -1,4 +1,4 @@
-//! Runs each command of the book's chapter "Questions", and compares its output with the chapter.
+//! Runs each command in the book's chapter "Questions", and compares its output with the output in the chapter.
 
 use crate::cli::exit_and_output;
 use std::process::Command;
@@ -6,13 +6,13 @@ use uslab_tests::workspace;
 
 const PAGE: &str = include_str!("../../slab/book/src/questions.md");
 
-/// Splits a command without quotes into words.
+/// Splits a command line without quotes into words.
 fn words(command: &str) -> Vec<&str> {
     let command = command.split("  #").next().unwrap_or_default();
     command.split_whitespace().collect()
 }
 
-/// Returns the commands, each with the output that the chapter shows.
+/// Returns the commands of the chapter, each with the output that the chapter shows.
 fn blocks() -> Vec<(&'static str, &'static str)> {
     let mut fences = PAGE.split("```");
     fences.next();

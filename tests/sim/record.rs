@@ -1,4 +1,4 @@
-//! Tests that `uslab record` makes traces and tables that `uslab replay` accepts.
+//! Tests that `uslab record` writes traces and tables that `uslab replay` can read.
 
 use super::cli::{exit_and_output, refused, uslab};
 use nix::sys::signal::{Signal, kill};
@@ -7,11 +7,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A tracefs that is mounted in a separate folder until the value is dropped. Mounting returns `None` if it
-/// is not permitted.
-struct Tracefs(tempfile::TempDir);
+/// A tracefs mount in a separate folder, which is unmounted when the value is dropped. The constructor returns `None`
+/// if mounting is not permitted.
+struct MountedTracefs(tempfile::TempDir);
 
-impl Tracefs {
+impl MountedTracefs {
     fn mount() -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let mut mount = Command::new("mount");
@@ -20,7 +20,7 @@ impl Tracefs {
     }
 }
 
-impl Drop for Tracefs {
+impl Drop for MountedTracefs {
     fn drop(&mut self) {
         let unmounted = Command::new("umount").arg(self.0.path()).status();
         assert!(unmounted.is_ok_and(|status| status.success()));
@@ -31,13 +31,13 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// With the right to trace, the test records the running kernel; without it, the test prints the reason.
-/// Neither a recording nor a refusal may leave files or tracing instances behind.
+/// If tracing is permitted, the test records the running kernel; otherwise it prints why not. Neither a recording nor a
+/// refused recording may leave files or tracing instances behind.
 #[test]
 fn failed_kernel_recording_reports_the_reason() {
     let place = tempfile::tempdir().expect("a folder");
     let out = place.path().join("trace");
-    let Some(tracefs) = Tracefs::mount() else {
+    let Some(tracefs) = MountedTracefs::mount() else {
         refused(&["record", "--out", text(&out)], &["/sys/kernel/", "expected", "trac"]);
         assert_eq!(fs::read_dir(place.path()).expect("a folder").count(), 0, "no setting must remain");
         return;
@@ -125,7 +125,7 @@ fn refused_kernel_image_leaves_no_recording() {
     assert_eq!(fs::read_dir(place.path()).expect("a folder").count(), 0);
 }
 
-/// The test boots the kernel that `USLAB_KERNEL` names, which needs qemu and a static busybox.
+/// The test boots the kernel that `USLAB_KERNEL` names; this needs qemu and a static busybox.
 #[test]
 #[ignore = "boots a kernel"]
 fn booted_kernel_records_a_trace() {

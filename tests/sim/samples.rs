@@ -1,4 +1,4 @@
-//! Tests the bundled samples: traces of every format and variant, with the numbers that a reader must find.
+//! Tests the bundled samples: traces of every format and variant, with the numbers that the trace reader must find.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,9 @@ use uslab_sim::trace::{
 };
 use uslab_tests::workspace;
 
-use crate::common::{Packing, X86_64_BASE, sample_address, synthetic_arm64, with_addresses};
+use crate::common::{
+    TraceCompression, X86_64_BASE, replace_direct_map_addresses, sample_address, synthetic_arm64,
+};
 
 struct Sample {
     file: &'static str,
@@ -15,7 +17,7 @@ struct Sample {
     total: u64,
     allocs: u64,
     frees: u64,
-    /// The number of frees whose allocation is not in the trace.
+    /// The number of frees in a sample whose allocation is not in the trace.
     unseen: u64,
     null: u64,
     lost: u64,
@@ -243,14 +245,14 @@ fn hashed_pointers_in_a_trace_are_counted() {
     }
 }
 
-/// Plain text, compressed text, and a spool that does not fit in memory must give equal results.
+/// A plain text, a compressed text, and a spool that does not fit in memory must give the same results.
 #[test]
 fn compressed_trace_gives_the_operations_of_plain_text() {
     let folder = tempfile::tempdir().unwrap();
     for sample in &SAMPLES {
         let packed = std::fs::read(path(sample.file)).unwrap();
         let text = zstd::decode_all(&packed[..]).unwrap();
-        let texts = [text.clone(), Packing::Gzip.pack(&text), Packing::Xz.pack(&text)];
+        let texts = [text.clone(), TraceCompression::Gzip.pack(&text), TraceCompression::Xz.pack(&text)];
         for (n, bytes) in texts.iter().enumerate() {
             // The names of the files do not reveal their format.
             let file = folder.path().join("trace");
@@ -269,7 +271,7 @@ fn operations_of_each_sample_trace_are_consistent() {
     }
 }
 
-/// Returns the facts of a trace and all its operations, with addresses converted by `back`.
+/// Returns the facts of a trace and all its operations; the function `back` converts the addresses.
 fn read(text: Vec<u8>, back: impl Fn(u64) -> u64) -> (Vec<Op>, Facts) {
     let source = Source::from_reader("moved", Box::new(std::io::Cursor::new(text)), None).unwrap();
     let mut resolver = Recording::read(source, |_| {}).unwrap().resolve(None).unwrap();
@@ -288,8 +290,8 @@ fn read(text: Vec<u8>, back: impl Fn(u64) -> u64) -> (Vec<Op>, Facts) {
     (ops, resolver.facts(&Tables::default()))
 }
 
-/// Regression test: the direct map was assumed to begin at its address without randomisation. With another
-/// start, no page was recognised as a slab, and no message appeared.
+/// Regression test: the reader assumed that the direct map begins at its address without randomisation. If it began
+/// elsewhere, no page was recognised as a slab, and no warning appeared.
 #[test]
 fn randomised_direct_map_base_is_found_from_trace_addresses() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");
@@ -313,7 +315,7 @@ fn randomised_direct_map_base_is_found_from_trace_addresses() {
         // The bundled trace is long, so one shift is enough.
         let shifts = if ops.len() > 100_000 { &shifts[1..2] } else { &shifts };
         for &shift in shifts {
-            let moved = with_addresses(&text, |real| real.wrapping_add(shift));
+            let moved = replace_direct_map_addresses(&text, |real| real.wrapping_add(shift));
             let (moved_ops, mut moved_facts) = read(moved, |real| real.wrapping_sub(shift));
             if let Some(base) = found {
                 assert_eq!(moved_facts.direct_map, DirectMap::At(base.wrapping_add(shift)), "{name}");
@@ -325,8 +327,8 @@ fn randomised_direct_map_base_is_found_from_trace_addresses() {
     }
 }
 
-/// Regression test: every page was assumed to have 4 KiB. With larger pages, objects were on no known page,
-/// or on a wrong page.
+/// Regression test: the reader assumed that every page has 4 KiB. With larger pages, objects were attributed to no
+/// page, or to a wrong page.
 #[test]
 fn synthetic_arm64_trace_gives_the_operations_of_x86_64() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");
@@ -364,7 +366,7 @@ fn synthetic_arm64_trace_gives_the_operations_of_x86_64() {
             }
             for op in &mut made_ops {
                 if let OpKind::Alloc { bytes_alloc, .. } = &mut op.kind
-                    && u64::from(*bytes_alloc) > size.max_slab_object()
+                    && u64::from(*bytes_alloc) > size.max_kmalloc_class_bytes()
                 {
                     *bytes_alloc >>= size.shift() - 12;
                 }

@@ -55,8 +55,8 @@ fn scale_csv_marks_simulated_points() {
     assert_eq!((rows.len(), rows.iter().all(|row| row.split(',').count() == columns)), (4, true), "{csv}");
 }
 
-/// Regression test: `--csv` refused to replace an earlier table of `--csv`, and a comma in a trace's name
-/// added a column.
+/// Regression test: `--csv` refused to replace a table that an earlier `--csv` had written, and a comma in a trace's
+/// name added a column.
 #[test]
 fn csv_option_replaces_an_earlier_csv_table() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -129,7 +129,7 @@ fn validate_command_compares_predictions_with_measurements() {
     assert_eq!((code, &report["profile"]["name"]), (Some(0), &"milan2s".into()));
 }
 
-/// Writes a profile that is validated for up to two CPUs.
+/// Writes a calibration profile that is validated for up to two CPUs.
 fn validated_profile(folder: &tempfile::TempDir) -> String {
     let mut report = scale_json(&["--cpus", "1"]);
     report["profile"]["validated_cpus"] = 2.into();

@@ -1,8 +1,8 @@
-//! Compares real shrinks of single caches in booted kernels with the predictions of `uslab slabs` from the
-//! tables before; also tests a leak.
+//! Compares shrinks of single caches in real, booted kernels with the predictions that `uslab slabs` makes from the
+//! tables before the shrink; also tests a leak.
 //!
-//! The program `holes.c` makes holes in several caches, and shrinks ten of them, each right after the
-//! kernel's tables were read. The folder `shrinks` has the tables of three kernels;
+//! The program `holes.c` makes holes in the slabs of several caches, and shrinks ten of them, each immediately after
+//! the kernel's tables were read. The folder `shrinks` contains the tables of three kernels;
 //! [`booted_kernel_shrinks_within_bounds`] can record them again.
 
 use crate::cli::{exit_and_output, uslab};
@@ -13,28 +13,28 @@ use std::path::Path;
 use std::process::Command;
 use uslab_tests::workspace;
 
-const SHRINKS: usize = 10;
+const SHRINK_COUNT: usize = 10;
 
 fn shown(path: &Path) -> &str {
     path.to_str().expect("the path must be UTF-8")
 }
 
-/// The number of slabs that a shrink of a cache returned, and the predictions.
+/// One shrink of a cache: the number of slabs that the kernel returned, and the predicted numbers.
 #[derive(Debug)]
 struct Shrink {
     cache: String,
     slabs: u64,
     least: u64,
     most: u64,
-    /// The prediction of the traced kernel's model, if there is a trace.
+    /// The number that the model of the traced kernel predicts, if there is a trace.
     by_trace: Option<u64>,
     returned: i64,
-    /// The size of a slab in bytes.
+    /// The size of one slab in bytes.
     bytes: u64,
 }
 
 impl Shrink {
-    /// Reads the tables before and after a shrink from a recording's folder.
+    /// Reads the tables before and after a shrink from the folder of a recording.
     fn read(folder: &Path, number: &str, cache: &str, trace: Option<&Path>) -> Self {
         let report = |moment: &str, trace: Option<&Path>| -> Value {
             let place = folder.join(format!("shrink-{number}-{moment}"));
@@ -89,7 +89,7 @@ fn table(title: &str, shrinks: &[Shrink]) -> String {
 }
 
 fn check_bounds(title: &str, shrinks: &[Shrink]) {
-    assert_eq!(shrinks.len(), SHRINKS, "{title}");
+    assert_eq!(shrinks.len(), SHRINK_COUNT, "{title}");
     println!("{}", table(title, shrinks));
     for shrink in shrinks {
         let bounds = shrink.least as i64..=shrink.most as i64;
@@ -97,7 +97,7 @@ fn check_bounds(title: &str, shrinks: &[Shrink]) {
     }
 }
 
-/// Unpacks a text into files; each file begins with a line `== NAME`.
+/// Splits a text into files; each file begins with a line `== NAME`.
 fn unpack(packed: &[u8], folder: &Path) {
     let text = zstd::decode_all(packed).expect("zstd");
     let text = String::from_utf8(text).expect("UTF-8");
@@ -122,8 +122,8 @@ fn pack(folder: &Path) -> Vec<u8> {
     zstd::encode_all(text.as_bytes(), 19).expect("zstd")
 }
 
-/// Each of ten shrinks in three kernels must have returned a number of slabs within the bounds from the
-/// tables before it.
+/// Each of ten shrinks in three kernels must have returned a number of slabs within the bounds that were computed from
+/// the tables before it.
 #[test]
 fn slabs_returned_by_shrinks_of_booted_kernels_are_within_bounds() {
     let mut kernels = 0;
@@ -137,7 +137,7 @@ fn slabs_returned_by_shrinks_of_booted_kernels_are_within_bounds() {
     assert_eq!(kernels, 3);
 }
 
-/// Compiles the workload program without libraries.
+/// Compiles the workload program, which uses no libraries.
 fn compile_workload(folder: &Path) -> std::path::PathBuf {
     let program = folder.join("holes");
     let mut cc = Command::new("cc");
@@ -146,7 +146,7 @@ fn compile_workload(folder: &Path) -> std::path::PathBuf {
     program
 }
 
-/// Records the workload in the kernel that `USLAB_KERNEL` names, which needs qemu and a static busybox.
+/// Records the workload in the kernel that `USLAB_KERNEL` names; this needs qemu and a static busybox.
 fn record(folder: &Path, arguments: &[&str]) -> std::path::PathBuf {
     let kernel =
         std::env::var("USLAB_KERNEL").expect("USLAB_KERNEL: a vmlinuz, or the folder of an unpacked package");
@@ -158,8 +158,8 @@ fn record(folder: &Path, arguments: &[&str]) -> std::path::PathBuf {
     out
 }
 
-/// The trace shows each slab, so the model's sum over ten shrinks must be within 5 %. `USLAB_SHRINKS=FILE`
-/// makes the test write the tables for the folder `shrinks`.
+/// The trace shows each slab, so the model's total over ten shrinks must be within 5 % of the kernel's. With
+/// `USLAB_SHRINKS=FILE`, the test writes the tables for the folder `shrinks`.
 #[test]
 #[ignore = "boots a kernel"]
 fn booted_kernel_shrinks_within_bounds() {
@@ -181,8 +181,8 @@ fn booted_kernel_shrinks_within_bounds() {
     );
 }
 
-/// Checks that a trace's report begins with the queues that the workload left behind, and accuses no other
-/// call site.
+/// Checks that the report on a trace begins with the queues that the workload left behind, and accuses no other call
+/// site.
 fn check_leak(trace: &Path) {
     let (code, report, err) = exit_and_output(&uslab(&["replay", shown(trace), "--callers=5"]));
     assert_eq!(code, Some(0), "{err}");
@@ -193,7 +193,7 @@ fn check_leak(trace: &Path) {
     assert!(verdicts[1].starts_with("Objects that live longer than this workload"), "{report}");
 }
 
-/// The test uses the part of a recording that shows the workload, without page events.
+/// The test uses only the part of a recording that shows the workload, without page events.
 #[test]
 fn leaking_call_site_of_a_recorded_workload_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -201,7 +201,7 @@ fn leaking_call_site_of_a_recorded_workload_is_named() {
     check_leak(&folder.path().join("trace.txt"));
 }
 
-/// If a workload leaves message queues behind, the report names the call site that made them.
+/// If a workload leaves message queues behind, the report names the call site that created them.
 #[test]
 #[ignore = "boots a kernel"]
 fn leak_of_a_booted_kernel_is_named_by_its_call_site() {

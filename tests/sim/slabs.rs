@@ -1,4 +1,4 @@
-//! Tests `uslab slabs` and `uslab geometry --against` on a kernel's tables, without a trace.
+//! Tests `uslab slabs` and `uslab geometry --against` on the tables of a kernel, without a trace.
 
 use serde_json::Value;
 use std::fs;
@@ -9,8 +9,8 @@ use rand::{RngExt, SeedableRng};
 use uslab_sim::slabs::{Change, Report, Snapshot, Sort};
 use uslab_tests::workspace;
 
-use crate::cli::{exit_and_output, refused, uslab, uslab_with};
-use crate::common::Packing;
+use crate::cli::{exit_and_output, refused, run_uslab_with_input, uslab};
+use crate::common::TraceCompression;
 
 fn json(args: &[&str]) -> Value {
     let args: Vec<&str> = args.iter().copied().chain(["--json", "-"]).collect();
@@ -33,7 +33,7 @@ fn shown(path: &Path) -> &str {
 }
 
 const HEAD: &str = "slabinfo - version: 2.1\n# name <active_objs> ...\n";
-const SPACES: &str = "dm raid1 read record 0 0 1064 30 8 : tunables 0 0 0 : slabdata 0 0 0\n\
+const ROW_WITH_SPACES: &str = "dm raid1 read record 0 0 1064 30 8 : tunables 0 0 0 : slabdata 0 0 0\n\
                       kmalloc-64 640 640 64 64 1 : tunables 0 0 0 : slabdata 10 10 0\n";
 
 #[test]
@@ -81,7 +81,7 @@ fn slabs_command_bounds_the_slabs_that_shrink_frees() {
     assert!(text.contains("dentry holds ") && text.contains("`--settings` shows what"), "{text}");
 }
 
-/// The test uses recordings that shrank all caches between their moments `after` and `end`.
+/// The test uses recordings in which all caches were shrunk between the snapshots `after` and `end`.
 #[test]
 fn slabs_freed_by_real_shrinks_are_within_bounds() {
     let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|folder| !folder.is_empty()) else {
@@ -122,9 +122,9 @@ fn slabs_freed_by_real_shrinks_are_within_bounds() {
     assert!(compared > 0 && grew * 50 < compared, "{grew} of {compared} caches grew");
 }
 
-/// The test uses recordings that begin at boot, so that their traces show each slab. The slabs that the model
-/// returns between `after` and `end` must be within a twentieth of the kernel's. In one recording, the model
-/// returned 8 of 9 slabs.
+/// The test uses recordings that begin at boot, so that their traces contain each slab. The number of slabs that the
+/// model returns between the snapshots `after` and `end` must be within a twentieth of the kernel's number. In one
+/// recording, the model returned 8 slabs where the kernel returned 9.
 #[test]
 fn model_predicts_the_slabs_that_real_shrinks_return() {
     let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|folder| !folder.is_empty()) else {
@@ -156,7 +156,7 @@ fn model_predicts_the_slabs_that_real_shrinks_return() {
     assert!(compared > 0 && within + 1 >= compared, "{within} of {compared}");
 }
 
-/// A second shrink right after a shrink returns almost nothing; only the trace reveals this.
+/// A second shrink immediately after a shrink returns almost nothing; only the trace shows this.
 #[test]
 fn trace_reveals_that_a_second_shrink_returns_little() {
     let (folder, data) = (tempfile::tempdir().unwrap(), workspace().join("sim/data"));
@@ -182,7 +182,7 @@ fn trace_reveals_that_a_second_shrink_returns_little() {
     assert!(slabs <= number(&dentry["shrink_slabs"]["most"]), "{dentry}");
     let (_, text, _) = exit_and_output(&uslab(&args));
     assert!(
-        text.contains("predicts that a shrink at this moment returns ") && text.contains("by the trace"),
+        text.contains("predicts that a shrink at this time returns ") && text.contains("by the trace"),
         "{text}"
     );
     // Regression test: the report did not say why the numbers of a recorded shrink differ from the prediction.
@@ -190,8 +190,8 @@ fn trace_reveals_that_a_second_shrink_returns_little() {
     let after = folder.path().join("after");
     let (_, text, err) = exit_and_output(&uslab(&["slabs", shown(&after), "--trace", shown(&trace)]));
     for part in [
-        "The recording has a later shrink: until `end`, slabs changed by -",
-        "include the slabs that were created and freed around that shrink, so they differ from the prediction.",
+        "The recording contains a later shrink: up to `end`, slabs changed by -",
+        "include slabs that were created and freed around that shrink, so they differ from the prediction.",
     ] {
         assert!(text.contains(part), "expected {part:?} in {text}{err}");
     }
@@ -206,7 +206,7 @@ fn trace_reveals_that_a_second_shrink_returns_little() {
 }
 
 /// Returns the folder with the bundled tables of Linux 7.2.
-fn linux_7() -> std::path::PathBuf {
+fn linux_7_tables_folder() -> std::path::PathBuf {
     workspace().join("tests/slab/data/linux-7.2-4cpu/after")
 }
 
@@ -218,11 +218,11 @@ fn setting<'r>(report: &'r Value, name: &str) -> &'r Value {
         .unwrap_or_else(|| panic!("expected {name} in {settings:?}"))
 }
 
-/// Regression test: the report on half the sheaf capacity had the wrong sign, and no other capacity could be
-/// requested.
+/// Regression test: the reported effect of half the sheaf capacity had the wrong sign, and no other capacity could be
+/// selected.
 #[test]
 fn each_option_estimate_lists_decreases_and_increases() {
-    let place = linux_7();
+    let place = linux_7_tables_folder();
     let report = json(&["slabs", shown(&place)]);
     for setting in report["settings"].as_array().unwrap() {
         let [least, most] = ["least", "most"].map(|key| setting["change"][key].as_i64().unwrap());
@@ -262,7 +262,7 @@ fn each_option_estimate_lists_decreases_and_increases() {
     assert!(words(single, "increases").contains("slabs, each made"), "{single}");
     let (_, text, _) = exit_and_output(&uslab(&["slabs", shown(&place), "--rows", "2", "--settings"]));
     for part in [
-        "Other numbers that change with these settings:",
+        "Other quantities that change with these options:",
         "slab_debug=FZPU by cache (2 of ",
         "sheaf_capacity=50%: Grows: trips",
     ] {
@@ -271,7 +271,7 @@ fn each_option_estimate_lists_decreases_and_increases() {
     // Without the option, the section is one line.
     let (_, text, _) = exit_and_output(&uslab(&["slabs", shown(&place), "--rows", "2"]));
     assert!(
-        text.trim_end().ends_with("\n`--settings` shows what other settings of the kernel would cost."),
+        text.trim_end().ends_with("\n`--settings` shows what other kernel options would cost in memory."),
         "{text}"
     );
     refused(
@@ -282,7 +282,7 @@ fn each_option_estimate_lists_decreases_and_increases() {
 
 #[test]
 fn requested_option_cost_is_shown_for_each_cache() {
-    let place = linux_7();
+    let place = linux_7_tables_folder();
     let of = |requests: &[&str]| {
         let options = requests.iter().flat_map(|request| ["--setting", *request]);
         json(&["slabs", shown(&place)].into_iter().chain(options).collect::<Vec<_>>())
@@ -319,7 +319,7 @@ fn requested_option_cost_is_shown_for_each_cache() {
         ("slab_max_order=11", "N up to 10"),
         ("sheaf_capacity=half", "such as 50%"),
         ("slab_debug=X", "LETTERS of FZPU"),
-        ("slab_debug=F,nothing", "no cache has one of these names: nothing"),
+        ("slab_debug=F,nothing", "no cache has any of these names: nothing"),
         ("cpu_partial=0", "no per-CPU partial slabs"),
         ("other", "slab_nomerge"),
     ] {
@@ -327,11 +327,11 @@ fn requested_option_cost_is_shown_for_each_cache() {
     }
 }
 
-/// Regression test: without sysfs all objects were assumed to be aligned to 8 bytes, so the estimated cost of
-/// debugging was a third of the cost with sysfs.
+/// Regression test: without sysfs, the command assumed that all objects are aligned to 8 bytes, so the estimated cost
+/// of debugging was a third of the cost with sysfs.
 #[test]
 fn debug_cost_bounds_without_sysfs_contain_the_real_cost() {
-    let place = linux_7();
+    let place = linux_7_tables_folder();
     let table = place.with_file_name("after.slabinfo");
     let (known, bounded) = (json(&["slabs", shown(&place)]), json(&["slabs", shown(&table), "--cpus", "4"]));
     for letters in ["F", "Z", "P", "U", "FZPU"] {
@@ -406,8 +406,8 @@ fn sosreport_with_sysfs_narrows_the_shrink_bounds() {
     );
 }
 
-/// Regression test: the command used slabinfo's estimate of a cache with many partial slabs, although sysfs counts the
-/// objects; a real estimate was 15 % off.
+/// Regression test: for a cache with many partial slabs, the command used slabinfo's estimate although sysfs counts the
+/// objects; one real estimate was 15 % off.
 #[test]
 fn objects_of_many_partial_slabs_are_counted_by_sysfs() {
     let folder = tempfile::tempdir().unwrap();
@@ -450,35 +450,39 @@ fn error_for_a_folder_without_tables_lists_expected_files() {
     // A recording's folder has other moments than this one.
     let recording = tempfile::tempdir().unwrap();
     for moment in ["before", "shrink-02", "shrink-01", "end"] {
-        fs::write(recording.path().join(format!("{moment}.slabinfo")), format!("{HEAD}{SPACES}")).unwrap();
+        fs::write(recording.path().join(format!("{moment}.slabinfo")), format!("{HEAD}{ROW_WITH_SPACES}"))
+            .unwrap();
     }
     refused(
         &["slabs", shown(&recording.path().join("shrink-03"))],
-        &["shrink-03: expected a file or a moment of ", ": before, shrink-01, shrink-02, end"],
+        &[
+            "shrink-03: no such file or snapshot; expected a file, or a snapshot in ",
+            ": before, shrink-01, shrink-02, end",
+        ],
     );
     let added = json(&["slabs", shown(&recording.path().join("shrink-02"))]);
     assert_eq!((&added["moment"], number(&cache(&added, "kmalloc-64")["slabs"])), (&"shrink-02".into(), 10));
     refused(&["slabs", "/dev/zero"], &["more than 16 MiB"]);
     let packed = folder.path().join("packed");
-    fs::write(&packed, Packing::Zstd.pack(b"slabinfo - version: 2.1\n")).unwrap();
+    fs::write(&packed, TraceCompression::Zstd.pack(b"slabinfo - version: 2.1\n")).unwrap();
     refused(&["slabs", shown(&packed)], &["packed: not text: expected an unpacked slabinfo", "uslab what "]);
     // Regression test: the caches of a log of tables were added up.
-    fs::write(folder.path().join("log"), format!("{HEAD}{SPACES}").repeat(2)).unwrap();
+    fs::write(folder.path().join("log"), format!("{HEAD}{ROW_WITH_SPACES}").repeat(2)).unwrap();
     refused(
         &["slabs", shown(&folder.path().join("log"))],
-        &["log: line 5: ", "a second slabinfo; split the file"],
+        &["log: line 5: ", "a second slabinfo begins here; split the file"],
     );
     refused(&["slabs", "--watch", "--json"], &["--watch", "--json"]);
     refused(&["slabs", "--cpus", "0"], &["--cpus 0"]);
     let table = folder.path().join("table");
     fs::write(&table, "name\tslab_size\torder\tobjs_per_slab\no\t192\t0\t21\n").unwrap();
-    refused(&["slabs", shown(&table)], &["no table counts slabs"]);
+    refused(&["slabs", shown(&table)], &["no table has the number of slabs"]);
 }
 
 #[test]
 fn slabs_watch_ends_after_the_given_reading_count() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("slabinfo"), format!("{HEAD}{SPACES}")).unwrap();
+    fs::write(folder.path().join("slabinfo"), format!("{HEAD}{ROW_WITH_SPACES}")).unwrap();
     let (code, out, err) =
         exit_and_output(&uslab(&["slabs", shown(folder.path()), "--watch=0.1", "--count", "2"]));
     assert_eq!(code, Some(0), "{err}");
@@ -486,23 +490,26 @@ fn slabs_watch_ends_after_the_given_reading_count() {
     assert!(out.contains("nothing changed") && !out.contains('\x1b'), "{out}");
 }
 
-/// Regression test: the whole table was refused with "line 3: expected five numbers after the name".
+/// Regression test: a cache name with spaces made the command refuse the whole table with "line 3: expected five
+/// numbers after the name".
 #[test]
 fn cache_names_with_spaces_are_compared() {
     let folder = tempfile::tempdir().unwrap();
     let table = folder.path().join("slabinfo");
-    fs::write(&table, format!("{HEAD}{SPACES}")).unwrap();
+    fs::write(&table, format!("{HEAD}{ROW_WITH_SPACES}")).unwrap();
     let report = json(&["geometry", "--against", shown(&table)]);
     assert_eq!((&report["rows"], &report["matched"]), (&2.into(), &2.into()), "{report}");
-    let (code, out, err) =
-        exit_and_output(&uslab_with(&["slabs", "-"], format!("{HEAD}{SPACES}").as_bytes()));
+    let (code, out, err) = exit_and_output(&run_uslab_with_input(
+        &["slabs", "-"],
+        format!("{HEAD}{ROW_WITH_SPACES}").as_bytes(),
+    ));
     assert!(code == Some(0) && out.contains("dm raid1 read record"), "{err}");
     // Rows without objects, and invalid rows, are named, and the others are compared.
     let odd = "nothing 0 0 0 0 1 : tunables 0 0 0 : slabdata 0 0 0\nbroken 1 2\n";
-    fs::write(&table, format!("{HEAD}{SPACES}{odd}")).unwrap();
+    fs::write(&table, format!("{HEAD}{ROW_WITH_SPACES}{odd}")).unwrap();
     let (code, out, err) = exit_and_output(&uslab(&["geometry", "--against", shown(&table)]));
     assert_eq!(code, Some(0), "{err}");
-    for part in ["2 of 2", "nothing: 0 objects a slab", "line 6", "broken 1 2"] {
+    for part in ["2 of 2", "nothing: not comparable: 0 objects per slab", "line 6", "broken 1 2"] {
         assert!(out.contains(part), "expected {part:?} in {out}");
     }
 }
@@ -539,7 +546,7 @@ fn geometry_mismatch_report_names_the_cause() {
     assert_eq!(number(&cache(&report, "inode")["shrink_slabs"]["least"]), 4);
 }
 
-/// Regression test: with numbers that no machine has, sums overflowed.
+/// Regression test: sums overflowed if a table contained numbers that no real machine has.
 #[test]
 fn arbitrary_numbers_in_slabinfo_cause_no_panic() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,16 +1,16 @@
-//! Tests `uslab story`, and the pages of `uslab stress` and `uslab scale`, in separate processes.
+//! Tests the pages of `uslab story`, `uslab stress` and `uslab scale`; the commands run in separate processes.
 
 use crate::cli::{exit_and_output, refused, uslab};
 use serde_json::Value;
 use uslab_tests::workspace;
 
-/// Returns the tutorial's counterexample trace, which a run under loom wrote; a test of the lab compares it
-/// with a new one.
+/// Returns the counterexample trace of the tutorial, which a run under loom wrote; a test of the lab compares it with a
+/// new trace.
 fn tutorial_trace() -> String {
     workspace().join("sim/data/story.json").to_str().expect("UTF-8").to_owned()
 }
 
-/// Returns the data in the page's element with the given id.
+/// Returns the data in the element of a page that has the given id.
 fn carried(page: &str, id: &str) -> Value {
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
     let (_, rest) =
@@ -148,7 +148,7 @@ fn violation_page_shows_the_last_operations() {
     std::fs::remove_file(&page).expect("the file must exist");
     let (code, out, err) = exit_and_output(&uslab(&args));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
-    let note = format!("--html {html}: not written: no violation happened, whose operations it would show");
+    let note = format!("--html {html}: page not written, because the run found no violation");
     assert_eq!((out.lines().last(), page.exists()), (Some(note.as_str()), false));
     refused(&["stress", "--ops", "1000", "--html", &tutorial_trace()], &["story.json", "no page"]);
 }

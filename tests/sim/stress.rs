@@ -1,5 +1,5 @@
-//! Tests `uslab stress`: quick runs with both mechanisms, with and without faults. The test also checks that
-//! planted errors are found.
+//! Tests `uslab stress`: quick runs with both mechanisms, with and without faults. Also checks that `uslab stress`
+//! finds planted errors.
 
 use serde_json::Value;
 use std::io::Write;
@@ -10,7 +10,7 @@ use uslab::Gfp;
 use uslab::faults::POINTS;
 use uslab_magazine::sync::Counter;
 use uslab_sim::output::Progress;
-use uslab_sim::stress::{Options, Report, Saboteur, Workload, run};
+use uslab_sim::stress::{FreedObjectHook, Options, Report, Workload, run};
 
 fn uslab(args: &[&str]) -> Command {
     let mut command = Command::new(uslab_tests::uslab());
@@ -76,10 +76,11 @@ fn quick_stress_runs_find_no_violation() {
     std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
 
-/// Returns the report of a run in which `harm` misuses an object of the cache `cache` after some frees.
+/// Returns the report of a stress run in which the function `harm` misuses an object of the cache `cache` after some
+/// frees.
 fn run_with_misuse(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::NonNull<u8>)) -> Report {
     let frees = Counter::new(0);
-    let saboteur: Saboteur = Arc::new(move |freed_to, object| {
+    let saboteur: FreedObjectHook = Arc::new(move |freed_to, object| {
         if freed_to.name() == cache {
             frees.add(1);
             if frees.get().is_multiple_of(500) {
@@ -99,8 +100,8 @@ fn run_with_misuse(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::No
     run(&options, &Progress::new()).expect("the program must run")
 }
 
-/// Checks that the report has an expected violation, the object's history, the last operations of a thread,
-/// and the seed.
+/// Checks that the report contains an expected violation, the object's history, the last operations of a thread, and
+/// the seed.
 #[track_caller]
 fn check_report(report: &Report, whats: &[&str]) {
     let page = report.page();
@@ -121,10 +122,7 @@ fn stress_reports_double_free_with_the_object_history() {
         &["a free object was written to", "an object in use was overwritten", "double free"],
     );
     let page = report.page();
-    assert!(
-        page.contains("history of the object:") && page.contains("the last operations of thread"),
-        "{page}"
-    );
+    assert!(page.contains("history of the object:") && page.contains("last operations of thread"), "{page}");
     let story = &report.violations[0];
     assert!(story.history.iter().any(|line| line.contains("free  ")), "{page}");
     assert!(story.last.iter().all(|(_, lines)| lines.len() > 10), "{page}");
@@ -168,7 +166,7 @@ fn stress_violation_exits_with_status_1() {
     let history = out.split_once("history of the object:").unwrap_or_else(|| panic!("{out}")).1;
     let freed = |line: &str| line.contains("free   ") && line.contains(object);
     assert!(object.starts_with("0x") && history.lines().any(freed), "{object}: {out}");
-    assert!(out.contains("the last operations of thread"), "{out}");
+    assert!(out.contains("last operations of thread"), "{out}");
     let (code, out, _) =
         exit_and_output(&uslab(&[&args[..], &["--json"]].concat()).output().expect("the program must run"));
     let report: Value = serde_json::from_str(&out).expect("JSON");
@@ -228,7 +226,7 @@ fn invalid_stress_option_error_lists_accepted_values() {
         (&["--leak", "nosuch"], "--leak nosuch: no such cache; expected one of word, raw-64, "),
         (
             &["--leak", "raw-64", "--workload", "fork", "--ops", "2000", "--seconds", "30"],
-            "--leak raw-64: nothing was leaked",
+            "--leak raw-64: no object was freed to this cache, so no object was leaked",
         ),
         (&["--threads", "0"], "--threads 0: expected 1 to 4096"),
         (&["--threads", "5000"], "--threads 5000: expected 1 to 4096"),

@@ -1,8 +1,8 @@
-//! Checks the study of claims from texts: a page of findings, and a table with a row for each claim. Every
-//! claim must have an answer, its evidence must exist, and exact figures must be the figures that the
-//! experiments find.
+//! Checks the study of claims from texts, which consists of a page of findings and a table with one row per claim.
+//! Every claim must have an answer, the evidence for the answer must exist, and exact figures must equal the figures of
+//! the experiments.
 //!
-//! Each figure from an experiment is followed by its key, in a comment that rendered pages do not show.
+//! Each figure from an experiment is followed by its key, in a comment that the rendered page does not show.
 //!
 //! ```text
 //! 89<!--race > 10000 operations > first-fit > holes-->      the experiment, how its table's title begins, row, column
@@ -10,11 +10,11 @@
 //! 37.5<!--layout --structs 64 > A walk > position; structs > lines-->   with options
 //! ```
 //!
-//! The key for a bound of an interval ends with the word `low` or `high`. The mark `≈` precedes measured
-//! figures, and the mark `<!--given-->` follows parameters.
+//! If a figure is a bound of an interval, its key ends with the word `low` or `high`. The mark `≈` precedes a measured
+//! figure, and the mark `<!--given-->` follows a parameter.
 //!
-//! `WRITE=1 cargo test -p uslab-tests --test sim study` updates the figures in tables. Figures inside claims
-//! belong to an experiment's words, and are not updated.
+//! The command `WRITE=1 cargo test -p uslab-tests --test sim study` updates the figures in tables. Figures inside
+//! claims are quoted from the experiments' words, and are not updated.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,13 +22,13 @@ use std::path::{Path, PathBuf};
 use uslab_lab::demos::Name;
 use uslab_tests::workspace;
 
-/// The page of findings; the path is relative to the workspace.
-const FINDINGS: &str = "STUDY.md";
-/// The table of claims; the path is relative to the workspace.
-const ROWS: &str = "sim/lab/TEXTS.md";
+/// Path of the page of findings, relative to the workspace.
+const FINDINGS_PAGE: &str = "STUDY.md";
+/// Path of the table of claims, relative to the workspace.
+const CLAIMS_TABLE_FILE: &str = "sim/lab/TEXTS.md";
 
-/// Returns the numbers of all claims. A number begins with a letter for the text; each chapter of the
-/// tutorial has a range of ten numbers.
+/// Returns the numbers of all claims of the study. A claim's number begins with a letter for the text; each chapter of
+/// the tutorial has a range of ten numbers.
 fn numbers() -> Vec<String> {
     let plain = [('A', 40), ('K', 26), ('P', 27), ('X', 14), ('M', 16)];
     let chapters: [(u32, u32); 13] = [
@@ -52,9 +52,9 @@ fn numbers() -> Vec<String> {
     plain.chain(chapters.map(|n| format!("E{n:03}"))).collect()
 }
 
-/// The allowed answers to a claim.
+/// The answers that a claim may have.
 const ANSWERS: [&str; 5] = ["holds", "depends", "does not hold", "undecided", "out"];
-/// The largest number of claims with the answer `out`.
+/// The largest accepted number of claims with the answer `out`.
 const MAX_OUT_ANSWERS: usize = 15;
 
 struct Row {
@@ -74,13 +74,17 @@ fn rows(text: &str) -> BTreeMap<String, Row> {
         let letter = number.starts_with(['A', 'K', 'E', 'P', 'X', 'M']);
         if letter && number.len() > 1 && number[1..].chars().all(|c| c.is_ascii_digit()) {
             let [_, claim, answer, found, evidence] = cells[..] else {
-                panic!("{ROWS}:{}: {number}: {} cells, expected 5", i + 1, cells.len());
+                panic!("{CLAIMS_TABLE_FILE}:{}: {number}: {} cells, expected 5", i + 1, cells.len());
             };
-            assert!(!claim.is_empty() && !found.is_empty(), "{ROWS}:{}: {number}: an empty cell", i + 1);
+            assert!(
+                !claim.is_empty() && !found.is_empty(),
+                "{CLAIMS_TABLE_FILE}:{}: {number}: an empty cell",
+                i + 1
+            );
             let [claim, answer, found, evidence] = [claim, answer, found, evidence].map(str::to_owned);
             let row = Row { line: i + 1, claim, answer, found, evidence };
             let twice = rows.insert(number.to_owned(), row);
-            assert!(twice.is_none(), "{ROWS}:{}: {number} appears twice", i + 1);
+            assert!(twice.is_none(), "{CLAIMS_TABLE_FILE}:{}: {number} appears twice", i + 1);
         }
     }
     rows
@@ -99,7 +103,7 @@ fn sources(folder: &Path, out: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// Returns `true` if a test or scenario with this name exists in the file or folder of the module `path`.
+/// Returns `true` if the file or folder of the module `path` contains a test or scenario with this name.
 fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
     let (module, name) = path.rsplit_once("::").unwrap_or(("", path));
     let function = format!("fn {name}(");
@@ -124,7 +128,7 @@ fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
 #[test]
 fn each_claim_of_the_study_has_evidence() {
     let root = workspace();
-    let rows = rows(&std::fs::read_to_string(root.join(ROWS)).unwrap());
+    let rows = rows(&std::fs::read_to_string(root.join(CLAIMS_TABLE_FILE)).unwrap());
     let mut all = Vec::new();
     sources(root, &mut all);
     let list = uslab_tests::lab().output().unwrap();
@@ -138,7 +142,7 @@ fn each_claim_of_the_study_has_evidence() {
         }
     }
     for (number, Row { line, answer, evidence, .. }) in &rows {
-        let mut say = |what: String| wrong.push(format!("{ROWS}:{line}: {number}: {what}"));
+        let mut say = |what: String| wrong.push(format!("{CLAIMS_TABLE_FILE}:{line}: {number}: {what}"));
         if !numbers().contains(number) {
             say("unknown claim".to_owned());
         }
@@ -180,11 +184,11 @@ fn each_claim_of_the_study_has_evidence() {
     assert_eq!(rows.len(), 216);
 }
 
-/// The heading of the table of systems in [`FINDINGS`].
-const SYSTEMS: &str = "## The systems and their demos";
+/// The heading of the table of systems in the page [`FINDINGS_PAGE`].
+const SYSTEMS_HEADING: &str = "## The systems and their demos";
 
-/// Returns the places to which the page of demos links: demos of the lab, machines, and other pages.
-fn places_of_the_page() -> BTreeSet<String> {
+/// Returns the link targets of the page of demos: demos of the lab, machines, and other pages.
+fn link_targets_of_the_demo_page() -> BTreeSet<String> {
     let source = |file: &str| std::fs::read_to_string(workspace().join("sim/web/src").join(file)).unwrap();
     let between = |text: &str, before: &str, behind: &str| -> Vec<String> {
         let parts = text.split(before).skip(1);
@@ -205,16 +209,16 @@ fn places_of_the_page() -> BTreeSet<String> {
 #[test]
 fn each_system_of_the_study_has_a_demo_and_a_claim() {
     let root = workspace();
-    let claims = rows(&std::fs::read_to_string(root.join(ROWS)).unwrap());
-    let page = std::fs::read_to_string(root.join(FINDINGS)).unwrap();
+    let claims = rows(&std::fs::read_to_string(root.join(CLAIMS_TABLE_FILE)).unwrap());
+    let page = std::fs::read_to_string(root.join(FINDINGS_PAGE)).unwrap();
     let machines = std::fs::read_to_string(root.join("sim/web/src/front/machines.ts")).unwrap();
     let list = uslab_tests::lab().output().unwrap();
     let list = String::from_utf8(list.stdout).unwrap();
     let experiments: Vec<&str> = list.lines().filter_map(|line| line.split(' ').next()).collect();
-    let section = page.split_once(SYSTEMS).expect("the table of systems must exist").1;
+    let section = page.split_once(SYSTEMS_HEADING).expect("the table of systems must exist").1;
     let table = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
     let table: Vec<_> = table.take_while(|line| line.starts_with('|')).collect();
-    let mut places = places_of_the_page();
+    let mut places = link_targets_of_the_demo_page();
     assert!(places.len() > 15, "{places:?}");
     for line in table {
         let cells: Vec<&str> =
@@ -250,7 +254,7 @@ fn each_system_of_the_study_has_a_demo_and_a_claim() {
     assert!(places.is_empty(), "no row has {places:?}");
 }
 
-/// The demos of programs run on fewer bytes than the experiments do by default.
+/// The demos of the lab's programs use fewer bytes than the experiments use by default.
 #[test]
 fn demos_show_the_figures_of_the_experiments() {
     let last = |name: &str, at: usize| -> Value {
@@ -281,7 +285,7 @@ fn demos_show_the_figures_of_the_experiments() {
         let rest = figure(&format!("{row} > half of those that left a rest"), "0.000");
         let steps = figure(&format!("{row} > steps of a search"), "0.0");
         let expected = format!(
-            "{holes} holes a block in turnovers 7 to 12; half of the allocations that left a rest: {rest}; steps of a search: {steps}"
+            "{holes} holes per block in turnovers 7 to 12; half the fraction of allocations that left a remainder: {rest}; steps per search: {steps}"
         );
         assert_eq!(fact[1], expected, "{row}");
     }
@@ -305,7 +309,7 @@ fn demos_show_the_figures_of_the_experiments() {
 struct Figure<'t> {
     text: &'t str,
     measured: bool,
-    /// The comment after the number.
+    /// The HTML comment after the number.
     key: Option<&'t str>,
 }
 
@@ -349,7 +353,7 @@ fn figures(text: &str) -> Vec<Figure<'_>> {
     found
 }
 
-/// Returns the findings of `uslab lab COMMAND --exact`. Each experiment runs once; all tests share its
+/// Returns the findings that `uslab lab COMMAND --exact` prints. Each experiment runs only once; all tests share its
 /// findings.
 // The standard library's lock suffices, because no model checker runs these tests.
 #[allow(clippy::disallowed_types)]
@@ -373,13 +377,13 @@ pub(crate) fn findings(command: &str) -> &'static Value {
     })
 }
 
-/// Compares a figure with the figure that its key finds; the error names the found figure.
+/// Compares a figure in a text with the figure that its key refers to; the error names the referenced figure.
 fn check(key: &str, figure: &str) -> Result<(), String> {
     let found = find(key, figure)?;
     if found == figure { Ok(()) } else { Err(format!("the figure is {found}")) }
 }
-/// Returns the figure that a key finds, rounded to the decimals of `figure`. The error says why no figure was
-/// found.
+/// Returns the figure that a key refers to, rounded to the number of decimals of `figure`. The error says why no figure
+/// matches the key.
 fn find(key: &str, figure: &str) -> Result<String, String> {
     let words: Vec<&str> = key.split(" > ").collect();
     let (command, path) = words.split_first().ok_or("an empty key")?;
@@ -423,7 +427,7 @@ fn find(key: &str, figure: &str) -> Result<String, String> {
     Ok(grouped(&format!("{:.decimals$}", value.abs())))
 }
 
-/// Adds a comma before each group of three digits of the integer part.
+/// Inserts commas between groups of three digits in the integer part.
 fn grouped(plain: &str) -> String {
     let (whole, decimals) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
     let mut shown = String::new();
@@ -436,8 +440,8 @@ fn grouped(plain: &str) -> String {
     shown + decimals
 }
 
-/// Returns a line with its figures replaced. The callback `other` receives each key and its figure, and
-/// returns a new figure if it must change.
+/// Returns a line in which figures are replaced. The callback `other` gets each key and its figure, and returns a new
+/// figure if the figure must change.
 fn rewritten(line: &str, mut other: impl FnMut(&str, &str) -> Option<String>) -> String {
     let (mut out, mut rest) = (String::new(), line);
     for Figure { text, key, .. } in figures(line) {
@@ -453,7 +457,7 @@ fn rewritten(line: &str, mut other: impl FnMut(&str, &str) -> Option<String>) ->
     out + rest
 }
 
-/// Returns the only matching value; fails without a match, or with several.
+/// Returns the only matching value; fails if no value matches, or if several do.
 fn one<'v>(
     all: impl Iterator<Item = &'v Value>,
     what: &str,
@@ -466,12 +470,11 @@ fn one<'v>(
     }
 }
 
-/// Regression test: some figures of the study were from an earlier state of the experiments, and no test
-/// noticed.
+/// Regression test: some figures in the study came from an earlier version of the experiments, and no test noticed.
 #[test]
 fn each_exact_study_figure_equals_its_experiment() {
     let (mut wrong, mut checked) = (Vec::new(), 0);
-    for page in [FINDINGS, ROWS] {
+    for page in [FINDINGS_PAGE, CLAIMS_TABLE_FILE] {
         let path = workspace().join(page);
         let text = std::fs::read_to_string(&path).unwrap();
         if std::env::var_os("WRITE").is_some() {
@@ -489,7 +492,7 @@ fn each_exact_study_figure_equals_its_experiment() {
             }
         }
     }
-    let text = std::fs::read_to_string(workspace().join(ROWS)).unwrap();
+    let text = std::fs::read_to_string(workspace().join(CLAIMS_TABLE_FILE)).unwrap();
     for (number, Row { line, claim, found, evidence, .. }) in &rows(&text) {
         if !evidence.contains("`uslab lab ") {
             continue;
@@ -498,7 +501,7 @@ fn each_exact_study_figure_equals_its_experiment() {
         for Figure { text, measured, key } in figures(found) {
             if key.is_none() && !measured && !said.contains(&text) {
                 wrong.push(format!(
-                    "{ROWS}:{line}: {number}: {text} has no key; expected <!--experiment > title > row > column--> behind it, ≈ in \
+                    "{CLAIMS_TABLE_FILE}:{line}: {number}: {text} has no key; expected <!--experiment > title > row > column--> behind it, ≈ in \
                      front of it if it was measured, or <!--given--> if it is a parameter"
                 ));
             }
@@ -508,11 +511,11 @@ fn each_exact_study_figure_equals_its_experiment() {
     assert!(checked > 50 || std::env::var_os("WRITE").is_some(), "{checked} figures");
 }
 
-/// The page of findings states how many claims have each answer; it must be updated when a row changes.
+/// The page of findings states how many claims have each answer; these numbers must be updated when a row changes.
 #[test]
 fn findings_page_states_the_count_of_each_answer() {
-    let page = std::fs::read_to_string(workspace().join(FINDINGS)).unwrap();
-    let rows = rows(&std::fs::read_to_string(workspace().join(ROWS)).unwrap());
+    let page = std::fs::read_to_string(workspace().join(FINDINGS_PAGE)).unwrap();
+    let rows = rows(&std::fs::read_to_string(workspace().join(CLAIMS_TABLE_FILE)).unwrap());
     for letter in ["A", "K", "E", "P", "X", "M"] {
         let counts = ANSWERS.map(|answer| {
             let same = |(number, row): &(&String, &Row)| number.starts_with(letter) && row.answer == answer;
@@ -520,10 +523,10 @@ fn findings_page_states_the_count_of_each_answer() {
         });
         let counts = counts.join(" | ");
         let line = page.lines().find(|line| line.starts_with(&format!("| {letter} | ")));
-        let line = line.unwrap_or_else(|| panic!("{FINDINGS} has no line of text {letter}"));
+        let line = line.unwrap_or_else(|| panic!("{FINDINGS_PAGE} has no line of text {letter}"));
         assert!(
             line.ends_with(&format!(" | {counts} |")),
-            "{FINDINGS}: {line}\nexpected at its end: {counts}"
+            "{FINDINGS_PAGE}: {line}\nexpected at its end: {counts}"
         );
     }
 }
@@ -558,7 +561,7 @@ fn rewritten_study_figure_keeps_its_format() {
     assert_eq!(rewritten(line, other), "≈2.5 of 7<!--a > b > c--> and 21,918<!--d > e--> in 5<!--given-->.");
 }
 
-/// Without this test, a check that never detects missing evidence would pass.
+/// This test ensures that the other checks can fail: they must detect missing evidence.
 #[test]
 fn study_check_detects_a_missing_evidence_test() {
     let here = vec![(PathBuf::from("tests/sim/study.rs"), include_str!("study.rs").to_owned())];

@@ -1,5 +1,5 @@
-//! Tests `uslab sweep` and `uslab tune`: the merged shards equal a whole run, byte for byte, even if shards
-//! are interrupted or run twice.
+//! Tests `uslab sweep` and `uslab tune`: the merged shards must equal a whole run, byte for byte, even if shards are
+//! interrupted or run twice.
 
 use crate::cli::{exit_and_output, refused, sample};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use uslab_tests::workspace;
 
-/// A sweep with 24 items, each of a few milliseconds.
+/// A sweep of 24 items; each item takes a few milliseconds.
 const SMALL: &str = "\
 workload = [\"bursts=64\", \"remote=20\"]
 design = [\"bonwick94\", \"uslab-model\"]
@@ -18,12 +18,12 @@ ops = 300
 capacity = [8, 64]
 ";
 
-/// Returns the program's name as its messages show it.
+/// Returns the name of the program in the form that its messages show.
 fn program() -> String {
     uslab_tests::uslab().to_str().expect("UTF-8").to_owned()
 }
 
-/// Returns the command, without the variables of batch systems.
+/// Returns the `uslab` command, without the environment variables of batch systems.
 fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(uslab_tests::uslab());
     let engines = ["TASK_ID", "TASK_COUNT", "TASK_MIN", "TASK_MAX", "TASK_STEP"];
@@ -37,9 +37,9 @@ fn run_with(args: &[&str], variables: &[(&str, &str)]) -> Output {
     command(args, variables).output().expect("the program must start")
 }
 
-/// Returns the output of a command, which must succeed.
+/// Returns the standard output of a command, which must succeed.
 #[track_caller]
-fn output_of(args: &[&str], variables: &[(&str, &str)]) -> String {
+fn successful_output(args: &[&str], variables: &[(&str, &str)]) -> String {
     let (code, stdout, err) = exit_and_output(&run_with(args, variables));
     // On a slow machine a run reports its progress.
     let is_told = |line: &&str| line.contains(" items run in ") || line.starts_with("uslab: wrote --");
@@ -49,10 +49,10 @@ fn output_of(args: &[&str], variables: &[(&str, &str)]) -> String {
 }
 
 fn json(args: &[&str]) -> Value {
-    serde_json::from_str(&output_of(&[args, &["--json"]].concat(), &[])).expect("JSON")
+    serde_json::from_str(&successful_output(&[args, &["--json"]].concat(), &[])).expect("JSON")
 }
 
-/// A folder that contains a sweep's file.
+/// A test folder that contains the definition of a sweep.
 struct Sweep {
     folder: tempfile::TempDir,
     file: String,
@@ -68,8 +68,8 @@ impl Sweep {
     fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().expect("UTF-8").to_owned()
     }
-    /// Returns the path of an item's result in the folder `results`; to find it, the function runs only this
-    /// item, into another folder.
+    /// Returns the path of an item's result in the folder `results`; to find its name, the function runs only this
+    /// item, with another folder for results.
     fn item(&self, results: &str, number: u64) -> PathBuf {
         let single_folder = format!("only-{number}");
         self.run(&single_folder, &["--item", &number.to_string()], &[]);
@@ -93,7 +93,10 @@ impl Sweep {
     }
     fn run(&self, results: &str, options: &[&str], variables: &[(&str, &str)]) -> String {
         let results = self.path(results);
-        output_of(&[&["sweep", "run", &self.file, "--results", &results], options].concat(), variables)
+        successful_output(
+            &[&["sweep", "run", &self.file, "--results", &results], options].concat(),
+            variables,
+        )
     }
     /// Returns the merged results as CSV and as a page.
     fn merged(&self, results: &str) -> [Vec<u8>; 2] {
@@ -101,7 +104,7 @@ impl Sweep {
         let [csv, html] = &paths;
         let results = self.path(results);
         let args = ["sweep", "merge", &self.file, "--results", &results];
-        output_of(&[&args[..], &["--csv", csv, "--html", html]].concat(), &[]);
+        successful_output(&[&args[..], &["--csv", csv, "--html", html]].concat(), &[]);
         paths.map(|path| std::fs::read(path).expect("written"))
     }
 }
@@ -114,7 +117,7 @@ fn example() -> String {
 fn example_sweep_reports_200_items() {
     let report = json(&["sweep", &example()]);
     assert_eq!((&report["items"], &report["settings"]), (&200.into(), &10.into()), "{report}");
-    let text = output_of(&["sweep", &example()], &[]);
+    let text = successful_output(&["sweep", &example()], &[]);
     assert!(
         text.contains("200 items")
             && text.contains("uslab-model: 6, capacity = 8, 64, depot_limit = 10, 40, 160"),
@@ -128,7 +131,7 @@ fn example_sweep_reports_200_items() {
     assert!(text.contains(&format!("`{} sweep run ", program())), "{text}");
 }
 
-/// The book has this example, with the output of `merge`.
+/// The book contains this example and the output of its `merge`.
 #[test]
 fn book_contains_the_current_output_of_sweep_merge() {
     let page = std::fs::read_to_string(workspace().join("slab/book/src/sweep.md")).unwrap();
@@ -141,7 +144,7 @@ fn book_contains_the_current_output_of_sweep_merge() {
     );
     let sweep = Sweep::new(block("toml"));
     sweep.run("r", &[], &[]);
-    let run_output = output_of(&["sweep", "merge", &sweep.file, "--results", &sweep.path("r")], &[]);
+    let run_output = successful_output(&["sweep", "merge", &sweep.file, "--results", &sweep.path("r")], &[]);
     assert!(run_output == block("text"), "expected on the page:\n{run_output}");
 }
 
@@ -210,7 +213,7 @@ fn damaged_sweep_results_are_run_again() {
         exit_and_output(&run_with(&["sweep", "run", &sweep.file, "--results", &results], &[]));
     assert_eq!(code, Some(0), "{err}");
     assert!(stdout.contains(": 2 run in ") && stdout.contains("22 kept"), "{stdout}");
-    assert!(err.contains(item_file.to_str().unwrap()) && err.contains("the item ran again"), "{err}");
+    assert!(err.contains(item_file.to_str().unwrap()) && err.contains("the item was run again"), "{err}");
     assert!(sweep.merged("r") == expected);
 }
 
@@ -353,12 +356,14 @@ fn sweep_identity_changes_when_a_trace_changes() {
         &["sweep", "run", &sweep.file, "--hash", hash],
         &["--hash", hash, after["sweep"].as_str().unwrap()],
     );
-    let status =
-        json_of(&run_with(&["sweep", "status", &sweep.file, "--results", &sweep.path("r"), "--json"], &[]));
+    let status = parse_json_output(&run_with(
+        &["sweep", "status", &sweep.file, "--results", &sweep.path("r"), "--json"],
+        &[],
+    ));
     assert_eq!((&status["done"], &status["missing"]), (&0.into(), &2.into()));
 }
 
-fn json_of(output: &Output) -> Value {
+fn parse_json_output(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
@@ -509,7 +514,7 @@ fn error_about_an_invalid_sweep_names_the_setting() {
         refused(&["sweep", "slurm", &sweep.file, "--time", time], &["--time", time, "as 01:00:00"]);
     }
     let single_sweep = Sweep::new("workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\"]\n");
-    refused(&["tune", &single_sweep.file], &["one setting only"]);
+    refused(&["tune", &single_sweep.file], &["the sweep has only one setting"]);
     let (code, _, err) = exit_and_output(&run_with(
         &["sweep", "run", &sweep.file],
         &[("JOB_COMPLETION_INDEX", "7"), ("JOB_COMPLETIONS", "7")],
@@ -529,13 +534,13 @@ fn sweep_refuses_a_result_of_another_item() {
     for verb in ["run", "status", "merge"] {
         refused(
             &["sweep", verb, &sweep.file, "--results", &results],
-            &[file.to_str().unwrap(), ": a result of ", "ops 301", "expected one of ", "ops 300"],
+            &[file.to_str().unwrap(), ": the result of ", "ops 301", "expected the result of ", "ops 300"],
         );
     }
     assert_eq!(std::fs::read(other_sweep.item("r", 5)).unwrap(), std::fs::read(file).unwrap());
 }
 
-/// Regression test: with more seeds, or another order of designs, all items silently ran again.
+/// Regression test: after more seeds were added, or the designs were reordered, all items silently ran again.
 #[test]
 fn changed_sweep_keeps_the_results_of_unchanged_items() {
     let sweep = Sweep::new(SMALL);
@@ -584,7 +589,7 @@ fn sweep_sample_contains_each_setting_once() {
     // If at least as many points as combinations are requested, all combinations run.
     let all = Sweep::new(&text.replace("points = 8", "points = 100"));
     assert_eq!(json(&["sweep", &all.file])["settings"], 1 + 12);
-    let text = output_of(&["sweep", &all.file], &[]);
+    let text = successful_output(&["sweep", &all.file], &[]);
     assert!(text.contains("(all combinations, fewer than 100 points)"), "{text}");
     let report = json(&["sweep", "merge", &sweep.file, "--results", &sweep.path("r")]);
     assert!(report["sensitivity"][0]["method"]["fit"]["predicts"].is_f64(), "{report}");
@@ -616,7 +621,7 @@ fn failing_sweep_item_does_not_stop_the_sweep() {
     assert!(code == Some(1) && err.contains("item 1 failed: ") && err.lines().count() == 2, "{err}");
 }
 
-/// Regression test: one invalid trace ended the run of all items, as if all input were invalid.
+/// Regression test: one invalid trace ended the run of all items, as if all the input were invalid.
 #[test]
 fn unreadable_trace_fails_only_its_sweep_items() {
     let sweep = Sweep::new(
@@ -671,7 +676,7 @@ fn interrupted_sweep_reports_the_kept_results() {
     assert!(err.contains(" of 24 missing items have run; the same command continues\n"), "{err}");
 }
 
-/// The shell's limit on file sizes simulates a full disk: writing fails in the middle of a file.
+/// The shell's limit on file sizes simulates a full disk, so a write fails in the middle of a file.
 #[test]
 fn full_disk_leaves_no_partial_sweep_result() {
     let sweep = Sweep::new(SMALL);
@@ -744,7 +749,7 @@ fn slurm_script_runs_each_sweep_shard() {
         "--memory",
         "2G",
     ];
-    let script = output_of(&args, &[]);
+    let script = successful_output(&args, &[]);
     for line in ["#SBATCH --array=0-4", "#SBATCH --requeue", "#SBATCH --time=01:00:00", "#SBATCH --mem=2G"] {
         assert!(script.lines().any(|other_line| other_line == line), "{script}");
     }
@@ -812,7 +817,7 @@ fn kubernetes_job_file_is_a_valid_job() {
         "--deadline",
         "3600",
     ];
-    let text = output_of(&args, &[]);
+    let text = successful_output(&args, &[]);
     let value: Value = serde_json::from_str(&text).unwrap();
     let job: Job = serde_json::from_str(&text).expect("a Job");
     // Fields that these types do not know would be lost in the round trip.
@@ -851,12 +856,12 @@ fn kubernetes_job_file_is_a_valid_job() {
     let own_variable = &container.env.as_ref().unwrap()[0];
     let completions = (own_variable.name.as_str(), own_variable.value.as_deref().unwrap());
     for index in ["7", "18"] {
-        output_of(&args, &[completions, ("JOB_COMPLETION_INDEX", index)]);
+        successful_output(&args, &[completions, ("JOB_COMPLETION_INDEX", index)]);
     }
     assert!(!sweep.files("results").is_empty());
     // The merging Job merges if all results exist; otherwise it names the missing ones.
     let args = ["sweep", "k8s", &sweep.file, "--image", "i", "--claim", "shared", "--merge"];
-    let job: Job = serde_json::from_str(&output_of(&args, &[])).expect("a Job");
+    let job: Job = serde_json::from_str(&successful_output(&args, &[])).expect("a Job");
     assert_eq!(job.metadata.name, Some(format!("uslab-a-sweep-{hash}-merge")));
     let spec = job.spec.unwrap();
     assert_eq!((spec.completions, spec.parallelism), (Some(1), Some(1)));
@@ -867,7 +872,7 @@ fn kubernetes_job_file_is_a_valid_job() {
         matches!(exit_and_output(&run_with(&args, &[])), (Some(1), _, err) if err.contains(" have no result; "))
     );
     sweep.run("results", &[], &[]);
-    assert!(output_of(&args, &[]).contains("24 of 24 items"));
+    assert!(successful_output(&args, &[]).contains("24 of 24 items"));
     for form in ["csv", "html"] {
         assert!(Path::new(&sweep.path(&format!("a sweep.{form}"))).exists(), "{form}");
     }
@@ -875,7 +880,7 @@ fn kubernetes_job_file_is_a_valid_job() {
 
 #[test]
 fn container_file_names_an_existing_build_target() {
-    let text = output_of(&["sweep", "container"], &[]);
+    let text = successful_output(&["sweep", "container"], &[]);
     let build = text.lines().find_map(|line| line.strip_prefix("RUN cargo ")).expect("a build");
     let known_features = build
         .strip_prefix("build --locked --release ")
@@ -895,8 +900,8 @@ fn workspace_rust() -> String {
     value["workspace"]["package"]["rust-version"].as_str().unwrap().to_owned()
 }
 
-/// A sweep with nine settings, one of which is the best on all workloads.
-const TUNED: &str = "\
+/// A sweep with nine settings; one of them is the best for all workloads.
+const TUNING_SWEEP: &str = "\
 workload = [\"bursts=2000\", \"bursts=3000\"]
 design = [\"uslab-model\"]
 cpus = [2, 4]
@@ -909,7 +914,8 @@ depot_limit = [0, 10, 200]
 
 #[test]
 fn tuning_finds_the_best_setting_of_the_whole_sweep() {
-    let (sweep, stepped, engine) = (Sweep::new(TUNED), Sweep::new(TUNED), Sweep::new(TUNED));
+    let (sweep, stepped, engine) =
+        (Sweep::new(TUNING_SWEEP), Sweep::new(TUNING_SWEEP), Sweep::new(TUNING_SWEEP));
     let whole_run = json(&["tune", &sweep.file]);
     let rounds = whole_run["rounds"].as_array().unwrap();
     let sizes: Vec<_> = rounds.iter().map(|round| round["settings"].as_u64().unwrap()).collect();
@@ -936,12 +942,15 @@ fn tuning_finds_the_best_setting_of_the_whole_sweep() {
         calls += 1;
         let Some(file) = report["next"]["file"].as_str() else { break report };
         for shard in ["0/2", "1/2"] {
-            output_of(&["sweep", "run", file, "--shard", shard], &[]);
+            successful_output(&["sweep", "run", file, "--shard", shard], &[]);
         }
     };
     assert_eq!((calls, &end["winner"]["score"]["setting"]), (3, &winner.clone().into()));
-    let text = output_of(&["tune", &engine.file], &[]);
-    assert!(text.contains(&format!("The setting: {winner}\n")) && text.contains("of 9 settings"), "{text}");
+    let text = successful_output(&["tune", &engine.file], &[]);
+    assert!(
+        text.contains(&format!("Best setting: {winner}\n")) && text.contains("among 9 settings"),
+        "{text}"
+    );
     // The commands that the report names run the last round again with all its seeds, and merge it.
     let command = end["winner"]["commands"][0].as_str().unwrap();
     let rerun = Command::new("bash").args(["-c", command]).output().unwrap();
@@ -952,17 +961,18 @@ fn tuning_finds_the_best_setting_of_the_whole_sweep() {
     );
 }
 
-/// Regression test: although the folder had results of the whole sweep, all rounds ran their items again.
+/// Regression test: all rounds ran their items again although the folder already contained the results of the whole
+/// sweep.
 #[test]
 fn tuning_reuses_existing_sweep_results() {
-    let sweep = Sweep::new(TUNED);
-    output_of(&["sweep", "run", &sweep.file], &[]);
+    let sweep = Sweep::new(TUNING_SWEEP);
+    successful_output(&["sweep", "run", &sweep.file], &[]);
     let report = json(&["tune", &sweep.file, "--no-run"]);
     assert!(report["next"].is_null(), "{report}");
     for round in report["rounds"].as_array().unwrap() {
         assert_eq!(round["there"], round["items"]);
     }
-    let text = output_of(&["tune", &sweep.file], &[]);
+    let text = successful_output(&["tune", &sweep.file], &[]);
     assert!(
         text.contains("All items had a result: nothing was run.") && !text.contains("traces  "),
         "{text}"
@@ -983,15 +993,15 @@ fn tuning_marks_settings_that_tie_with_the_winner() {
     let report = json(&["tune", &sweep.file, "--factor", "2"]);
     let ties = report["winner"]["ties"].as_u64().unwrap();
     assert!(ties >= 1, "{report}");
-    let text = output_of(&["tune", &sweep.file, "--factor", "2"], &[]);
+    let text = successful_output(&["tune", &sweep.file, "--factor", "2"], &[]);
     assert_eq!(text.lines().filter(|line| line.contains("  =  ")).count() as u64, ties, "{text}");
 }
 
 #[test]
 fn tuning_refuses_rounds_of_a_different_tuning_run() {
-    let sweep = Sweep::new(TUNED);
+    let sweep = Sweep::new(TUNING_SWEEP);
     json(&["tune", &sweep.file, "--no-run"]);
     refused(&["tune", &sweep.file, "--no-run", "--by", "slabs"], &["round-1.toml", "remove "]);
-    std::fs::write(&sweep.file, TUNED.replace("8000", "8001")).unwrap();
-    refused(&["tune", &sweep.file, "--no-run"], &["round-1.toml: a round of another sweep"]);
+    std::fs::write(&sweep.file, TUNING_SWEEP.replace("8000", "8001")).unwrap();
+    refused(&["tune", &sweep.file, "--no-run"], &["round-1.toml: the file contains a round of another"]);
 }

@@ -1,9 +1,9 @@
-//! Tests all forms in which ftrace, `perf script` and `trace-cmd report` print the same event. The reader
-//! must either read each form, or refuse it with a message that names the cause.
+//! Tests all textual forms in which ftrace, `perf script` and `trace-cmd report` print the same event. The reader must
+//! read each form, or refuse it with a message that names the cause.
 //!
-//! The forms follow from the print formats of kernels 6.1 to 7.2, and from the output of a 6.18 kernel and
-//! its `perf script` with each option. Below, "by rule" marks forms whose output was not observed, but
-//! follows from the print formats.
+//! The forms follow from the print formats of kernels 6.1 to 7.2, and from the output of a 6.18 kernel and its `perf
+//! script` with each option. In this file, "by rule" marks forms that were not observed, but follow from the print
+//! formats.
 
 use std::fmt::Write;
 use std::io::Cursor;
@@ -11,17 +11,17 @@ use std::io::Cursor;
 use uslab_sim::trace::{Facts, Recording, Source, Tables, TraceError};
 
 use crate::cli::{exit_and_output, refused, replay_json, uslab};
-use crate::common::Packing;
+use crate::common::TraceCompression;
 
-/// The fields that a kernel's events have.
+/// Which fields the events of a kernel have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum KernelFields {
-    /// Events have no `accounted` field, no cache name in `kmem_cache_free`, and decimal page frame numbers:
-    /// by rule.
+    /// Kernels whose events have no `accounted` field and no cache name in `kmem_cache_free`, and print page frame
+    /// numbers in decimal: by rule.
     Old,
-    /// The event `kmem_cache_free` has a cache name.
+    /// Kernels whose event `kmem_cache_free` has a cache name.
     Named,
-    /// The event `kmem_cache_alloc` has a cache name, too.
+    /// Kernels whose event `kmem_cache_alloc` has a cache name, too.
     Twice,
 }
 
@@ -29,16 +29,16 @@ impl KernelFields {
     const ALL: [Self; 3] = [Self::Old, Self::Named, Self::Twice];
 }
 
-/// The form in which values are printed.
+/// The form in which a tool prints values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Values {
-    /// The values are printed in the event's own format.
+    /// Values are printed in the format that the event defines.
     Format,
-    /// The option `fields` prints `key=0x40 (64)`, in the order of the event's structure.
+    /// With the option `fields`, values are printed as `key=0x40 (64)`, in the order of the event's structure.
     Fields,
-    /// The first kernels with the option `fields` print the fields in reverse order: by rule.
+    /// The first kernels that have the option `fields` print the fields in reverse order: by rule.
     Backwards,
-    /// The option `-R` of `trace-cmd report` prints `key=64` and `key=0xffff...`: by rule.
+    /// With the option `-R` of `trace-cmd report`, values are printed as `key=64` and `key=0xffff...`: by rule.
     Raw,
 }
 
@@ -56,7 +56,7 @@ enum EventKind {
     Mark,
 }
 
-/// Returns marks, and events of objects that one CPU allocates and another CPU frees.
+/// Returns marks, and events about objects that one CPU allocates and another CPU frees.
 fn events() -> Vec<(u32, u64, EventKind)> {
     let mut events = vec![];
     for round in 0..10 {
@@ -90,7 +90,7 @@ impl EventKind {
         }
     }
 
-    /// Returns the keys and values, in the order of the event's structure.
+    /// Returns the keys and values of the event, in the order of its structure.
     fn fields(self, era: KernelFields) -> Vec<(&'static str, Value)> {
         use Value::{Address, Flags, Number, Site, Text};
         let alloc = |ptr, bytes, name: Option<&'static str>| {
@@ -183,11 +183,11 @@ impl Value {
     }
 }
 
-/// The expected result of reading a text.
+/// The expected result when the reader reads a text.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     Read,
-    /// The reader refuses the text, with a message that contains this text.
+    /// The reader refuses the text with a message that contains this string.
     Refused(&'static str),
 }
 
@@ -202,7 +202,7 @@ fn seconds(us: u64) -> String {
     format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
 }
 
-/// Adds all forms that ftrace's options produce.
+/// Adds all textual forms that ftrace's options produce.
 fn ftrace(forms: &mut Vec<Form>) {
     for era in KernelFields::ALL {
         for values in [Values::Format, Values::Fields, Values::Backwards] {
@@ -307,7 +307,7 @@ fn ftrace(forms: &mut Vec<Form>) {
     }
 }
 
-/// Adds the output of `perf script -F` with each set of fields.
+/// Adds the output of `perf script -F` for each set of fields.
 fn perf(forms: &mut Vec<Form>) {
     for era in KernelFields::ALL {
         for bits in 0..512_u32 {
@@ -361,9 +361,8 @@ fn perf(forms: &mut Vec<Form>) {
     }
 }
 
-/// Adds the text that babeltrace prints for a trace by LTTng, with each of its clocks, and with and without
-/// contexts: by rule. Adds the same text with a control group after the fields, as `perf script -F +cgroup`
-/// prints it: by rule.
+/// Adds the text that babeltrace prints for an LTTng trace, with each of its clocks, and with and without contexts: by
+/// rule. Adds the same text with a control group after the fields, like `perf script -F +cgroup`: by rule.
 fn add_babeltrace_forms(forms: &mut Vec<Form>) {
     for era in KernelFields::ALL {
         for bits in 0..4_u32 {
@@ -412,7 +411,7 @@ fn add_babeltrace_forms(forms: &mut Vec<Form>) {
     }
 }
 
-/// Adds the output of `trace-cmd report` with -R, -l and -t, with and without its header.
+/// Adds the output of `trace-cmd report` with the options -R, -l and -t, with and without its header.
 fn trace_cmd(forms: &mut Vec<Form>) {
     for era in KernelFields::ALL {
         for bits in 0..32_u32 {
@@ -450,14 +449,14 @@ fn trace_cmd(forms: &mut Vec<Form>) {
                 writeln!(text, "{prefix}{name:<20} {site}{writer}{}", what.body(era, values, true)).unwrap();
             }
             // In this form a colon follows the event's name.
-            let text = text.lines().map(colon_after_name).collect::<Vec<_>>().join("\n") + "\n";
+            let text = text.lines().map(add_colon_after_name).collect::<Vec<_>>().join("\n") + "\n";
             let name = format!("trace-cmd {era:?} -R={raw} -l={latency} -t={ns} cpus={header} flags={flags}");
             forms.push(Form { name, text, outcome: Outcome::Read, era });
         }
     }
 }
 
-fn colon_after_name(line: &str) -> String {
+fn add_colon_after_name(line: &str) -> String {
     let names = [
         "kmem_cache_alloc ",
         "kmem_cache_free ",
@@ -543,7 +542,7 @@ fn error_for_unknown_trace_text_names_the_cause() {
     assert_eq!((forms.len(), read, refused), (2811, 789, 2022));
 }
 
-/// Returns the text of one CPU, as in the file `per_cpu/cpu0/trace`.
+/// Returns the text of one CPU's trace, as in the file `per_cpu/cpu0/trace`.
 fn of_cpu(wanted: u32, shift: u64) -> String {
     let mine = events().into_iter().filter(|(cpu, ..)| *cpu == wanted);
     let lines = mine.map(|(cpu, us, what)| {
@@ -576,8 +575,7 @@ fn trace_parser_reads_cache_names_before_the_pointer() {
     assert_eq!((facts.objects.allocs, named), (1, true));
 }
 
-/// Regression test: half of the frees were reported as frees of objects "from before the trace", without any
-/// warning.
+/// Regression test: half of the frees were reported as frees of objects "from before the trace", without a warning.
 #[test]
 fn concatenated_traces_of_several_cpus_are_sorted_by_time() {
     let folder = tempfile::tempdir().unwrap();
@@ -586,7 +584,7 @@ fn concatenated_traces_of_several_cpus_are_sorted_by_time() {
     let report = replay_json(&[path.to_str().unwrap()]);
     let health = &report["trace_health"];
     assert_eq!((&health["missing"], &health["not_understood"]), (&0.into(), &0.into()), "{health}");
-    assert!(health.to_string().contains("put in order of time"), "{health}");
+    assert!(health.to_string().contains("sorted by time"), "{health}");
     // Both orders of concatenation are tested, because the order of CPUs is not the order of time.
     let (both, _) = facts(&(of_cpu(0, 0) + &of_cpu(1, 0))).unwrap();
     let (back, _) = facts(&(of_cpu(1, 0) + &of_cpu(0, 0))).unwrap();
@@ -623,8 +621,8 @@ fn too_many_unknown_trace_lines_are_an_error() {
     assert_eq!(exit_and_output(&uslab(&["replay", name])).0, Some(0));
 }
 
-/// Regression test: the message was "no event in 10 lines; ftrace, perf script, trace-cmd report, wee_alloc and Fleetbench text
-/// is understood".
+/// Regression test: the message was "no event in 10 lines; ftrace, perf script, trace-cmd report, wee_alloc and
+/// Fleetbench text is understood".
 #[test]
 fn refused_file_error_suggests_the_correct_command() {
     let folder = tempfile::tempdir().unwrap();
@@ -654,7 +652,7 @@ fn uslab_recognizes_the_kind_of_each_input_file() {
     };
     let trace = of_cpu(1, 0);
     what("t", trace.as_bytes(), &["the text of ftrace", "uslab replay ", "frees name their caches"]);
-    for packing in Packing::ALL {
+    for packing in TraceCompression::ALL {
         what("packed", &packing.pack(trace.as_bytes()), &["the text of ftrace"]);
     }
     what("data", b"PERFILE2\x68\0\0", &["a perf.data file", "perf script -i "]);
@@ -675,11 +673,11 @@ fn uslab_recognizes_the_kind_of_each_input_file() {
     let mut archive = vec![b'a'; 257];
     archive.extend_from_slice(b"ustar  \0");
     what("sos.tar", &archive, &["an archive", "tar -xf"]);
-    what("sos.tar.gz", &Packing::Gzip.pack(&archive), &["an archive", "packed with gzip"]);
+    what("sos.tar.gz", &TraceCompression::Gzip.pack(&archive), &["an archive", "packed with gzip"]);
     std::fs::write(folder.path().join("letter"), "Dear reader,\n").unwrap();
     refused(
         &["what", folder.path().join("letter").to_str().unwrap()],
-        &["no verb reads this file", "Dear reader"],
+        &["no command reads this file", "Dear reader"],
     );
     refused(&["what", "/no/such/file"], &["/no/such/file"]);
     let empty = tempfile::tempdir().unwrap();

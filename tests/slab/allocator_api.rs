@@ -1,11 +1,11 @@
-//! Tests other crates' containers on caches, kmalloc, malloc and the process's malloc, with both versions of
+//! Tests containers of other crates on caches, kmalloc, malloc and the process's malloc, with both versions of
 //! `allocator-api2`.
 
-use crate::common::{assert_all_given_back, subsystem};
+use crate::common::{assert_all_memory_returned, subsystem};
 use std::alloc::Layout;
 use uslab::{KmemCache, Malloc, Uslab};
 
-/// Tests that a vector of one `allocator-api2` version grows, shrinks and is freed.
+/// Tests that a vector from one version of `allocator-api2` can grow, shrink and be freed.
 macro_rules! vectors {
     ($version:ident: $($source:expr),*) => { $({
         let mut vec = $version::vec::Vec::new_in($source);
@@ -29,11 +29,10 @@ fn vectors_allocate_with_both_allocator_api2_versions() {
     let kmalloc = subsystem.kmalloc();
     vectors!(allocator_api2_02: &malloc, kmalloc, Uslab);
     vectors!(allocator_api2_04: &malloc, kmalloc, Uslab);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Pools serve the standard containers: small vectors get memory from the pool of their size class, large
-/// vectors from the heap.
+/// Pools serve the standard containers: small vectors use the pool of their size class, and large vectors use the heap.
 #[test]
 fn containers_too_large_for_size_classes_use_the_heap() {
     use uslab::pool::{ClassPools, Hybrid, SizeClasses};
@@ -53,7 +52,7 @@ fn containers_too_large_for_size_classes_use_the_heap() {
     assert_eq!((routes.pool, routes.unfit + routes.full), (routes.pool_frees, routes.heap_frees));
 }
 
-/// Tests vectors of both `allocator-api2` versions, and a map of boxes.
+/// Tests vectors from both versions of `allocator-api2`, and a map of boxes.
 macro_rules! collections {
     ($source:expr) => {{
         vectors!(allocator_api2_02: $source);
@@ -67,7 +66,7 @@ macro_rules! collections {
     }};
 }
 
-/// The memory of each pool; it is larger than needed, because some allocators cannot reuse each freed byte
+/// The number of bytes that each pool gets; more than needed, because some allocators cannot reuse each freed byte
 /// immediately.
 const BYTES: usize = 4 << 20;
 
@@ -140,8 +139,7 @@ fn topmost_arena_container_grows_in_place() {
     assert_eq!(fixed.used(), 0, "the topmost block must be freed immediately");
 }
 
-/// Memory requested as zeroed must be zero even if a block grows in place over bytes that were written
-/// before.
+/// If zeroed memory is requested, it must be zero even if a block grows in place over bytes that were written before.
 #[test]
 fn zeroed_growth_in_place_zeroes_the_new_bytes() {
     use allocator_api2_04::alloc::Allocator;
@@ -187,7 +185,7 @@ fn cache_serves_layouts_that_fit_its_objects() {
         "a cache with a constructor must refuse containers"
     );
     drop((cache, constructed));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -214,7 +212,7 @@ fn zeroed_growth_zeroes_new_bytes_at_any_alignment() {
             source.deallocate(shrunk_block.cast(), layout(5, 1));
         }
     }
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -230,5 +228,5 @@ fn hash_map_allocates_from_slab_caches() {
     assert_eq!((map.len(), map.get(&19_900)), (200, Some(&(19_900 * 19_900))));
     assert!(subsystem.check().unwrap().used + subsystem.check().unwrap().large_pages > 0);
     drop(map);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }

@@ -1,8 +1,8 @@
-//! Lists which public types of the three crates are `Send` and `Sync`, and why. If a field changes an auto
-//! trait, or an `unsafe impl` grants too much, this test fails.
+//! Checks, for each public type of the three crates, if it is `Send` and `Sync`, and states the reason. The test fails
+//! if a field changes an auto trait, or if an `unsafe impl` grants too much.
 //!
-//! A generic type is tested with the parameters `u8`, `Cell<u8>` (`Send`, but not `Sync`) and `Rc<u8>`
-//! (neither).
+//! A generic type is tested with three parameters: `u8`, `Cell<u8>` (`Send`, but not `Sync`) and `Rc<u8>` (not `Send`,
+//! not `Sync`).
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -14,27 +14,26 @@ use uslab_buddy as buddy;
 use uslab_magazine as magazine;
 use uslab_magazine::sync;
 
-/// Evaluates to `true` if a type has an auto trait: if the bounds hold, the inherent constant shadows the
-/// trait's constant.
+/// Evaluates to `true` if a type has an auto trait: if so, the inherent constant shadows the constant of the trait.
 macro_rules! is {
     ($type:ty: $auto:ident) => {{
-        struct Probe<T: ?Sized>(std::marker::PhantomData<T>);
+        struct TraitProbe<T: ?Sized>(std::marker::PhantomData<T>);
         #[allow(dead_code)]
         trait NotImplemented {
             const IMPLEMENTED: bool = false;
         }
-        impl<T: ?Sized> NotImplemented for Probe<T> {}
+        impl<T: ?Sized> NotImplemented for TraitProbe<T> {}
         #[allow(dead_code)]
-        impl<T: ?Sized + $auto> Probe<T> {
+        impl<T: ?Sized + $auto> TraitProbe<T> {
             const IMPLEMENTED: bool = true;
         }
-        <Probe<$type>>::IMPLEMENTED
+        <TraitProbe<$type>>::IMPLEMENTED
     }};
 }
 const YES: bool = true;
 const NO: bool = false;
 
-/// Expands rows of `why => Send, Sync: types`, and collects the types that do not agree with their row.
+/// Expands rows of the form `why => Send, Sync: types`, and collects the types that do not agree with their row.
 macro_rules! table {
     ($($why:literal => $send:ident $sync:ident: $($type:ty),+;)*) => {{
         let mut failures = vec![];
@@ -48,7 +47,7 @@ macro_rules! table {
     }};
 }
 
-/// A round for magazines, which is `Send` because `Round` requires it.
+/// A round type for magazines, which is `Send` because the trait `Round` requires it.
 #[derive(Clone, Copy)]
 struct TestRound;
 impl magazine::Round for TestRound {
@@ -59,7 +58,7 @@ impl magazine::Round for TestRound {
         Self
     }
 }
-/// The memory of a pool in static memory; the next type is a pool on it.
+/// Static memory for a pool; the next type is a pool in this memory.
 type Stack = Borrowed<'static>;
 type PoolOnStack = FixedPool<Stack>;
 
@@ -164,7 +163,7 @@ fn public_types_have_exactly_the_documented_auto_traits() {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// The table must list every public type that the sources of the three crates declare.
+/// The table must list every public type that is declared in the sources of the three crates.
 #[test]
 fn auto_trait_table_lists_every_public_type() {
     let table: Vec<&str> =

@@ -1,7 +1,6 @@
-//! Tests one-word boxes, whose cache is found by their address, and caches that end after their last handle
-//! was dropped.
+//! Tests boxes of one word, which find their cache by the object's address, and caches that outlive their last handle.
 
-use crate::common::{self, assert_all_given_back, subsystem, use_outlived_boxes};
+use crate::common::{self, assert_all_memory_returned, subsystem, use_boxes_outliving_cache};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use uslab::faults::{Faults, Rule};
@@ -10,7 +9,7 @@ use uslab_buddy::Backend;
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::{AtomicUsize, Counter, Ordering::Relaxed};
 
-/// A value that counts the live instances of its type.
+/// A value type that counts its live instances.
 struct Tracked(Arc<AtomicUsize>);
 impl Tracked {
     fn new(live_count: &Arc<AtomicUsize>) -> Self {
@@ -54,11 +53,11 @@ fn frees_into_a_dropped_cache_bypass_magazines() {
     subsystem.shrink();
     drop(objects);
     assert_eq!((live_count.load(Relaxed), cache_of_type(&subsystem, "left").is_none()), (0, true));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// An object that outlives its cache's handle is freed as usual: with checks, with a reset, without
-/// magazines, on several nodes.
+/// An object that outlives the handle of its cache is freed as usual: with checks, with a reset, without magazines, on
+/// several nodes.
 #[test]
 fn dropped_caches_end_after_their_last_object_is_freed() {
     let nodes = Subsystem::new(common::config(4, 2, 64 << 20)).unwrap();
@@ -87,7 +86,7 @@ fn dropped_caches_end_after_their_last_object_is_freed() {
             assert!(cache_of_type(&subsystem, "seen").is_none());
         }
         on_cpu(0);
-        assert_all_given_back(&subsystem);
+        assert_all_memory_returned(&subsystem);
     }
 }
 
@@ -110,7 +109,7 @@ fn destructor_panic_does_not_keep_a_dropped_cache_alive() {
     let panic = uslab_magazine::sync::catch_panic(|| drop(object));
     assert!(panic.is_err(), "only the reset's panic may reach the caller");
     assert!(cache_of_type(&subsystem, "loud").is_none());
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -126,7 +125,7 @@ fn dropped_cache_ends_after_its_last_deferred_free() {
     while cache_of_type(&subsystem, "deferred").is_some() {
         uslab::rcu::advance();
     }
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -143,7 +142,7 @@ fn dropped_caches_end_during_concurrent_reaps() {
                 _ = subsystem.info();
             }
         });
-        use_outlived_boxes(&subsystem, 5000);
+        use_boxes_outliving_cache(&subsystem, 5000);
         for _ in 0..1000 {
             let cache = ObjectCache::builder("destroyed").ctor(|| 7_u64).build_in(&subsystem).unwrap();
             let object = cache.alloc_owned().unwrap();
@@ -157,11 +156,11 @@ fn dropped_caches_end_during_concurrent_reaps() {
     let is_outlived =
         |cache: &uslab::CacheInfo| cache.name.starts_with("outlived") || cache.name == "destroyed";
     assert!(!subsystem.info().caches.iter().any(is_outlived));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// If a cache has objects in use when its handle is dropped, its class number is not reused. A late free
-/// therefore never reaches another cache.
+/// If a cache has objects in use when its handle is dropped, its class number is not reused, so a late free never
+/// reaches another cache.
 #[test]
 fn late_frees_into_dropped_caches_reach_no_new_cache() {
     let subsystem = subsystem(2);
@@ -183,7 +182,7 @@ fn late_frees_into_dropped_caches_reach_no_new_cache() {
         drop(sender);
     });
     assert!(cache_of_type(&subsystem, "reused").is_none());
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -194,8 +193,8 @@ fn boxed_cache_object_has_the_size_of_a_pointer() {
     assert_eq!(size_of::<uslab::StableBox<'_, u64>>(), word);
 }
 
-/// The test uses subsystems on mappings, on the heap, and on several nodes. Other threads free the boxes of a
-/// dropped cache, some of them after the handle, or even the subsystem, was dropped.
+/// The test uses subsystems in mappings, on the heap, and on several nodes. Other threads free the boxes of a dropped
+/// cache, some of them after the drop of the handle, or even of the subsystem.
 #[test]
 fn boxed_objects_find_their_caches_from_any_thread() {
     const SUBSYSTEMS: usize = 200;
@@ -265,10 +264,10 @@ fn boxed_objects_find_their_caches_from_any_thread() {
     free_all(vec![kept_boxes, second_half]);
     drop(caches);
     assert_eq!(live_count.load(Relaxed), 0);
-    subsystems.iter().for_each(assert_all_given_back);
+    subsystems.iter().for_each(assert_all_memory_returned);
 }
 
-/// One cache gets the last class number, and the next cache gets none.
+/// In this test, one cache gets the last class number, so the next cache gets no number.
 #[test]
 fn cache_without_a_class_number_works_without_magazines() {
     on_cpu(0);
@@ -304,7 +303,7 @@ fn cache_without_a_class_number_works_without_magazines() {
     drop(owned_box);
     assert!(!build().info().magazines_refused);
     drop(caches);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Tests object caches through their public interface.
+//! Tests object caches through the public interface.
 
-use crate::common::{self, READERS, assert_all_given_back, config, subsystem};
+use crate::common::{self, READERS, assert_all_memory_returned, config, subsystem};
 use std::collections::HashSet;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -49,8 +49,8 @@ fn cache_at_its_limit_drains_magazines_of_another_cpu() {
     }
 }
 
-/// Destructors free other objects of their cache, one for each slab, at three times: while stacks are
-/// drained, while depots are drained, and afterwards.
+/// The destructors free other objects of the same cache, one per slab, at three times: while stacks are drained, while
+/// depots are drained, and afterwards.
 #[test]
 fn objects_freed_during_cache_destruction_enter_no_magazine() {
     struct RemainingObjects(Vec<NonNull<u8>>, *const KmemCache);
@@ -87,7 +87,7 @@ fn objects_freed_during_cache_destruction_enter_no_magazine() {
     assert_eq!(cache.destroy(), Ok(()));
 }
 
-/// The count includes slabs beyond `min_partial` that are freed while magazines are emptied.
+/// The count includes slabs above `min_partial` that are freed while the magazines are emptied.
 #[test]
 fn shrink_returns_the_number_of_freed_slabs() {
     on_cpu(0);
@@ -118,10 +118,10 @@ fn allocation_without_memory_fails_without_a_leak() {
     assert_eq!((info.failures, info.order_fallbacks), (1, 7), "the last slabs must have one page, not eight");
     assert_eq!(subsystem.check().unwrap().block_pages, 1);
     drop((blocks, page_block));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// The first attempt to allocate a slab makes less effort only if the cache can fall back to a smaller order.
+/// The first attempt to allocate a slab makes less effort, but only if the cache can fall back to a smaller order.
 #[test]
 fn order_0_slab_does_not_count_as_order_fallback() {
     let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
@@ -186,7 +186,7 @@ fn allocation_under_memory_pressure_frees_empty_slabs() {
     let (blocks, _) = fill(&busy_cache);
     assert_eq!((blocks.len(), idle.info().slabs), (1024, 0));
     drop(blocks);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn allocated_objects_do_not_overlap() {
         assert_eq!(addresses.len(), n);
         subsystem.check().unwrap();
     }
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn alloc_node_for_the_local_node_uses_magazines() {
     unsafe { cache.free(object) };
 }
 
-/// The oldest caches are kmalloc's caches, so the test covers their objects, too.
+/// The oldest caches are the caches of kmalloc, so the test covers their objects, too.
 #[test]
 fn drain_of_offline_cpus_empties_every_cache() {
     let subsystem = subsystem(2);
@@ -376,7 +376,7 @@ fn constructor_panic_during_bulk_allocation_leaks_no_object() {
     assert!(cache.info().slabs > 0, "some objects had been constructed");
     assert!(outputs.iter().all(Option::is_none));
     assert_eq!(cache.info().used, 0);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -401,7 +401,7 @@ fn cache_info_distinguishes_used_from_cached_objects() {
     drop(blocks);
 }
 
-/// Returns a builder of caches that construct objects either a slab at a time or one by one.
+/// Returns a builder of caches that construct their objects either a slab at a time or one by one.
 fn constructing(name: &str, size: usize, whole_slabs: bool) -> KmemCacheBuilder {
     let builder = KmemCache::builder(name, size);
     if whole_slabs { builder.construct_slabs() } else { builder }
@@ -409,9 +409,9 @@ fn constructing(name: &str, size: usize, whole_slabs: bool) -> KmemCacheBuilder 
 
 #[test]
 fn constructor_runs_once_for_each_object() {
-    [false, true].into_iter().for_each(each_object_is_constructed_once);
+    [false, true].into_iter().for_each(check_objects_are_constructed_once);
 }
-fn each_object_is_constructed_once(whole_slabs: bool) {
+fn check_objects_are_constructed_once(whole_slabs: bool) {
     let subsystem = subsystem(1);
     // Reused pages are zeroed for the constructor.
     let dirty_cache = KmemCache::builder("dirty", 128).build_in(&subsystem).unwrap();
@@ -479,7 +479,7 @@ fn constructor_panic_leaks_nothing() {
         }
         assert!(panics > 1);
         drop(blocks);
-        assert_all_given_back(&subsystem);
+        assert_all_memory_returned(&subsystem);
     }
 }
 
@@ -499,7 +499,7 @@ fn destroy_is_refused_while_objects_are_in_use() {
     cache.destroy().unwrap();
     assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::Destroyed));
     assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut [None; 3]), Err(AllocError::Destroyed));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -534,7 +534,7 @@ fn refused_destroy_reopens_the_magazines() {
     cache.destroy().unwrap();
 }
 
-/// The cache is dropped while one of its objects stays in use for a long time.
+/// The cache is dropped while one of its objects is in use, and the object stays in use for a long time.
 #[test]
 fn dropped_cache_does_not_expedite_its_deferred_frees() {
     let _readers = READERS.lock();
@@ -591,7 +591,7 @@ fn freed_objects_return_to_their_node() {
     unsafe { cache.free(object) };
     assert!(matches!(cache.alloc_node(Gfp::KERNEL, 2), Err(AllocError::Memory(_))), "node 2 does not exist");
     subsystem.check().unwrap();
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -618,7 +618,7 @@ fn full_node_falls_back_to_another_node() {
     drop(far_block);
     // SAFETY: the objects were allocated above, and each is freed once.
     unsafe { cache.free_bulk(near_blocks) };
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -656,20 +656,20 @@ fn concurrent_threads_on_real_cpus_lose_no_object() {
     let info = cache.info();
     assert_eq!((info.used, info.allocs), (0, 3 * 200 * 50));
     subsystem.check().unwrap();
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// The destructor must free the memory that the constructor allocated, once for each object, on every path on
-/// which slabs are freed.
+/// The destructor must free the memory that the constructor allocated, once per object, on every path on which slabs
+/// are freed.
 #[test]
 fn freeing_a_slab_destructs_each_object_once() {
     on_cpu(0);
     for destroy_method in ["shrink", "destroy", "drop", "last free"] {
-        objects_end_once(destroy_method, false);
-        objects_end_once(destroy_method, true);
+        check_objects_are_destructed_once(destroy_method, false);
+        check_objects_are_destructed_once(destroy_method, true);
     }
 }
-fn objects_end_once(destroy_method: &str, whole_slabs: bool) {
+fn check_objects_are_destructed_once(destroy_method: &str, whole_slabs: bool) {
     let subsystem = subsystem(2);
     let other_cache = KmemCache::builder("other", 32).build_in(&subsystem).unwrap();
     let (constructions, destructions) = (Arc::new(Counter::new(0)), Arc::new(Counter::new(0)));
@@ -732,9 +732,9 @@ fn objects_end_once(destroy_method: &str, whole_slabs: bool) {
 
 #[test]
 fn failing_constructor_leaks_nothing() {
-    [false, true].into_iter().for_each(refusals_lose_nothing);
+    [false, true].into_iter().for_each(check_refused_allocations_leak_nothing);
 }
-fn refusals_lose_nothing(whole_slabs: bool) {
+fn check_refused_allocations_leak_nothing(whole_slabs: bool) {
     on_cpu(0);
     let subsystem = subsystem(2);
     let (remaining, constructions, destructions) =
@@ -898,7 +898,7 @@ fn equal_mergeable_builders_share_a_cache() {
     drop(third_cache.alloc_block(Gfp::KERNEL).unwrap());
     assert_eq!((third_cache.info().name.as_str(), third_cache.info().aliases), ("third", 0));
     drop((third_cache, separate_caches));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -932,11 +932,11 @@ fn concurrent_sharing_and_dropping_loses_no_cache() {
             .iter()
             .all(|cache| cache.name.starts_with("kmalloc") || cache.name.starts_with("dma"))
     );
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: if a cache was dropped while another thread reaped it, it was mistaken for a cache with
-/// objects in use, and leaked.
+/// Regression test: a cache that was dropped while another thread reaped it was treated as a cache with objects in use,
+/// and leaked.
 #[test]
 fn cache_dropped_during_a_reap_is_freed() {
     let _readers = READERS.lock();
@@ -965,11 +965,10 @@ fn cache_dropped_during_a_reap_is_freed() {
         uslab::rcu::advance();
     }
     assert_eq!(remaining(), 0);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: a report, a reap or a drain skipped a live cache because another cache was dropped at the
-/// same time.
+/// Regression test: if one cache was dropped, a concurrent report, reap or drain skipped another, live cache.
 #[test]
 fn reports_and_drains_never_skip_a_live_cache() {
     let subsystem = subsystem(2);
@@ -1000,7 +999,7 @@ fn reports_and_drains_never_skip_a_live_cache() {
     }
 }
 
-/// Regression test: a builder with an equal description shared the destroyed cache, so its allocations never
+/// Regression test: a builder with an equal description got the destroyed cache to share, so its allocations never
 /// succeeded.
 #[test]
 fn builder_does_not_share_a_destroyed_cache() {
@@ -1017,5 +1016,5 @@ fn builder_does_not_share_a_destroyed_cache() {
     cache.destroy().unwrap();
     assert_eq!(destroyed.info().aliases, 0);
     drop((destroyed, cache));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }

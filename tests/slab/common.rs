@@ -1,4 +1,4 @@
-//! Helpers for tests of caches.
+//! Helper functions for tests of caches.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -7,12 +7,12 @@ use uslab_buddy::PageConfig;
 use uslab_magazine::sync::Mutex;
 use uslab_magazine::{Cpus, on_cpu};
 
-/// A lock for tests that keep an RCU reader for long, and for tests that need a process without readers. The
-/// lock is from `std`, because debug assertions would count a backend's lock as held.
+/// A lock for tests that keep an RCU reader for long, and for tests that require that the process has no reader. The
+/// lock is `std`'s, because debug assertions would count a lock of the project as held.
 #[allow(clippy::disallowed_types)]
 pub(crate) static READERS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// Returns the configuration of a subsystem with simulated CPUs, `bytes` of memory and no reserve.
+/// Returns a configuration with simulated CPUs, `bytes` of memory and no reserve.
 pub(crate) fn config(cpus: u32, nodes: u32, bytes: usize) -> Config {
     let cpus = Cpus::simulated(cpus, nodes).unwrap();
     // Mappings above the largest block do not count towards this limit.
@@ -25,9 +25,9 @@ pub(crate) fn subsystem(cpus: u32) -> Subsystem {
     Subsystem::new(config(cpus, 1, 64 << 20)).unwrap()
 }
 
-/// Creates and drops a cache, `caches` times. Another thread, on CPU 1, frees one object of each cache later,
-/// after some more caches were created.
-pub(crate) fn use_outlived_boxes(subsystem: &Subsystem, caches: usize) {
+/// Creates and drops `caches` caches, one after the other. Another thread, on CPU 1, frees one object of each cache
+/// later, after a few more caches were created.
+pub(crate) fn use_boxes_outliving_cache(subsystem: &Subsystem, caches: usize) {
     let (sender, receiver) = sync_channel::<OwnedBox<u64>>(64);
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -44,12 +44,12 @@ pub(crate) fn use_outlived_boxes(subsystem: &Subsystem, caches: usize) {
     });
 }
 
-/// The corruption reports that a handler has received.
+/// The corruption reports that the handler has received.
 #[derive(Clone, Default)]
 pub(crate) struct RecordedReports(Arc<Mutex<Vec<(CorruptionKind, String)>>>);
 
 impl RecordedReports {
-    /// Installs this value as the corruption handler in `config`.
+    /// Makes this value the corruption handler of `config`.
     pub(crate) fn listen(&self, config: &mut Config) {
         let reports = self.clone();
         config.corruption = Arc::new(move |corruption: &Corruption<'_>| {
@@ -61,9 +61,9 @@ impl RecordedReports {
     }
 }
 
-/// Checks that nothing is in use: there are no objects or slabs, and all pages are in the largest possible
-/// blocks and returned to the system.
-pub(crate) fn assert_all_given_back(subsystem: &Subsystem) {
+/// Checks that nothing is in use: no objects and no slabs exist, and all pages are in the largest possible blocks and
+/// were returned to the system.
+pub(crate) fn assert_all_memory_returned(subsystem: &Subsystem) {
     subsystem.shrink();
     subsystem.pages().decommit();
     let census = subsystem.check().unwrap();

@@ -1,4 +1,4 @@
-//! Tests that each invalid free is reported and refused, and changes nothing.
+//! Tests that each invalid free is reported and refused, and that it changes nothing.
 
 use crate::common::{RecordedReports, config};
 use core::alloc::Layout;
@@ -6,8 +6,8 @@ use core::ptr::NonNull;
 use std::collections::BTreeSet;
 use uslab::{AllocError, Config, CorruptionKind, Gfp, KmemCache, Limit, Magazines, Malloc, Subsystem};
 
-/// Returns a subsystem that reports corruption to `RecordedReports`. The subsystem checks frees either
-/// immediately, or when an object reaches its slab.
+/// Returns a subsystem whose corruption reports go to `RecordedReports`. The subsystem checks a free either
+/// immediately, or when the object reaches its slab.
 fn listening(check_frees: bool) -> (Subsystem, RecordedReports) {
     let (mut config, recorded) =
         (Config { check_frees, ..config(1, 1, 16 << 20) }, RecordedReports::default());
@@ -157,8 +157,8 @@ fn checked_free_refuses_addresses_outside_objects() {
     assert!(recorded.take_reports().is_empty());
 }
 
-/// Regression test: in a slab with a limited number of objects, the space after the last object was treated
-/// as objects.
+/// Regression test: in a slab with a limited number of objects, the bytes after the last object were treated as
+/// objects.
 #[test]
 fn free_beyond_the_last_object_is_refused() {
     for check in [true, false] {
@@ -200,7 +200,7 @@ fn slab_refuses_foreign_objects_without_checked_frees() {
     unsafe { inode.free(object) };
 }
 
-/// Regression test: a free put addresses inside objects into the magazine, so the next two allocations
+/// Regression test: frees accepted addresses inside objects and put them into the magazine, so the next two allocations
 /// overlapped.
 #[test]
 fn malloc_refuses_interior_frees_without_checks() {
@@ -237,8 +237,7 @@ fn malloc_refuses_interior_frees_without_checks() {
     subsystem.check().unwrap();
 }
 
-/// Regression test: `realloc` of an address inside an object returned this address, as if it had the object's
-/// size.
+/// Regression test: `realloc` of an address inside an object returned the same address, as if it had the object's size.
 #[test]
 fn interior_address_cannot_be_reallocated() {
     let (subsystem, recorded) = listening(false);
@@ -365,7 +364,7 @@ fn huge_memory_is_freed_only_by_its_start_address() {
     assert_eq!(subsystem.check().unwrap().huge_pages, 0);
 }
 
-/// Even without checked frees, a free compares the object with the top of the CPU's stack.
+/// Even if frees are not checked, a free compares the object with the top of the CPU's stack.
 #[test]
 fn immediate_double_free_is_detected_without_checks() {
     let (subsystem, recorded) = listening(false);

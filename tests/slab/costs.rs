@@ -1,7 +1,7 @@
-//! Tests the costs of caches: memory of stacks, addresses, mappings, and the time to create many caches.
+//! Tests what caches cost: memory of stacks, addresses, mappings, and the time to create many caches.
 //!
-//! Costs of a whole process are measured in a separate process. The tests identify mappings of tables, and of
-//! the map from pages to classes, by their `madvise` flags.
+//! If a cost concerns a whole process, the test measures it in a separate process. The tests identify mappings of
+//! tables, and of the map from pages to classes, by their `madvise` flags.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 use crate::process::{resident, run_test_alone};
@@ -9,16 +9,15 @@ use uslab::{Config, Gfp, KmemCache, Subsystem};
 use uslab_buddy::{PageConfig, ZoneKind};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// Totals of `/proc/self/smaps` over all mappings that never get huge pages.
+/// Totals over all mappings in `/proc/self/smaps` that never get huge pages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mappings {
     count: usize,
     bytes: usize,
-    /// The writable bytes of the mappings.
+    /// The number of bytes in writable mappings.
     writable: usize,
     resident: usize,
-    /// The number of readable mappings with wrong core dump flags: dumped but not writable, or writable but
-    /// not dumped.
+    /// The number of readable mappings with wrong core dump flags: dumped but not writable, or writable but not dumped.
     misdumped: usize,
 }
 
@@ -44,9 +43,9 @@ fn tables() -> Mappings {
 }
 
 fn subsystem(cpus: u32, nodes: u32) -> Subsystem {
-    subsystem_of(cpus, nodes, 1 << 30)
+    subsystem_with_machine(cpus, nodes, 1 << 30)
 }
-fn subsystem_of(cpus: u32, nodes: u32, bytes: usize) -> Subsystem {
+fn subsystem_with_machine(cpus: u32, nodes: u32, bytes: usize) -> Subsystem {
     let pages = PageConfig::default_for(Cpus::simulated(cpus, nodes).unwrap()).limit(bytes);
     // Checked frees are disabled, because they would take memory for each object.
     Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap()
@@ -55,8 +54,8 @@ fn caches(subsystem: &Subsystem, count: usize) -> Vec<KmemCache> {
     let cache = |i| KmemCache::builder(format!("c{i}"), 64).build_in(subsystem).unwrap();
     (0..count).map(cache).collect()
 }
-/// Allocates and frees one object of each cache on each CPU.
-fn use_once(subsystem: &Subsystem, caches: &[KmemCache]) {
+/// Allocates and frees one object of each cache, on each CPU.
+fn alloc_and_free_on_each_cpu(subsystem: &Subsystem, caches: &[KmemCache]) {
     for cpu in 0..subsystem.cpus().count() {
         on_cpu(cpu);
         for cache in caches {
@@ -70,7 +69,7 @@ fn use_once(subsystem: &Subsystem, caches: &[KmemCache]) {
 
 const MIB: usize = 1 << 20;
 
-/// A table of zeros need not be written.
+/// A table that contains only zeros need not be written, so its pages take no memory.
 #[test]
 fn unused_pages_of_four_terabytes_use_little_memory() {
     run_test_alone("costs::child_starts_a_subsystem_of_four_terabytes", "");
@@ -104,7 +103,7 @@ fn child_uses_a_thousand_caches_once() {
     let caches = caches(&subsystem, count);
     let creation_bytes = resident().saturating_sub(before);
     assert!(creation_bytes <= 8 * MIB, "a cache must take fewer bytes: {} each", creation_bytes / count);
-    use_once(&subsystem, &caches);
+    alloc_and_free_on_each_cpu(&subsystem, &caches);
     let use_bytes = tables();
     let drain_passes = || subsystem.info().drains.passes;
     let (before_reap, drain_count) = (drain_passes(), subsystem.pages().tables().drains().count() as u64);
@@ -135,7 +134,7 @@ fn child_uses_a_thousand_caches_once() {
     );
     assert!(resident() - before <= 16 * MIB, "{} KiB stay: {reaped:?}", (resident() - before) >> 10);
     // The caches still serve, and their counts are exact.
-    use_once(&subsystem, &caches);
+    alloc_and_free_on_each_cpu(&subsystem, &caches);
     for cache in &caches {
         let info = cache.info();
         assert_eq!((info.allocs, info.frees), (2 * u64::from(cpus), 2 * u64::from(cpus)));
@@ -147,11 +146,11 @@ fn child_uses_a_thousand_caches_once() {
     subsystem.check().unwrap();
 }
 
-/// The test prints how long the passes of a drain take, and how long a CPU is without its region. In
-/// `.ci/full`, this test runs in an optimised build.
+/// The test prints how long a drain takes, and how long each CPU is without its region. In `.ci/full`, this test runs
+/// in an optimised build.
 #[test]
 #[ignore = "a minute, and 5 GiB of memory"]
-fn drain_takes_a_single_pass_per_table() {
+fn reap_drains_a_thousand_caches_in_one_pass_per_table() {
     for cpus in [0, 1, 64, 1024] {
         let count = 1000;
         let subsystem = if cpus == 0 {
@@ -159,10 +158,10 @@ fn drain_takes_a_single_pass_per_table() {
         } else {
             // The magazines of a cache grow to 64 objects of 64 bytes on each CPU. With less memory than all magazines
             // need, allocations find no page and drain other CPUs, with a pass each.
-            subsystem_of(cpus, 1, 8 << 30)
+            subsystem_with_machine(cpus, 1, 8 << 30)
         };
         let caches = caches(&subsystem, count);
-        use_once(&subsystem, &caches);
+        alloc_and_free_on_each_cpu(&subsystem, &caches);
         assert_eq!(subsystem.info().drains.passes, 0, "no memory is short");
         let start_time = std::time::Instant::now();
         (0..2).for_each(|_| _ = subsystem.reap());
@@ -176,9 +175,8 @@ fn drain_takes_a_single_pass_per_table() {
     }
 }
 
-/// Returns the bytes that strict accounting (`vm.overcommit_memory=2`) charges to this process: private
-/// mappings that are writable, or that were writable when they were charged. Thread stacks are charged as
-/// they grow.
+/// Returns the bytes that strict accounting (`vm.overcommit_memory=2`) charges to this process: private mappings that
+/// are writable, or were writable when they were charged. Thread stacks are charged as they grow.
 fn charged_bytes() -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut all, mut size, mut stack) = (0, 0, false);
@@ -207,7 +205,7 @@ fn child_allocates_from_a_hundred_caches() {
         let subsystem = subsystem(cpus, 1);
         let start_bytes = charged_bytes() - before;
         let caches = caches(&subsystem, 100);
-        use_once(&subsystem, &caches);
+        alloc_and_free_on_each_cpu(&subsystem, &caches);
         let use_bytes = charged_bytes() - before;
         let pages = subsystem.info().pages.committed_bytes() as usize;
         println!(
@@ -243,7 +241,7 @@ fn child_allocates_from_two_thousand_caches() {
     let subsystem = subsystem(cpus, 1);
     let caches = caches(&subsystem, count);
     let creation_bytes = tables();
-    use_once(&subsystem, &caches);
+    alloc_and_free_on_each_cpu(&subsystem, &caches);
     let use_bytes = tables();
     println!("born {creation_bytes:?}\nused {use_bytes:?}");
     // The first table has two mappings for each CPU, any other table a few.
@@ -263,7 +261,7 @@ fn child_runs_64_cpus_in_little_address_space() {
     assert!(start_bytes.bytes <= 256 * MIB, "{start_bytes:?}");
     let caches = caches(&subsystem, 300);
     for turn in 0..3 {
-        use_once(&subsystem, &caches);
+        alloc_and_free_on_each_cpu(&subsystem, &caches);
         subsystem.reap();
         let block = subsystem.kmalloc().alloc_block(1000 << turn, Gfp::ZERO).unwrap();
         assert!(block.bytes().iter().all(|byte| *byte == 0));
@@ -281,7 +279,7 @@ fn child_starts_a_subsystem_of_a_thousand_cpus() {
     let subsystem = subsystem(1024, 16);
     let start_bytes = tables();
     let caches = caches(&subsystem, 10);
-    use_once(&subsystem, &caches);
+    alloc_and_free_on_each_cpu(&subsystem, &caches);
     println!("start {start_bytes:?}\nused {:?}", tables());
     (0..3).for_each(|_| _ = subsystem.reap());
     for cache in &caches {
@@ -330,8 +328,8 @@ fn child_creates_more_caches_than_class_numbers() {
     subsystem.check().unwrap();
 }
 
-/// Regression test: the first sweep of a process had the number that means "no sweep", so its rounds were
-/// never flushed.
+/// Regression test: the first sweep of a process used the number that means "no sweep", so its rounds were never
+/// flushed.
 #[test]
 fn first_magazine_sweep_of_a_process_flushes_all_objects() {
     run_test_alone("costs::child_shrinks_in_its_first_sweep", "");
@@ -341,15 +339,14 @@ fn first_magazine_sweep_of_a_process_flushes_all_objects() {
 fn child_shrinks_in_its_first_sweep() {
     let subsystem = subsystem(1, 1);
     let caches = caches(&subsystem, 2);
-    use_once(&subsystem, &caches);
+    alloc_and_free_on_each_cpu(&subsystem, &caches);
     subsystem.shrink();
     assert!(caches.iter().all(|cache| cache.info().in_magazines == 0));
     subsystem.check().unwrap();
 }
 
-/// One sweep covers all caches: if it ended at a panic, all later caches would stay closed until the next
-/// sweep. Regression test: the panic reached the caller of the shrink, and the magazine's other objects were
-/// lost.
+/// One sweep covers all caches: if a panic ended it, the remaining caches would stay closed until the next sweep.
+/// Regression test: the panic reached the caller of the shrink, and the other objects of the magazine were lost.
 #[test]
 fn shrink_continues_after_the_corruption_handler_panics() {
     let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap());

@@ -1,7 +1,7 @@
-//! Tests failed requests and misuse: the error messages are exact, nothing is lost, and the subsystem works
+//! Tests failed requests and misuse: the error messages must be exact, nothing may be lost, and the subsystem must work
 //! afterwards.
 
-use crate::common::{RecordedReports, assert_all_given_back, config, subsystem};
+use crate::common::{RecordedReports, assert_all_memory_returned, config, subsystem};
 use std::alloc::Layout;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -52,7 +52,7 @@ fn alignments_up_to_one_mebibyte_are_honoured() {
         }
         assert!(blocks.iter().all(|block| block.bytes().iter().all(|byte| *byte == 7)));
     }
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn allocations_of_impossible_sizes_are_errors() {
     assert_eq!(kmalloc.alloc(0, Gfp::KERNEL), Ok(ZERO_SIZE));
     assert_eq!(kmalloc.alloc_array(usize::MAX, 0, Gfp::KERNEL), Ok(ZERO_SIZE));
     assert_eq!(malloc.alloc(layout(0, 16), Gfp::KERNEL), Ok(ZERO_SIZE));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -113,10 +113,10 @@ fn exhausted_page_range_is_an_error_until_a_free() {
     drop(kmalloc.alloc_block(100, Gfp::KERNEL).unwrap());
     drop(cache.alloc_blocks(Gfp::KERNEL, 3).unwrap());
     drop(pages);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Returns a subsystem with fault injection for its system calls.
+/// Returns a subsystem that can inject faults into its system calls.
 fn faulty() -> (Subsystem, Faults) {
     let mut config = config(1, 1, 16 * MIB);
     let faults = Faults::new(1);
@@ -176,10 +176,10 @@ fn refused_mmap_error_names_its_purpose() {
     drop((cache.alloc_block(Gfp::KERNEL).unwrap(), tiny.alloc_block(Gfp::KERNEL).unwrap()));
     // SAFETY: the memory was allocated here, and is freed once.
     unsafe { malloc.free(malloc.alloc(layout(5 * MIB, 8), Gfp::KERNEL).unwrap()) };
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// If caches did not share one bitmap, each cache would reserve an eighth of the address range.
+/// If caches did not share one bitmap, each cache would reserve an eighth of the range of addresses.
 #[test]
 fn checked_caches_share_a_single_bitmap_reservation() {
     let (subsystem, faults) = faulty();
@@ -205,10 +205,10 @@ fn failed_refill_keeps_only_the_previous_objects() {
         prefilled.refill(1001).unwrap();
         assert_eq!(prefilled.len(), 1001, "the cache must request no more objects than it keeps");
     }
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// The CPU takes one object from a magazine of four; it has no space for the other three, and returns them to
+/// The CPU takes one object from a magazine of four; because it has no memory for the other three, it returns them to
 /// their slab.
 #[test]
 fn cpu_without_magazine_memory_allocates_from_the_depot() {
@@ -234,7 +234,7 @@ fn cpu_without_magazine_memory_allocates_from_the_depot() {
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(object) };
     drop(cache);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn failed_madvise_causes_no_error() {
         let census = subsystem.check().unwrap();
         assert_eq!((census.objects, census.slab_pages), (0, 0));
     }
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn destroyed_cache_allocates_and_frees_nothing() {
         let address = stale_object.addr();
         assert_eq!(*text, format!("cache inode: free of an address that no cache owns {address:#x}"));
         assert_eq!(cache.info().corruptions, 1);
-        assert_all_given_back(&subsystem);
+        assert_all_memory_returned(&subsystem);
     }
 }
 
@@ -317,11 +317,11 @@ fn free_of_an_address_outside_the_range_is_counted() {
     let kinds: Vec<_> = recorded.take_reports().into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, [CorruptionKind::Foreign; 3]);
     assert_eq!((cache.info().corruptions, cache.info().used), (3, 0));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Returns the tests that the last column of the tables in the modules' documentation names.
-fn named_tests(text: &str) -> Vec<&str> {
+/// Returns the names of the tests in the last column of the tables in the module documentation.
+fn tests_named_in_tables(text: &str) -> Vec<&str> {
     let rows =
         text.lines().filter(|line| line.starts_with("//! | ")).filter_map(|line| line.rsplit('|').nth(1));
     rows.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect()
@@ -340,7 +340,8 @@ fn error_tables_name_only_existing_tests() {
     }
     // The contract of panics follows; `panics` checks it.
     let (errors, _) = include_str!("../../slab/src/error.rs").split_once("//! # Panics").unwrap();
-    let named_errors = [errors, include_str!("../../slab/src/debug/corruption.rs")].map(named_tests);
+    let named_errors =
+        [errors, include_str!("../../slab/src/debug/corruption.rs")].map(tests_named_in_tables);
     assert!(named_errors[0].len() > 10 && named_errors[1].len() > 5, "{named_errors:?}");
     for name in named_errors.iter().flatten() {
         assert!(

@@ -1,4 +1,4 @@
-//! Tests that unused memory costs nothing: objects that are never written, and address space that the system
+//! Tests that unused memory costs nothing: memory of objects that were never written, and address space that the system
 //! refuses.
 
 use crate::process::{is_alone, resident, run_test_alone};
@@ -46,7 +46,7 @@ fn empty_cache_uses_little_memory() {
     assert!(bytes_per_cache < 16 << 10, "{bytes_per_cache} bytes an empty cache");
 }
 
-/// The test below runs this one under a limit on address space.
+/// The next test runs this function in a process with a limit on its address space.
 #[test]
 #[ignore = "a helper of the next test"]
 fn child_starts_under_an_address_space_limit() {
@@ -73,7 +73,7 @@ fn subsystem_reserves_less_in_little_address_space() {
     }
 }
 
-/// This test runs alone in a process, because it limits the process.
+/// This test needs a process for itself, because it sets limits for the process.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn free_memory_bound_shrinks_with_the_data_limit() {

@@ -1,20 +1,20 @@
-//! Compares slab geometry with real kernels: the rule must predict every row of every `/proc/slabinfo`
+//! Compares slab geometry with real kernels: the project's rule must predict every row of every `/proc/slabinfo`
 //! snapshot.
 //!
-//! Two snapshots are in `tests/slab/data`. `USLAB_TRACES=DIR` adds every `*slabinfo` in the folders of `DIR`;
-//! machines of `host-*` folders have 2 CPUs, all others 4.
+//! Two snapshots are stored in `tests/slab/data`. The variable `USLAB_TRACES=DIR` adds every `*slabinfo` in the folders
+//! of `DIR`; machines of `host-*` folders have 2 CPUs, all others 4.
 
 use std::path::{Path, PathBuf};
 use uslab::geometry::{Geometry, OrderRule};
 use uslab::info::SlabInfo;
 use uslab_tests::workspace;
 
-fn read_info(path: &Path) -> SlabInfo {
+fn read_slabinfo_file(path: &Path) -> SlabInfo {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     text.parse().unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Returns the number of rows, and the number of rows that the rule predicts for a machine with `cpus` CPUs.
+/// Returns the number of rows, and how many of them the rule predicts for a machine with `cpus` CPUs.
 fn count_matches(info: &SlabInfo, cpus: u32) -> (usize, usize) {
     let rule = OrderRule::for_cpus(cpus);
     let matching_rows = info.rows.iter().filter(|row| {
@@ -26,11 +26,11 @@ fn count_matches(info: &SlabInfo, cpus: u32) -> (usize, usize) {
 }
 
 fn data(name: &str) -> SlabInfo {
-    read_info(&workspace().join("tests/slab/data").join(name))
+    read_slabinfo_file(&workspace().join("tests/slab/data").join(name))
 }
 
 #[test]
-fn geometry_equals_linux_6_12_on_4_cpus() {
+fn slab_geometry_equals_linux_6_12_on_4_cpus() {
     let info = data("linux-6.12-4cpu.slabinfo");
     let (rows, matching_rows) = count_matches(&info, 4);
     assert_eq!(matching_rows, rows);
@@ -38,16 +38,16 @@ fn geometry_equals_linux_6_12_on_4_cpus() {
 }
 
 #[test]
-fn geometry_equals_linux_6_18_on_2_cpus() {
+fn slab_geometry_equals_linux_6_18_on_2_cpus() {
     let info = data("linux-6.18-2cpu.slabinfo");
     let (rows, matching_rows) = count_matches(&info, 2);
     assert_eq!(matching_rows, rows);
     assert!(rows > 200, "{rows} rows");
 }
 
-/// This is a negative control: with another machine's number of CPUs, the rule must fail for many rows.
+/// A negative control: with the number of CPUs of another machine, the rule must fail for many rows.
 #[test]
-fn wrong_cpu_count_changes_the_geometry() {
+fn wrong_cpu_count_changes_the_slab_geometry() {
     for (name, cpus) in [("linux-6.12-4cpu.slabinfo", 4), ("linux-6.18-2cpu.slabinfo", 2)] {
         let info = data(name);
         for wrong_cpus in [1, 2, 4, 8, 64].into_iter().filter(|&wrong_cpus| wrong_cpus != cpus) {
@@ -61,7 +61,7 @@ fn wrong_cpu_count_changes_the_geometry() {
 }
 
 #[test]
-fn geometry_matches_every_snapshot_of_the_trace_library() {
+fn slab_geometry_matches_every_slabinfo_of_the_trace_library() {
     let Some(traces) = std::env::var_os("USLAB_TRACES") else {
         return;
     };
@@ -70,8 +70,8 @@ fn geometry_matches_every_snapshot_of_the_trace_library() {
         std::fs::read_dir(&traces).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_dir())
     {
         let host = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("host-"));
-        for file in slabinfos(&folder) {
-            let (n, matching) = count_matches(&read_info(&file), if host { 2 } else { 4 });
+        for file in slabinfo_paths_in(&folder) {
+            let (n, matching) = count_matches(&read_slabinfo_file(&file), if host { 2 } else { 4 });
             assert_eq!(n, matching, "{}", file.display());
             (rows, matching_rows, files) = (rows + n, matching_rows + matching, files + 1);
         }
@@ -80,11 +80,11 @@ fn geometry_matches_every_snapshot_of_the_trace_library() {
     assert!(files > 0, "found no snapshot in {}", Path::new(&traces).display());
 }
 
-/// The test compares the stride, computed from size and alignment, and `min_partial` with sysfs. In the
-/// kernel, caches with a constructor and type-stable caches store a free-list pointer after each object; this
+/// The test compares the stride, computed from size and alignment, and `min_partial` with the kernel's sysfs. In the
+/// kernel, a cache with a constructor and a type-stable cache store a free-list pointer after each object; this
 /// project's caches do not.
 #[test]
-fn geometry_matches_every_attribute_table_of_the_trace_library() {
+fn slab_geometry_matches_every_attribute_table_of_the_trace_library() {
     let Some(traces) = std::env::var_os("USLAB_TRACES") else {
         return;
     };
@@ -116,7 +116,7 @@ fn geometry_matches_every_attribute_table_of_the_trace_library() {
     assert!(files > 0, "found no table in {}", Path::new(&traces).display());
 }
 
-fn slabinfos(folder: &Path) -> Vec<PathBuf> {
+fn slabinfo_paths_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries
         .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with("slabinfo")))

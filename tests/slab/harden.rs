@@ -1,5 +1,5 @@
-//! Tests hardened caches and mallocs: the effect of each option, and the reports of sampled allocations;
-//! nothing may be lost.
+//! Tests hardened caches and mallocs: the effect of each option, and the reports about sampled allocations; no memory
+//! may be lost.
 
 use crate::common::{RecordedReports, config};
 use core::alloc::Layout;
@@ -14,7 +14,7 @@ use uslab_magazine::on_cpu;
 fn hardened(harden: Harden) -> (Subsystem, RecordedReports) {
     debugged(harden, "-")
 }
-/// Returns a hardened subsystem like `hardened`, with the given rules of `slab_debug`.
+/// Returns a subsystem that is hardened as by `hardened`, with the given rules of `slab_debug`.
 fn debugged(harden: Harden, rules: &str) -> (Subsystem, RecordedReports) {
     let (mut config, recorded) = (Config { harden, ..config(2, 1, 64 << 20) }, RecordedReports::default());
     config.slab_debug = rules.parse().unwrap();
@@ -28,13 +28,13 @@ fn kinds(recorded: &RecordedReports) -> Vec<CorruptionKind> {
 fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 16).unwrap()
 }
-/// Returns the first `size` bytes of an object that this test owns.
+/// Returns the first `size` bytes of an object, which must belong to this test.
 fn bytes(memory: NonNull<u8>, size: usize) -> &'static mut [u8] {
     // SAFETY: this test owns `size` bytes there.
     unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), size) }
 }
 
-/// Changes the byte at an address to another value.
+/// Changes the byte at an address to a different value.
 ///
 /// # Safety
 /// The byte must be readable and writable.
@@ -43,13 +43,13 @@ unsafe fn flip_byte(byte: NonNull<u8>) {
     unsafe { byte.write(!byte.read()) }
 }
 
-/// The address of a freed object, which tests may send to another thread.
+/// The address of a freed object, in a type that can be sent to another thread.
 struct FreedAddress(NonNull<u8>);
 // SAFETY: no thread dereferences the address.
 unsafe impl Send for FreedAddress {}
 
-/// Canaries and `slab_debug` both need the bytes after an object. Regression test: if free objects were
-/// poisoned without red zones, the poison was reported as a write beyond the requested size.
+/// Canaries and `slab_debug` both need the bytes after an object. Regression test: if free objects were poisoned
+/// without red zones, the poison was reported as a write beyond the requested size.
 #[test]
 fn slab_debug_and_canaries_can_be_combined() {
     let canaries = Harden { canaries: true, ..Harden::OFF };
@@ -130,7 +130,7 @@ fn page_block_with_canaries_can_be_freed_by_size() {
     assert_eq!(subsystem.check().unwrap().large_pages, 0);
 }
 
-/// Regression test: frees bypassed the quarantine and put objects into the magazines.
+/// Regression test: frees bypassed the quarantine, and put the objects into the magazines.
 #[test]
 fn frees_enter_the_quarantine_while_a_profile_runs() {
     let (subsystem, _) = hardened(Harden { quarantine: 64 << 10, ..Harden::OFF });
@@ -225,8 +225,8 @@ fn free_with_a_wrong_size_is_reported() {
     }
 }
 
-/// Regression test: after an allocation with a large alignment, a sized free was reported as wrong, because a
-/// reused mapping may be an eighth larger than requested.
+/// Regression test: after an allocation with a large alignment, a sized free was reported as wrong, because a reused
+/// mapping may be an eighth larger than the request.
 #[test]
 fn free_by_size_is_accepted_in_a_reused_mapping() {
     let (mut config, recorded) =
@@ -246,7 +246,7 @@ fn free_by_size_is_accepted_in_a_reused_mapping() {
     assert_eq!(subsystem.info().huge.reused, 1);
 }
 
-/// Regression test: idle mappings were unmapped without being counted, so the reaper saw no change.
+/// Regression test: idle mappings were unmapped without being counted, so the reaper did not notice any work.
 #[test]
 fn idle_mappings_are_unmapped_and_counted() {
     let (subsystem, _) = hardened(Harden { guard_pages: true, ..Harden::OFF });
@@ -260,8 +260,8 @@ fn idle_mappings_are_unmapped_and_counted() {
     subsystem.check().unwrap();
 }
 
-/// Regression test: a write before an object was reported only if the previous object was in use, and only at
-/// its free.
+/// Regression test: a write before an object was reported only if the preceding object was in use, and only when that
+/// object was freed.
 #[test]
 fn write_between_two_objects_is_reported_by_either_free() {
     let (subsystem, recorded) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -317,8 +317,7 @@ fn write_between_two_objects_is_reported_by_either_free() {
     assert_eq!(kinds(&recorded), [CorruptionKind::Overflow]);
 }
 
-/// Regression test: decommitting pages destroyed canaries, so each free of a neighbouring object reported
-/// damage.
+/// Regression test: decommitting pages destroyed the canaries, so each free of a neighbouring object reported damage.
 #[test]
 fn pages_of_free_objects_with_canaries_stay_committed() {
     let (subsystem, recorded) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -462,7 +461,7 @@ fn random_object_order_depends_on_the_seed() {
     assert_ne!(unknown(), unknown());
 }
 
-/// Regression test: the order of a slab's objects depended only on its page.
+/// Regression test: the allocation order of a slab's objects depended only on the slab's page.
 #[test]
 fn recreated_slab_uses_a_new_random_object_order() {
     let (subsystem, _) = hardened(Harden { random_order: true, seed: Some(7), ..Harden::OFF });
@@ -589,7 +588,7 @@ fn zero_size_allocations_have_distinct_inaccessible_addresses() {
     blocks.for_each(|memory| bytes(memory, 32 << 10).fill(1));
 }
 
-/// Regression test: inaccessible memory was checked for unexpected writes.
+/// Regression test: the check for unexpected writes read inaccessible memory.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap protects nothing")]
 fn zero_size_memory_has_no_canary() {
@@ -654,8 +653,8 @@ fn guard_page_after_a_slab_is_inaccessible() {
     blocks.iter_mut().for_each(|block| block.bytes_mut().fill(1));
 }
 
-/// Each guard page adds two mappings to the process, whose number of mappings is limited. Guard pages use at
-/// most a quarter of the allowed mappings, with slabs of four pages.
+/// Each guard page adds two mappings to the process, and the number of mappings of a process is limited. With slabs of
+/// four pages, guard pages use at most a quarter of the allowed mappings.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn slabs_beyond_the_mapping_quota_have_no_guard_page() {
@@ -682,7 +681,8 @@ fn slabs_beyond_the_mapping_quota_have_no_guard_page() {
     assert!(is_readable(at(slab + bytes - 4096)));
 }
 
-/// Four threads make random calls with all options enabled; nothing may be lost, shared or reported.
+/// Four threads make random calls with all options enabled; no memory may be lost or shared, and no error may be
+/// reported.
 #[test]
 fn hardened_malloc_reports_nothing_under_random_operations() {
     for seed in 1..=3 {
@@ -756,7 +756,7 @@ fn hardened_malloc_reports_nothing_under_random_operations() {
     }
 }
 
-/// Returns a malloc whose guard samples one allocation in `guard_every`.
+/// Returns a malloc whose guard samples one of every `guard_every` allocations, on average.
 fn guarded(guard_every: u32, check_frees: bool) -> (Subsystem, Malloc, RecordedReports) {
     let (mut config, recorded) =
         (Config { guard_every, check_frees, ..config(2, 1, 64 << 20) }, RecordedReports::default());
@@ -838,7 +838,7 @@ fn invalid_free_of_a_sample_is_reported() {
     assert_eq!(kinds(&recorded), [Overflow]);
 }
 
-/// Magazines can serve a program forever, so without a periodic miss, no allocation would be sampled.
+/// Magazines could serve a program forever; without a periodic miss, the guard would then never sample an allocation.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn guard_samples_once_per_interval_without_magazine_misses() {
@@ -868,8 +868,8 @@ fn guard_samples_once_per_interval_without_magazine_misses() {
     assert_eq!(pairs(100), 0);
 }
 
-/// Regression test: without restartable sequences, as on simulated CPUs, each allocation counted as a miss,
-/// although one miss represents 64 allocations.
+/// Regression test: without restartable sequences, as on simulated CPUs, each allocation counted as a miss, although
+/// each miss represents 64 allocations.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn guard_samples_caches_at_the_configured_rate() {
@@ -905,9 +905,9 @@ fn forked_child_inherits_guard_samples() {
     assert_eq!(recorded.take_reports(), []);
 }
 
-/// Returns a subsystem whose caches sample allocations, one of its caches, and a cache that is not sampled.
+/// Returns a subsystem whose caches are sampled by the guard, one of its caches, and a cache that is not sampled.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
-fn guarded_caches(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, RecordedReports) {
+fn caches_with_guard(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, RecordedReports) {
     let (subsystem, _, recorded) = guarded(guard_every, true);
     let cache = KmemCache::builder("sampled", 64).build_in(&subsystem).unwrap();
     let limited = KmemCache::builder("limited", 64).limit(Limit::Objects(100)).build_in(&subsystem).unwrap();
@@ -917,7 +917,7 @@ fn guarded_caches(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, Recorde
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn guard_samples_objects_on_every_allocation_path() {
-    let (subsystem, cache, limited, recorded) = guarded_caches(20);
+    let (subsystem, cache, limited, recorded) = caches_with_guard(20);
     let kmalloc = subsystem.kmalloc();
     let sampled = std::cell::Cell::new(0);
     let saw_guard = |memory: NonNull<u8>, size| {
@@ -965,8 +965,8 @@ fn guard_samples_objects_on_every_allocation_path() {
     assert_eq!((cache.info().used, limited.info().used), (0, 0));
 }
 
-/// The guard does not sample objects that stays constructed, that are readable when free, or that count
-/// towards a limit.
+/// The guard does not sample objects that stay constructed, that must be readable when free, or that count towards a
+/// limit.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn guard_samples_only_small_objects_without_constructor() {
@@ -997,10 +997,10 @@ fn guard_samples_only_small_objects_without_constructor() {
     assert_eq!(recorded.take_reports(), []);
 }
 
-/// Makes a memory mistake that must end the process.
+/// Makes a memory mistake, which must end the process.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[inline(never)]
-fn make_a_mistake(mistake: &str, of_kmalloc: bool) {
+fn make_memory_mistake(mistake: &str, of_kmalloc: bool) {
     let (mut config, is_overflow) =
         (Config { guard_every: 1, ..config(2, 1, 64 << 20) }, mistake != "underflow");
     config.check_frees = false;
@@ -1040,7 +1040,7 @@ fn sample_error_report_has_allocation_and_free_stacks() {
     let variable = "USLAB_TEST_MISTAKE";
     if let Ok(mistake) = std::env::var(variable) {
         let (other_index, what) = mistake.split_once(' ').unwrap();
-        return make_a_mistake(what, other_index == "kmalloc");
+        return make_memory_mistake(what, other_index == "kmalloc");
     }
     let test = std::thread::current().name().unwrap().to_owned();
     for other_index in ["cache", "kmalloc"] {
@@ -1062,14 +1062,14 @@ fn sample_error_report_has_allocation_and_free_stacks() {
                 .map(|heading| reports.matches(heading).count());
             assert_eq!(report_count, stacks, "{what} of {other_index}: {reports}");
             // The function is on the stack of the mistake, and of each earlier operation.
-            let functions = reports.matches("make_a_mistake").count();
+            let functions = reports.matches("make_memory_mistake").count();
             assert!(functions > usize::from(is_freed), "{what} of {other_index}: {reports}");
         }
     }
 }
 
-/// Regression test: objects in a pool's reserve were neither checked nor wiped, and a double free put an
-/// object into the reserve twice.
+/// Regression test: objects in the reserve of a pool were neither checked nor wiped, and a double free put an object
+/// into the reserve twice.
 #[test]
 fn mempool_reserve_is_hardened_like_its_cache() {
     for harden in [
@@ -1099,8 +1099,8 @@ fn mempool_reserve_is_hardened_like_its_cache() {
     }
 }
 
-/// Regression test: when an object was resized, marking its new end overwrote the evidence of a write past
-/// its old end.
+/// Regression test: when an object was resized, marking its new end overwrote the evidence of an earlier write past its
+/// old end.
 #[test]
 fn growth_in_place_reports_a_write_past_objects() {
     let (subsystem, recorded) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -1126,8 +1126,8 @@ fn growth_in_place_reports_a_write_past_objects() {
     }
 }
 
-/// Regression test: the bytes beyond the requested size contained a previous owner's data, and a `realloc` in
-/// place exposed them.
+/// Regression test: the bytes beyond the requested size contained data of a previous owner, and a `realloc` in place
+/// exposed them.
 #[test]
 fn hardened_large_memory_is_zeroed_to_its_end() {
     for harden in

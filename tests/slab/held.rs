@@ -1,7 +1,6 @@
-//! Tests the memory that constructed objects hold: when it is counted, and how limits, accounts and reports
-//! use it.
+//! Tests how the memory that constructed objects own is counted, and how limits, accounts and reports use it.
 
-use crate::common::{assert_all_given_back, config, subsystem};
+use crate::common::{assert_all_memory_returned, config, subsystem};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uslab::cache::{Account, MAX_SURPLUS_BYTES};
@@ -11,31 +10,31 @@ use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
 
 const HELD_BYTES: usize = 256 << 10;
 
-/// An object that adds the bytes that it holds to the counter `held_bytes`.
-struct Deflate {
+/// An object that adds the number of bytes that it owns to the counter `held_bytes`.
+struct CountedBytesObject {
     held_bytes: Arc<AtomicUsize>,
     bytes: usize,
 }
-impl Deflate {
+impl CountedBytesObject {
     fn new(held_bytes: &Arc<AtomicUsize>, bytes: usize) -> Self {
         held_bytes.fetch_add(bytes, Relaxed);
         Self { held_bytes: held_bytes.clone(), bytes }
     }
 }
-impl Drop for Deflate {
+impl Drop for CountedBytesObject {
     fn drop(&mut self) {
         self.held_bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
 
-/// Regression test: the first allocation constructed all 128 objects of a slab.
+/// Regression test: the first allocation from a slab constructed all of its 128 objects.
 #[test]
 fn allocation_with_held_memory_constructs_a_single_object() {
     let subsystem = subsystem(1);
     let held_bytes = Arc::new(AtomicUsize::new(0));
     let new = held_bytes.clone();
     let cache = ObjectCache::builder("deflate")
-        .ctor(move || Deflate::new(&new, HELD_BYTES))
+        .ctor(move || CountedBytesObject::new(&new, HELD_BYTES))
         .build_in(&subsystem)
         .unwrap();
     let objects: Vec<_> = (1..=300)
@@ -56,10 +55,10 @@ fn allocation_with_held_memory_constructs_a_single_object() {
     cache.reap();
     assert_eq!(held_bytes.load(Relaxed), 0);
     drop(cache);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: 256 MiB were never freed, because slabs of 8 pages did not start the reaper thread.
+/// Regression test: 256 MiB were never freed, because the reaper thread was not started by slabs of 8 pages.
 #[test]
 fn reaper_thread_destructs_unused_objects() {
     let reap_every = Some(Duration::from_millis(10));
@@ -67,7 +66,7 @@ fn reaper_thread_destructs_unused_objects() {
     let held_bytes = Arc::new(AtomicUsize::new(0));
     let new = held_bytes.clone();
     let cache = ObjectCache::builder("deflate")
-        .ctor(move || Deflate::new(&new, HELD_BYTES))
+        .ctor(move || CountedBytesObject::new(&new, HELD_BYTES))
         .build_in(&subsystem)
         .unwrap();
     for _ in 0..3 {
@@ -91,7 +90,7 @@ fn burst_of_weighted_objects_is_freed_without_reaper_thread() {
         let subsystem = subsystem(1);
         let held_bytes = Arc::new(AtomicUsize::new(0));
         let new = held_bytes.clone();
-        let builder = ObjectCache::builder("deflate").ctor(move || Deflate::new(&new, HELD_BYTES));
+        let builder = ObjectCache::builder("deflate").ctor(move || CountedBytesObject::new(&new, HELD_BYTES));
         let builder =
             if with_weights { builder.weigh(|object| object.bytes) } else { builder.holds(HELD_BYTES) };
         let cache = builder.build_in(&subsystem).unwrap();
@@ -168,7 +167,7 @@ fn waiter_for_memory_held_by_objects_is_served() {
     assert_eq!(cache.info().held_bytes, 0);
 }
 
-/// After its constructor fails or panics, an object holds no memory.
+/// After its constructor has failed or panicked, an object owns no memory.
 #[test]
 fn failed_construction_is_not_charged() {
     let subsystem = subsystem(1);
@@ -177,10 +176,10 @@ fn failed_construction_is_not_charged() {
     assert_eq!(cache.alloc(uslab::Gfp::KERNEL), Err(AllocError::Constructor));
     assert_eq!(cache.info().held_bytes, 0);
     drop(cache);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// If the function that weighs an object panics, the allocator drops the panic and its payload.
+/// If the function that weighs an object panics, the allocator discards the panic and its payload.
 #[test]
 fn panic_in_the_weight_function_stops_no_operation() {
     let subsystem = subsystem(1);
@@ -190,10 +189,10 @@ fn panic_in_the_weight_function_stops_no_operation() {
     cache.shrink();
     assert_eq!(cache.info().held_bytes, 0);
     drop(cache);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// A typed constructor's error reaches the caller of the allocation once; the next allocation calls the
+/// If a typed constructor returns an error, the caller of the allocation gets it once; the next allocation calls the
 /// constructor again.
 #[test]
 fn error_of_a_typed_constructor_reaches_the_caller() {
@@ -202,7 +201,7 @@ fn error_of_a_typed_constructor_reaches_the_caller() {
     let (limit, new) = (max_bytes.clone(), held_bytes.clone());
     let cache = ObjectCache::builder("scratch")
         .try_ctor(move || match new.load(Relaxed) < limit.load(Relaxed) {
-            true => Ok(Deflate::new(&new, HELD_BYTES)),
+            true => Ok(CountedBytesObject::new(&new, HELD_BYTES)),
             false => Err(std::io::Error::other("the buffer is full")),
         })
         .build_in(&subsystem)
@@ -222,17 +221,17 @@ fn error_of_a_typed_constructor_reaches_the_caller() {
     drop(three);
     drop(cache);
     assert_eq!(held_bytes.load(Relaxed), 0);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Three threads use, reap and shrink a cache. Constructions minus destructions must equal the number of
-/// constructed objects.
+/// Three threads concurrently use, reap and shrink a cache. The number of constructions minus the number of
+/// destructions must equal the number of constructed objects.
 #[test]
 fn constructions_minus_destructions_equal_the_existing_objects() {
     let subsystem = subsystem(4);
     let held_bytes = Arc::new(AtomicUsize::new(0));
     let new = held_bytes.clone();
-    let cache = ObjectCache::builder("deflate").ctor(move || Deflate::new(&new, 100)).holds(100);
+    let cache = ObjectCache::builder("deflate").ctor(move || CountedBytesObject::new(&new, 100)).holds(100);
     let cache = cache.build_in(&subsystem).unwrap();
     std::thread::scope(|scope| {
         for cpu in 0..4 {
@@ -257,7 +256,7 @@ fn constructions_minus_destructions_equal_the_existing_objects() {
     assert_eq!(held_bytes.load(Relaxed), 0);
 }
 
-/// Regression test: a cache could not be destroyed while the reaper was holding its objects.
+/// Regression test: a cache could not be destroyed while the reaper was holding some of its objects.
 #[test]
 fn cache_can_be_destroyed_during_a_reap() {
     struct SlowObject(u64, u64);
@@ -281,5 +280,5 @@ fn cache_can_be_destroyed_during_a_reap() {
             cache.destroy().unwrap();
         });
     }
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }

@@ -1,6 +1,6 @@
-//! Tests that the statistics add up, that they count the operations, and that all views show equal numbers.
+//! Tests that the statistics add up, that they count all operations, and that all views show the same numbers.
 
-use crate::common::{assert_all_given_back, config, subsystem};
+use crate::common::{assert_all_memory_returned, config, subsystem};
 use std::sync::mpsc;
 use uslab::{AllocError, Block, Gfp, KmemCache, Magazines, Path, Paths, SlabInfo, Subsystem};
 use uslab_magazine::on_cpu;
@@ -11,10 +11,10 @@ fn node_of(subsystem: &Subsystem, object: core::ptr::NonNull<u8>) -> u32 {
     pages.node_of(pages.pfn_of(object.as_ptr()).unwrap())
 }
 
-/// Four CPUs on two nodes allocate, free, and pass a third of their objects to the next CPU; another thread
-/// reads the statistics.
+/// Four CPUs on two nodes allocate, free, and pass a third of their objects to the next CPU, while another thread reads
+/// the statistics.
 #[test]
-fn object_counts_by_place_sum_to_all_objects() {
+fn object_counts_by_location_add_up_to_all_objects() {
     for magazines in [Magazines::BySize, Magazines::Off] {
         let subsystem = Subsystem::new(config(4, 2, 64 << 20)).unwrap();
         let cache = KmemCache::builder("o", 200).magazines(magazines).build_in(&subsystem).unwrap();
@@ -85,7 +85,7 @@ fn object_counts_by_place_sum_to_all_objects() {
         }
         assert_eq!(subsystem.check().unwrap().used, kept_blocks.len() as u64);
         drop(kept_blocks);
-        assert_all_given_back(&subsystem);
+        assert_all_memory_returned(&subsystem);
     }
 }
 
@@ -117,7 +117,7 @@ fn magazines_serve_alternating_allocations_and_frees() {
     assert_eq!(full_info.paths.operations(), full_info.allocs + full_info.frees);
 }
 
-/// A running profile closes the inlined paths, but the slower paths still use the stacks.
+/// A running profile closes the inlined paths, but the slower paths still use the CPUs' stacks.
 #[test]
 fn magazines_serve_allocations_while_a_profile_runs() {
     let subsystem = subsystem(1);
@@ -151,7 +151,7 @@ fn reports_count_the_pages_of_each_slab_order() {
     assert_eq!(cache.info().pages, 0);
 }
 
-/// The test compares a snapshot with its views: the kernel's table as text and as JSON, and all statistics as
+/// The test compares a snapshot with its views: the kernel's table as text and as JSON, and the complete statistics as
 /// JSON.
 #[test]
 fn all_report_formats_show_equal_numbers() {
@@ -230,11 +230,11 @@ fn allocation_uses_the_requested_numa_node_unless_full() {
     unsafe { cache.free_bulk(used_blocks) };
     let info = cache.info();
     assert_eq!((info.used, info.other_node_frees), (0, 2048));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Three slabs of eight objects become full, partial and empty, step by step, while the CPU's magazine holds
-/// some objects.
+/// Three slabs of eight objects become full, partial and empty, step by step, while the CPU's magazine contains some of
+/// the objects.
 #[test]
 fn slab_counts_follow_each_allocation_and_free() {
     let subsystem = subsystem(1);
@@ -262,8 +262,8 @@ fn slab_counts_follow_each_allocation_and_free() {
     assert_eq!(walk(two_rounds), [[3, 0, 0, 0], [3, 0, 0, 1], [3, 0, 0, 8], [3, 0, 0, 7]]);
 }
 
-/// Each wave allocates thirty enemies and then two hundred bullets; from the second wave on, no slab is
-/// accessed.
+/// Each wave of the game allocates thirty enemies and then two hundred bullets; from the second wave on, no operation
+/// reaches a slab.
 #[test]
 fn magazines_serve_the_game_workload_without_slab_access() {
     let subsystem = subsystem(1);
@@ -284,7 +284,7 @@ fn magazines_serve_the_game_workload_without_slab_access() {
     assert!(info.paths.share(Path::Cpu) > Some(0.95), "{info:?}");
 }
 
-/// Returns the level that served each operation, as `paths` counts it, in order.
+/// Returns the level that served each operation, as counted by `paths`, in the order of the operations.
 fn classes<T>(paths: impl Fn() -> Paths, operations: impl IntoIterator<Item = T>) -> Vec<Path> {
     let mut before = paths();
     let path_counts = operations.into_iter().map(|is_done| {
@@ -298,8 +298,8 @@ fn classes<T>(paths: impl Fn() -> Paths, operations: impl IntoIterator<Item = T>
     path_counts.collect()
 }
 
-/// The test has one CPU, magazines of four, and slabs of eight objects; each operation's expected level was
-/// worked out by hand.
+/// The test has one CPU, magazines of four, and slabs of eight objects; the expected level of each operation was
+/// derived by hand.
 #[test]
 fn operations_are_counted_by_the_level_serving_them() {
     use Path::{Commit, Cpu, Pages, Slab};
@@ -346,11 +346,11 @@ fn operations_are_counted_by_the_level_serving_them() {
     let new_paths = paths();
     assert_eq!(new_paths.operations() - before.operations(), 20);
     assert_eq!((new_paths.pages - before.pages, new_paths.commit), (10, before.commit));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Without magazines, no operation counts as served above the slabs; a free that empties a surplus slab also
-/// frees the slab's pages. The first freed pages go to the CPU's stack of pages, for which memory is
+/// Without magazines, no operation counts as served above the slabs; a free that empties a surplus slab also counts as
+/// a free of the slab's pages. The first freed pages are pushed onto the CPU's stack of pages, for which memory must be
 /// committed.
 #[test]
 fn operations_without_magazines_lock_the_numa_node() {
@@ -374,8 +374,8 @@ fn operations_without_magazines_lock_the_numa_node() {
     }
 }
 
-/// Allocations of page blocks are operations on pages: blocks from the CPU's stack count as `cpu`, larger
-/// blocks as the zone's, and mappings as the system's.
+/// Allocations of page blocks count by level: blocks from the CPU's stack count as `cpu`, larger blocks as the zone's,
+/// and mappings as the system's.
 #[test]
 fn large_allocations_are_counted_by_the_serving_path() {
     use Path::{Commit, Cpu, Pages};
@@ -401,7 +401,7 @@ fn large_allocations_are_counted_by_the_serving_path() {
     assert_eq!(info.paths().operations(), info.caches.iter().map(|c| c.allocs + c.frees).sum::<u64>() + 6);
 }
 
-/// Regression test: kmalloc's 52 caches filled tables and Prometheus with 1,234 series of zeros.
+/// Regression test: the 52 caches of kmalloc filled the tables and the Prometheus text with 1,234 series of zeros.
 #[test]
 fn caches_without_slabs_are_shown_only_on_request() {
     let subsystem = subsystem(2);
@@ -428,7 +428,7 @@ fn caches_without_slabs_are_shown_only_on_request() {
     assert!(text.ends_with(end), "{text}");
 }
 
-/// Regression test: the row of a cache whose name begins with `#` was treated as a comment.
+/// Regression test: if the name of a cache began with `#`, its row was treated as a comment.
 #[test]
 fn slabinfo_keeps_cache_names_with_a_leading_hash() {
     let subsystem = subsystem(1);
@@ -440,7 +440,7 @@ fn slabinfo_keeps_cache_names_with_a_leading_hash() {
     assert_eq!(table.to_string().parse::<SlabInfo>(), Ok(table));
 }
 
-/// Regression test: a slab for which no memory was available was counted.
+/// Regression test: the statistics counted a slab for which no memory was available.
 #[test]
 fn slab_peak_equals_the_maximum_number_of_slabs() {
     let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();

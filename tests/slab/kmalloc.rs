@@ -1,6 +1,6 @@
 //! Tests kmalloc, which serves memory of any size.
 
-use crate::common::{assert_all_given_back, config, subsystem};
+use crate::common::{assert_all_memory_returned, config, subsystem};
 use core::alloc::Layout;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ fn kmalloc_of_size_zero_succeeds() {
 }
 
 #[test]
-fn kmalloc_rounding_bytes_are_usable() {
+fn bytes_added_by_kmalloc_rounding_are_usable() {
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("odd", 100).build_in(&subsystem).unwrap();
     let (size, stride) = (cache.geometry().object_size(), cache.geometry().stride());
@@ -128,7 +128,7 @@ fn large_kmalloc_takes_pages_of_the_matching_order() {
     assert_eq!((info.kmalloc_large.allocs, info.kmalloc_large.pages), (1, 8));
     assert_eq!(subsystem.check().unwrap().large_pages, 8);
     drop(block);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn large_kmalloc_reclaims_idle_memory_of_caches() {
     let block = subsystem.kmalloc().alloc_block(16 << 10, Gfp::KERNEL).unwrap();
     assert_eq!(idle.info().slabs, 0);
     drop((block, pages));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[derive(Clone, Debug)]
@@ -166,8 +166,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// Checks that live blocks, sorted by address, do not overlap.
-fn assert_apart(live: &[(Block<'_>, u8)]) {
+/// Checks that live blocks, which are sorted by address, do not overlap.
+fn assert_blocks_do_not_overlap(live: &[(Block<'_>, u8)]) {
     let ranges: BTreeMap<_, _> =
         live.iter().map(|(block, _)| (block.address().addr().get(), block.layout().size())).collect();
     for ((start, size), next_start) in ranges.iter().zip(ranges.keys().skip(1)) {
@@ -185,10 +185,10 @@ std::thread_local! {
 }
 
 proptest! {
-    /// Compares kmalloc with a shadow model: contents are kept, blocks do not overlap, and alignments are as
+    /// Compares kmalloc with a shadow model: it keeps contents, its blocks do not overlap, and its alignments are as
     /// requested.
     #[test]
-    fn kmalloc_agrees_with_its_shadow(steps in steps()) {
+    fn kmalloc_agrees_with_a_shadow_model(steps in steps()) {
         let subsystem = SUBSYSTEM.with(|subsystem| *subsystem);
         let kmalloc = subsystem.kmalloc();
         let mut live: Vec<(Block<'_>, u8)> = Vec::new();
@@ -203,7 +203,7 @@ proptest! {
                     prop_assert!(block.bytes().iter().all(|byte| *byte == 0));
                     block.bytes_mut().fill(i as u8);
                     live.push((block, i as u8));
-                    assert_apart(&live);
+                    assert_blocks_do_not_overlap(&live);
                 }
                 Step::Free { cpu, pick } if !live.is_empty() => {
                     on_cpu(cpu);

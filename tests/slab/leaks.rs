@@ -1,5 +1,5 @@
-//! Tests which memory is searched for pointers that make an object reachable: the program's memory, large
-//! blocks, pages, and objects of unchecked caches.
+//! Tests which memory the leak search scans for pointers: the program's memory, large blocks, pages, and objects of
+//! unchecked caches.
 
 use crate::common::{config, subsystem};
 use crate::process::is_alone;
@@ -11,15 +11,15 @@ use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
 
 const OBJECTS: usize = 64;
 
-/// Static words with a non-zero initial value, so that they are in the program's writable data.
+/// Static words with a non-zero initial value, which puts them into the program's writable data.
 static WORDS: [AtomicUsize; OBJECTS] = [const { AtomicUsize::new(1) }; OBJECTS];
 
-/// Returns the bitwise inverted addresses of objects, so that no pointer leads to the objects.
+/// Returns the bitwise inverted addresses of objects, which are not pointers to the objects for the search.
 #[inline(never)]
-fn hidden_objects(cache: &KmemCache) -> Vec<usize> {
+fn allocate_and_hide_objects(cache: &KmemCache) -> Vec<usize> {
     (0..OBJECTS).map(|_| !cache.alloc(Gfp::KERNEL).unwrap().addr().get()).collect()
 }
-/// Overwrites the unused part of this thread's stack, which may contain old addresses.
+/// Overwrites the unused part of this thread's stack, because it may contain old addresses.
 #[inline(never)]
 fn clear_stack() {
     std::hint::black_box(&mut [0_u8; 1 << 16]).fill(0);
@@ -29,8 +29,8 @@ fn count_unreachable(subsystem: &Subsystem) -> u64 {
     subsystem.leaks().0.iter().map(|holder| holder.unreachable).sum()
 }
 
-/// Some objects stay reachable without any pointer to them, because unused words of magazines still contain
-/// their addresses.
+/// A few objects stay reachable although the program has no pointer to them, because unused words of magazines still
+/// contain their addresses.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
 fn leak_search_covers_program_memory_and_large_blocks() {
@@ -40,7 +40,7 @@ fn leak_search_covers_program_memory_and_large_blocks() {
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
     let malloc = Malloc::new(&subsystem).unwrap();
-    let objects = hidden_objects(&cache);
+    let objects = allocate_and_hide_objects(&cache);
     // Each first object of a pair points to the second, which is reachable only if the first is.
     for pair in objects.chunks(2) {
         // SAFETY: this test owns the object, which is large enough.
@@ -102,7 +102,7 @@ fn leak_search_reads_page_blocks_to_their_end() {
     }
     let subsystem = Subsystem::new(config(1, 1, 8 << 20)).unwrap();
     let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
-    let objects = hidden_objects(&cache);
+    let objects = allocate_and_hide_objects(&cache);
     // The loop takes all blocks.
     let mut blocks = vec![];
     for order in (0..=Order::MAX.get()).rev().filter_map(Order::new) {
@@ -135,7 +135,7 @@ fn leak_search_skips_shared_and_read_only_memory() {
     }
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
-    let objects = hidden_objects(&cache);
+    let objects = allocate_and_hide_objects(&cache);
     let (no_address, read_and_write, bytes) =
         (std::ptr::null_mut(), PROT_READ | PROT_WRITE, OBJECTS * size_of::<usize>());
     for (kind, protection, is_searched) in [
@@ -179,7 +179,7 @@ fn leak_report_lists_unreachable_objects_first() {
     let [many_cache, lost_cache, few_cache] = [("many", 80), ("lost", 72), ("few", 64)].map(cache);
     let used_blocks =
         [(&many_cache, 100), (&few_cache, 1)].map(|(cache, n)| cache.alloc_blocks(Gfp::KERNEL, n).unwrap());
-    let objects = hidden_objects(&lost_cache);
+    let objects = allocate_and_hide_objects(&lost_cache);
     clear_stack();
     let holders = subsystem.leaks();
     let names: Vec<_> = holders.0.iter().map(|holder| holder.cache.as_str()).collect();
@@ -187,7 +187,7 @@ fn leak_report_lists_unreachable_objects_first() {
     std::hint::black_box((used_blocks, objects));
 }
 
-/// Regression test: the leak search omitted bytes after the requested size.
+/// Regression test: the leak search did not scan the bytes after the requested size.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
 fn leak_search_includes_bytes_beyond_the_requested_size() {
@@ -198,7 +198,7 @@ fn leak_search_includes_bytes_beyond_the_requested_size() {
         Subsystem::new(Config { slab_debug: "FU".parse().unwrap(), ..config(1, 1, 64 << 20) }).unwrap();
     let cache = KmemCache::builder("node", 200).build_in(&subsystem).unwrap();
     let malloc = Malloc::new(&subsystem).unwrap();
-    let objects = hidden_objects(&cache);
+    let objects = allocate_and_hide_objects(&cache);
     std::hint::black_box(&WORDS);
     for (word, hidden_address) in WORDS.iter().zip(&objects) {
         let layout = |size| Layout::from_size_align(size, 8).unwrap();
@@ -215,7 +215,7 @@ fn leak_search_includes_bytes_beyond_the_requested_size() {
     WORDS.iter().for_each(|word| word.store(1, Relaxed));
 }
 
-/// Regression test: the profile's list of samples made each sampled object reachable.
+/// Regression test: the profile's list of samples made each sampled object reachable for the leak search.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
 fn leak_search_ignores_profile_records() {
@@ -225,15 +225,15 @@ fn leak_search_ignores_profile_records() {
     let subsystem = subsystem(1);
     subsystem.start_profile(1).unwrap();
     let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
-    let objects = hidden_objects(&cache);
+    let objects = allocate_and_hide_objects(&cache);
     assert_eq!(subsystem.profile().total().live.objects, OBJECTS as u64);
     let unreachable_objects = count_unreachable(&subsystem);
     assert!(unreachable_objects >= OBJECTS as u64 * 5 / 8, "{unreachable_objects}");
     std::hint::black_box(objects);
 }
 
-/// Regression test: if a sandbox forbids the process to read its own memory through the kernel, all objects
-/// were reported as leaks.
+/// Regression test: if a sandbox did not let the process read its own memory through the kernel, all objects were
+/// reported as leaks.
 #[cfg(target_os = "linux")]
 #[test]
 fn leak_search_without_readable_memory_reports_no_leak() {
@@ -243,7 +243,7 @@ fn leak_search_without_readable_memory_reports_no_leak() {
     }
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
-    let objects = hidden_objects(&cache);
+    let objects = allocate_and_hide_objects(&cache);
     #[cfg(not(uslab_heap))]
     assert!(count_unreachable(&subsystem) >= OBJECTS as u64 * 5 / 8);
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };

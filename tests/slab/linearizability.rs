@@ -1,10 +1,10 @@
 //! Tests that concurrent operations on caches, pools with a reserve, handles and hives are linearizable.
 //!
-//! Real threads run, their calls are recorded with the results, and the history is checked. For each kind of
-//! object, there is also a wrapper with a deliberate error, whose history must be rejected. Handle tables and
-//! hives have one owner, so these tests put them under a lock.
+//! Real threads run and record their calls with the results; then the history of calls is checked. Each kind of object
+//! also has a wrapper with a deliberate error, whose history must be rejected. Handle tables and hives have a single
+//! owner, so the tests protect them by a lock.
 
-use crate::linearizable::{Call, Object, OwnedOp, Recorder, Spec, check, check_each};
+use crate::linearizable::{Call, Object, OwnedOp, Recorder, Spec, check, check_each_object_history};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use uslab::handle::{Generations, Handle, HandleCache, HandleTable};
@@ -13,14 +13,13 @@ use uslab::{Config, Gfp, Hive, KmemCache, Limit, Mempool, ObjectCache, Subsystem
 use uslab_magazine::sync::Mutex;
 
 const THREADS: u64 = 4;
-/// The number of rounds of a test; the next constant is each thread's number of operations in a round.
+/// The number of rounds of a test; the constant after it is the number of operations of each thread in a round.
 const ROUNDS: u64 = 20;
 const CALLS: u64 = 100;
-/// The largest number of rounds in which a wrapper with an error must be caught; a single round may miss the
-/// error.
+/// The number of rounds within which the error of a wrapper must be found; a single round may miss it.
 const TRIES: u64 = 2000;
 
-/// Runs `body` on each thread, with a different seed in every round, and returns the recorded calls.
+/// Runs `body` on each thread, with a new seed in every round, and returns the recorded calls.
 fn record<O: Send>(round: u64, body: impl Fn(&Recorder<O>, &mut XorShift) + Sync) -> Vec<Call<O>> {
     let recorder = Recorder::new();
     std::thread::scope(|scope| {
@@ -43,8 +42,8 @@ impl XorShift {
     }
 }
 
-/// Returns `true` if the checker rejects the history of some round.
-fn is_caught(is_refused: impl FnMut(u64) -> bool) -> bool {
+/// Returns `true` if the checker rejects the history of at least one round.
+fn is_some_history_rejected(is_refused: impl FnMut(u64) -> bool) -> bool {
     (0..TRIES).any(is_refused)
 }
 fn explained<K: Debug>(round: u64, outcome: Result<(), K>) {
@@ -53,7 +52,7 @@ fn explained<K: Debug>(round: u64, outcome: Result<(), K>) {
 
 // ---- objects of a cache ----
 
-/// Allocates and frees objects, which threads pass to each other.
+/// Allocates and frees objects, some of which the threads pass to each other.
 fn exchange(round: u64, alloc: impl Fn() -> usize + Sync, free: impl Fn(usize) + Sync) -> Vec<Call<OwnedOp>> {
     let shared = Mutex::new(vec![]);
     record(round, |recorder, dice| {
@@ -86,12 +85,12 @@ fn concurrent_allocations_never_share_an_object() {
             unsafe { cache.free(object) };
         };
         let history = exchange(round, alloc, free);
-        explained(round, check_each(&Object { owned: false }, &history, OwnedOp::object));
+        explained(round, check_each_object_history(&Object { owned: false }, &history, OwnedOp::object));
     }
 }
 
 #[test]
-fn checker_detects_a_pool_with_non_atomic_allocation() {
+fn linearizability_checker_detects_non_atomic_pool_allocation() {
     let run_wrong_pool = |round| {
         let objects = Mutex::new((0..1000).collect::<Vec<usize>>());
         let alloc = || {
@@ -101,14 +100,14 @@ fn checker_detects_a_pool_with_non_atomic_allocation() {
             last
         };
         let history = exchange(round, alloc, |object| objects.lock().push(object));
-        check_each(&Object { owned: false }, &history, OwnedOp::object).is_err()
+        check_each_object_history(&Object { owned: false }, &history, OwnedOp::object).is_err()
     };
-    assert!(is_caught(run_wrong_pool));
+    assert!(is_some_history_rejected(run_wrong_pool));
 }
 
 // ---- a reserve ----
 
-/// The specification of a pool with a reserve.
+/// The sequential specification of a pool with a reserve.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct PoolSpec {
     min_live: usize,
@@ -116,7 +115,7 @@ struct PoolSpec {
 }
 #[derive(Clone, Copy, Debug)]
 enum PoolOp {
-    /// An allocation with its object; `None` if it was refused.
+    /// An allocation, with the allocated object; `None` if it was refused.
     Alloc(Option<usize>),
     Free(usize),
 }
@@ -131,7 +130,7 @@ impl Spec for PoolSpec {
         }
     }
 }
-fn take_turns(
+fn run_allocations_and_frees(
     round: u64,
     alloc: impl Fn() -> Option<usize> + Sync,
     free: impl Fn(usize) + Sync,
@@ -169,7 +168,7 @@ fn mempool_refuses_only_while_its_reserve_is_used() {
             // SAFETY: the object was allocated from this pool; one thread frees it once.
             unsafe { pool.free(object) };
         };
-        let history = take_turns(round, alloc, free);
+        let history = run_allocations_and_frees(round, alloc, free);
         refusals += history.iter().filter(|call| matches!(call.op, PoolOp::Alloc(None))).count();
         explained(round, check(&PoolSpec { min_live: 3, live_objects: BTreeSet::new() }, &history));
     }
@@ -178,7 +177,7 @@ fn mempool_refuses_only_while_its_reserve_is_used() {
 }
 
 #[test]
-fn checker_detects_a_reserve_that_refills_late() {
+fn linearizability_checker_detects_a_late_reserve_refill() {
     let run_wrong_pool = |round| {
         let (objects, deferred) = (Mutex::new((0..3).collect::<Vec<usize>>()), Mutex::new(vec![]));
         // The wrong wrapper frees an object only at the next free.
@@ -186,15 +185,15 @@ fn checker_detects_a_reserve_that_refills_late() {
             let before = std::mem::replace(&mut *deferred.lock(), vec![object]);
             objects.lock().extend(before);
         };
-        let history = take_turns(round, || objects.lock().pop(), free);
+        let history = run_allocations_and_frees(round, || objects.lock().pop(), free);
         check(&PoolSpec { min_live: 3, live_objects: BTreeSet::new() }, &history).is_err()
     };
-    assert!(is_caught(run_wrong_pool));
+    assert!(is_some_history_rejected(run_wrong_pool));
 }
 
 // ---- handles ----
 
-/// The states of one handle.
+/// The states that one handle can have.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum HandleState {
     NotYet,
@@ -204,7 +203,7 @@ enum HandleState {
 #[derive(Clone, Copy, Debug)]
 enum HandleOp {
     Insert(u64),
-    /// A lookup of a handle, and `true` if it found a value.
+    /// A lookup of a handle; `true` if it found a value.
     Get(u64, bool),
     Remove(u64, bool),
 }
@@ -229,8 +228,8 @@ fn handle(op: &HandleOp) -> u64 {
         HandleOp::Insert(handle) | HandleOp::Get(handle, _) | HandleOp::Remove(handle, _) => *handle,
     }
 }
-/// Runs threads that look up handles that other threads inserted; some handles are stale.
-fn name_each_other(
+/// Runs threads that look up handles that other threads inserted; some of these handles are stale.
+fn run_handle_lookups(
     round: u64,
     insert: impl Fn() -> Handle + Sync,
     get: impl Fn(Handle) -> bool + Sync,
@@ -265,8 +264,8 @@ fn handle_is_valid_until_its_object_is_freed() {
         let builder = ObjectCache::builder("linear").ctor(|| 0_u64);
         let cache: HandleCache<u64> = builder.build_handles_in(&subsystem, Generations::default()).unwrap();
         let (get, free) = (|handle| cache.get(handle).is_some(), |handle| cache.free(handle));
-        let history = name_each_other(round, || cache.alloc().unwrap(), get, free);
-        explained(round, check_each(&HandleState::NotYet, &history, handle));
+        let history = run_handle_lookups(round, || cache.alloc().unwrap(), get, free);
+        explained(round, check_each_object_history(&HandleState::NotYet, &history, handle));
     }
 }
 
@@ -284,25 +283,25 @@ fn handle_table_behind_a_lock_is_linearizable() {
             table.lock().free(handle).is_some()
         };
         let insert = || table.lock().alloc(1).unwrap();
-        let history = name_each_other(round, insert, |handle| table.lock().get(handle).is_some(), remove);
-        check_each(&HandleState::NotYet, &history, handle)
+        let history = run_handle_lookups(round, insert, |handle| table.lock().get(handle).is_some(), remove);
+        check_each_object_history(&HandleState::NotYet, &history, handle)
     };
     (0..ROUNDS).for_each(|round| explained(round, run(round, false)));
-    assert!(is_caught(|round| run(round, true).is_err()));
+    assert!(is_some_history_rejected(|round| run(round, true).is_err()));
 }
 
 // ---- a hive ----
 
-/// The specification of one address: the value that was last inserted there, if any.
+/// The sequential specification of one address: the value that was last inserted there, if any.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct PlaceSpec(Option<u64>);
+struct AddressSpec(Option<u64>);
 #[derive(Clone, Copy, Debug)]
 enum HiveOp {
     Insert(usize, u64),
     Get(usize, u64),
     Remove(usize, u64),
 }
-impl Spec for PlaceSpec {
+impl Spec for AddressSpec {
     type Op = HiveOp;
     fn allows(&mut self, op: &HiveOp) -> bool {
         match op {
@@ -318,7 +317,7 @@ fn place(op: &HiveOp) -> usize {
     }
 }
 
-/// A value stays at the address where it was inserted, and no other value is put there until it is removed.
+/// A value stays at the address where it was inserted, and no other value gets this address until the value is removed.
 #[test]
 fn hive_value_keeps_its_address_until_removed() {
     let run = |round, refills_late: bool| {
@@ -353,8 +352,8 @@ fn hive_value_keeps_its_address_until_removed() {
                 }
             }
         });
-        check_each(&PlaceSpec(None), &history, place)
+        check_each_object_history(&AddressSpec(None), &history, place)
     };
     (0..ROUNDS).for_each(|round| explained(round, run(round, false)));
-    assert!(is_caught(|round| run(round, true).is_err()));
+    assert!(is_some_history_rejected(|round| run(round, true).is_err()));
 }

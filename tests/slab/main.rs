@@ -1,5 +1,5 @@
-//! Tests the subsystem of caches through its public interface. Tests that concern a whole process, its memory
-//! or its limits run in a separate process (`kit/process.rs`).
+//! Tests the whole subsystem of caches through its public interface. A test that concerns a whole process, its memory
+//! or its limits runs in a separate process (`kit/process.rs`).
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;

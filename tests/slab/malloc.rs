@@ -1,7 +1,7 @@
-//! Tests malloc outside its size classes: reallocation in place and by copying, and memory above the largest
-//! block.
+//! Tests malloc beyond its size classes: reallocation in place and by copying, and blocks that are too large for the
+//! page allocator.
 
-use crate::common::{assert_all_given_back, config, subsystem};
+use crate::common::{assert_all_memory_returned, config, subsystem};
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 use crate::process::{is_alone, resident};
 use std::alloc::Layout;
@@ -17,13 +17,13 @@ fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-/// Returns the first `n` bytes of memory that the caller owns.
+/// Returns the first `n` bytes of memory, which must belong to the caller.
 fn bytes(memory: NonNull<u8>, n: usize) -> &'static mut [u8] {
     // SAFETY: each test passes memory that it has allocated and does not use in another way at the same time.
     unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), n) }
 }
 
-/// Reallocates a block through the given sizes. Returns, for each step, `true` if the memory stayed in place.
+/// Reallocates a block to each of the given sizes. Returns `true` for each step in which the memory stayed in place.
 fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
     let subsystem = subsystem(1);
     let malloc = Malloc::new(&subsystem).unwrap();
@@ -51,7 +51,7 @@ fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
     // SAFETY: the memory was allocated above with the layout of the last size, and is freed once. The option
     // `check_frees` would report a layout of another class.
     unsafe { if sized { malloc.free_sized(memory, layout(size, 16)) } else { malloc.free(memory) } }
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
     in_place
 }
 
@@ -62,8 +62,8 @@ fn realloc_in_place_wastes_at_most_half_the_block() {
     assert_eq!(walk(&sizes, false)[..11], expected_in_place);
 }
 
-/// Regression test: memory that had shrunk in place was freed by its new layout, so it entered the cache of a
-/// smaller class.
+/// Regression test: a block that had shrunk in place was freed by its new layout, so it entered the cache of a smaller
+/// class.
 #[test]
 fn realloc_keeps_sized_allocations_in_their_class() {
     let sizes = [112, 97, 96, 96, 32_768, 32_769, 64 << 10, 40 << 10, 32 << 10, 4 * MIB + 1];
@@ -83,7 +83,7 @@ fn realloc_works_from_and_to_size_zero() {
         assert_eq!(malloc.realloc(memory, 0), Ok(ZERO_SIZE));
         malloc.free_sized(ZERO_SIZE, layout(0, 16));
     }
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn huge_memory_is_zeroed_and_aligned() {
         }
     }
     assert_eq!(subsystem.info().huge.frees, 5);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -140,16 +140,16 @@ fn huge_memory_keeps_its_alignment_when_grown() {
     }
     let info = subsystem.info().huge;
     assert_eq!(info.frees, info.allocs);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Returns a subsystem with a memory limit of `mib` MiB, which includes mappings.
+/// Returns a subsystem with a memory limit of `mib` MiB, which mappings count towards.
 fn limited(mib: usize) -> Subsystem {
     let mut config = config(4, 1, mib * MIB);
     config.pages.limited = true;
     Subsystem::new(config).unwrap()
 }
-/// Returns the MiB charged for mappings, after checking that all counts agree.
+/// Checks that all counts agree, and returns the MiB that are charged for mappings.
 fn charged_bytes(subsystem: &Subsystem) -> u64 {
     subsystem.check().unwrap();
     subsystem.info().pages.zones.iter().map(|zone| u64::from(zone.charged)).sum::<u64>() >> 8
@@ -189,7 +189,7 @@ fn blocks_and_mappings_share_a_single_memory_limit() {
     free(largest_block);
     subsystem.shrink();
     assert_eq!(charged_bytes(&subsystem), 0);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -218,10 +218,10 @@ fn mapping_resized_in_place_is_charged_the_difference() {
     unsafe { [memory, other_block].into_iter().for_each(|memory| malloc.free(memory)) };
     subsystem.shrink();
     assert_eq!(charged_bytes(&subsystem), 0);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: a mapping of size 0 was charged no page, so its free uncharged one page too many.
+/// Regression test: a mapping of size 0 was charged for no page, so its free reduced the charge by one page too many.
 #[test]
 fn mapping_resized_to_zero_is_charged_a_page() {
     let subsystem = limited(16);
@@ -234,10 +234,10 @@ fn mapping_resized_to_zero_is_charged_a_page() {
         subsystem.check().unwrap();
         malloc.free_sized(memory, aligned(0));
     }
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: when a guarded mapping moved in order to grow, the charge for growing in place remained.
+/// Regression test: when a guarded mapping had to move in order to grow, the charge for growing in place remained.
 #[test]
 fn growing_a_guarded_mapping_is_charged_once() {
     let mut config = config(4, 1, 64 * MIB);
@@ -253,10 +253,10 @@ fn growing_a_guarded_mapping_is_charged_once() {
         malloc.free_sized(memory, large_layout);
     }
     assert_eq!(charged_bytes(&subsystem), 0);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: the check reported charges that callers had made as a violation.
+/// Regression test: the consistency check reported charges that callers had made as a violation.
 #[test]
 fn census_accepts_charges_made_by_callers() {
     let subsystem = limited(16);
@@ -266,10 +266,10 @@ fn census_accepts_charges_made_by_callers() {
     assert_eq!(charged_bytes(&subsystem), 8);
     drop(memory);
     subsystem.pages().uncharge(3 * MIB / 4096);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// A shrinker that drops nothing, and records the flags of its calls.
+/// A shrinker that frees nothing, and records the flags of its calls.
 #[derive(Clone, Default)]
 struct FlagRecorder(Arc<Mutex<Vec<Gfp>>>);
 
@@ -283,7 +283,7 @@ impl Shrinker for FlagRecorder {
     }
 }
 
-/// Regression test: shrinkers always received the flags `KERNEL`, and were called even if the caller may not
+/// Regression test: shrinkers always received the flags `KERNEL`, and were called even if the caller did not permit
 /// reclaim.
 #[test]
 fn shrinkers_receive_the_allocation_flags_of_the_caller() {
@@ -306,10 +306,10 @@ fn shrinkers_receive_the_allocation_flags_of_the_caller() {
     }
     // SAFETY: the blocks were allocated above, and each is freed once.
     unsafe { [memory, other_block].into_iter().for_each(|memory| malloc.free(memory)) };
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: pages were drained from all CPUs even if the caller may not reclaim.
+/// Regression test: the pages of all CPUs were drained even if the caller did not permit reclaim.
 #[test]
 fn huge_allocation_drains_cpus_only_if_reclaim_is_allowed() {
     let subsystem = limited(64);
@@ -331,10 +331,10 @@ fn huge_allocation_drains_cpus_only_if_reclaim_is_allowed() {
     is_refused(Gfp::KERNEL);
     assert_eq!(cached_objects(), 0);
     drop(used_blocks);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: the malloc gave up addresses permanently for a request that the limit then refused.
+/// Regression test: malloc permanently lost addresses to a request that the limit then refused.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn reserved_addresses_are_released_only_within_the_limit() {
@@ -360,7 +360,7 @@ fn reserved_addresses_are_released_only_within_the_limit() {
     assert_eq!(charged_bytes(&subsystem), 0);
 }
 
-/// Regression test: a block that could not be unmapped kept its memory without being counted.
+/// Regression test: a block that could not be unmapped kept its memory, but was not counted.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn mapping_that_cannot_be_unmapped_is_decommitted() {
@@ -393,7 +393,7 @@ fn mapping_that_cannot_be_unmapped_is_decommitted() {
     assert!(freed_bytes > 7 * MIB, "{freed_bytes} bytes of 8 MiB were returned");
 }
 
-/// Regression test: if unmapping a block failed, its addresses were lost.
+/// Regression test: if a block could not be unmapped, its addresses were lost.
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
 fn failed_unmap_of_a_mapping_is_retried() {
@@ -474,21 +474,21 @@ fn concurrent_threads_never_exceed_the_limit() {
     assert!(refusals.get() > 0 && mapped.get() > 0, "{} refused, {} mapped", refusals.get(), mapped.get());
     subsystem.shrink();
     assert_eq!(charged_bytes(&subsystem), 0);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Returns a subsystem that keeps up to `bytes` of freed mappings.
+/// Returns a subsystem that keeps at most `bytes` of freed mappings.
 fn keeping(bytes: usize) -> Subsystem {
     Subsystem::new(uslab::Config { huge_cache: bytes, ..config(1, 1, 16 * MIB) }).unwrap()
 }
-/// Returns the MiB of mappings above the largest block: mappings in use, and kept mappings.
+/// Returns the MiB of mappings for blocks above the largest page block: mappings in use, and kept mappings.
 fn huge(subsystem: &Subsystem) -> (u64, u64) {
     subsystem.check().unwrap();
     let info = subsystem.info().huge;
     (info.pages >> 8, info.cached_pages >> 8)
 }
 
-/// Regression test: each freed block above 4 MiB was unmapped, so the next block had a fault for each page.
+/// Regression test: each freed block above 4 MiB was unmapped, so the next block caused a page fault for each page.
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
 fn freed_mapping_serves_the_next_fitting_request() {
@@ -522,7 +522,7 @@ fn freed_mapping_serves_the_next_fitting_request() {
     assert_eq!(huge(&subsystem), (0, 0));
     // The count is two mappings, or one if they were neighbours and were joined.
     assert!((1..=2).contains(&subsystem.info().huge.unmapped));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -628,7 +628,7 @@ fn block_across_two_mappings_keeps_its_bytes_when_moved() {
     }
     // SAFETY: the memory was allocated above, and is freed once.
     unsafe { malloc.free(memory) };
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -665,7 +665,7 @@ fn failed_realloc_leaves_the_old_memory_unchanged() {
         let memory = kmalloc.realloc(ZERO_SIZE, 10, Gfp::KERNEL).unwrap();
         kmalloc.free(memory);
     }
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests observers, which are notified of a subsystem's operations.
+//! Tests observers, which a subsystem notifies of its operations.
 
 use crate::common::subsystem;
 use std::collections::BTreeMap;
@@ -19,9 +19,9 @@ fn churn(subsystem: &Subsystem, name: &str, slabs: u64) -> KmemCache {
     cache
 }
 
-/// The test compares the counters with the observed operations: by path, and by slabs created and freed.
+/// The test compares the counters with the observed operations: by path, and by slabs that were created and freed.
 #[test]
-fn observed_operations_sum_to_the_counters() {
+fn observed_operations_add_up_to_the_counters() {
     let s = subsystem(1);
     on_cpu(0);
     let (sender, seen_events) = channel();
@@ -57,7 +57,7 @@ fn observed_operations_sum_to_the_counters() {
     assert_eq!(slabs as u64, info.full + info.partial + info.empty);
 }
 
-/// A thread's first operations on each CPU take slow paths, and are observed.
+/// A thread's first operations on each CPU take slow paths, which the observer sees.
 #[test]
 fn fast_path_operations_are_not_observed() {
     let s = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
@@ -80,8 +80,7 @@ fn fast_path_operations_are_not_observed() {
     assert!(event_counts.iter().all(|event_counts| (1..500).contains(event_counts)), "{event_counts:?}");
 }
 
-/// No lock is held while the observer runs, so it can allocate from the observed cache, and create and drop
-/// caches.
+/// No lock is held while the observer runs, so it may allocate from the observed cache, and create and drop caches.
 #[test]
 fn observer_can_use_caches_of_its_subsystem() {
     let s = Arc::new(subsystem(1));

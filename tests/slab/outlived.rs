@@ -1,7 +1,7 @@
-//! Creates one cache after another; each cache is dropped before one of its objects is freed. The test runs
-//! alone in a process, and measures the memory of the process.
+//! Creates caches one after the other, and drops each cache before one of its objects is freed. The test runs alone in
+//! a process, and measures the memory of the process.
 
-use crate::common::{assert_all_given_back, subsystem, use_outlived_boxes};
+use crate::common::{assert_all_memory_returned, subsystem, use_boxes_outliving_cache};
 use crate::process::{is_alone, resident};
 use uslab::ObjectCache;
 
@@ -11,9 +11,9 @@ fn objects_can_outlive_their_dropped_caches() {
         return;
     }
     let subsystem = subsystem(2);
-    use_outlived_boxes(&subsystem, 1000);
+    use_boxes_outliving_cache(&subsystem, 1000);
     let (before, pages) = (resident(), subsystem.info().pages.committed_bytes());
-    use_outlived_boxes(&subsystem, 200_000);
+    use_boxes_outliving_cache(&subsystem, 200_000);
     let added_bytes = resident().saturating_sub(before);
     assert!(added_bytes < 4 << 20, "the heap grew by {added_bytes} bytes");
     assert!(subsystem.info().pages.committed_bytes() <= pages + (4 << 20));
@@ -23,5 +23,5 @@ fn objects_can_outlive_their_dropped_caches() {
     drop(cache.alloc().unwrap());
     assert!(cache.info().in_magazines > 0);
     drop(cache);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }

@@ -1,4 +1,4 @@
-//! Tests the text format for Prometheus.
+//! Tests the Prometheus text format of the statistics.
 
 use crate::common::config;
 use crate::exposition::{read, read_labels};
@@ -12,7 +12,7 @@ use uslab::prometheus::{Exposition, Heaps};
 use uslab::{Gfp, Harden, KmemCache, Limit, Magazines, Subsystem};
 use uslab_magazine::on_cpu;
 
-/// Returns the value of the series with this name and these labels, in any order.
+/// Returns the value of the series with this name and these labels; the labels may be in any order.
 fn value(series: &BTreeMap<String, f64>, name: &str, labels: &[(&str, &str)]) -> f64 {
     let expected_labels: BTreeMap<_, _> =
         labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
@@ -57,8 +57,8 @@ fn prometheus_text_passes_a_strict_parser() {
     drop((blocks, large_block));
 }
 
-/// Regression test: objects in quarantine were not counted, so the counts of all places were less than the
-/// number of objects.
+/// Regression test: objects in quarantine were not counted, so the counts by location added up to less than the number
+/// of objects.
 #[test]
 fn metrics_include_quarantined_objects() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
@@ -72,7 +72,7 @@ fn metrics_include_quarantined_objects() {
     assert_eq!((places[0], places.iter().sum::<f64>()), (1.0, cache.info().objects as f64));
 }
 
-/// The text and a metrics registry must have the same values, even for several heaps.
+/// The text and a metrics registry must contain the same values, even for several heaps.
 #[test]
 fn metrics_registry_and_metrics_text_have_equal_series() {
     let subsystems = [1, 2].map(|cpus| Subsystem::new(config(cpus, 1, 16 << 20)).unwrap());
@@ -194,8 +194,8 @@ fn metrics_text_reader_rejects_invalid_text() {
     }
 }
 
-/// Regression test: the sum of several limits overflowed: it panicked, or a tenant without a limit seemed to
-/// be far above its limit.
+/// Regression test: the sum of several limits overflowed, which caused a panic, or made a tenant without a limit appear
+/// far above its limit.
 #[test]
 fn summed_account_limits_do_not_overflow() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();

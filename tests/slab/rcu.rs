@@ -1,11 +1,11 @@
-//! Tests type-stable caches: an object that a reader has found stays an object of its type.
+//! Tests type-stable caches: an object that a reader has found remains an object of its type.
 
-use crate::common::{READERS, assert_all_given_back, subsystem};
+use crate::common::{READERS, assert_all_memory_returned, subsystem};
 use uslab::{Gfp, KmemCache, ObjectCache, rcu};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Ordering::*};
 
-/// Advances the RCU collector until `is_done` returns `true`. Readers of all tests share one collector, so a
-/// pinned reader that loses its CPU delays all others.
+/// Advances the RCU collector until `is_done` returns `true`. The readers of all tests share one collector, so a pinned
+/// reader that loses its CPU delays all tests.
 fn wait(is_done: impl Fn() -> bool) {
     for turn in 0..60_000 {
         if is_done() {
@@ -45,7 +45,7 @@ fn type_stable_pages_are_freed_after_the_last_reader() {
     drop(reader);
     wait(|| cache.info().grace == 0);
     assert_eq!(cache.info().slabs_released, 1);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn type_stable_cache_can_end_before_its_slabs() {
     drop(reader);
     // Any thread may run deferred work, and the census requires that no operation runs.
     wait(|| subsystem.check().is_ok_and(|census| census.block_pages == 0));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn deferred_free_waits_for_readers_of_the_object() {
         "the object must be reset by its free"
     );
     drop(cache);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn reap_starts_partial_batches_of_deferred_frees() {
         assert_eq!(cache.info().used, 0);
     }
     drop(cache);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -218,11 +218,10 @@ fn dropped_cache_ends_after_its_deferred_frees() {
     drop(reader);
     wait(|| subsystem.info().caches.iter().all(|cache| cache.name != "node"));
     wait(|| subsystem.check().is_ok_and(|census| census.block_pages == 0));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: when a reset panicked, the batch's other objects were lost, and counted as in use for
-/// ever.
+/// Regression test: when a reset panicked, the other objects of the batch were lost, and counted as in use forever.
 #[test]
 fn panic_in_deferred_reset_frees_the_remaining_batch() {
     let _readers = READERS.lock();
@@ -243,7 +242,7 @@ fn panic_in_deferred_reset_frees_the_remaining_batch() {
     wait(|| cache.info().deferred + other_cache.info().deferred == 0);
     assert_eq!((cache.info().used, other_cache.info().used), (0, 0));
     drop((cache, other_cache));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]

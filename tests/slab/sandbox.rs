@@ -1,5 +1,5 @@
-//! Tests a system that starts to refuse operations while the process runs. Each test enters a sandbox in a
-//! separate process.
+//! Tests a system that begins to refuse operations while the process runs. Each test enters a sandbox in a separate
+//! process for this.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 #[path = "../kit/sandbox.rs"]
@@ -12,8 +12,8 @@ use nix::unistd::Pid;
 use uslab::{Config, Gfp, KmemCache, ObjectCache, Subsystem};
 use uslab_magazine::Mechanism;
 
-/// If the system refuses the membarrier of a drain, the drain takes nothing: objects stay where they are, and
-/// remain usable.
+/// If the system refuses the membarrier of a drain, the drain takes nothing: objects stay on the stacks, and remain
+/// usable.
 #[test]
 fn sandbox_without_membarrier_loses_no_object() {
     run_test_alone("sandbox::child_drains_caches_without_membarrier", "");
@@ -95,8 +95,8 @@ fn child_drains_caches_without_membarrier() {
     }
 }
 
-/// If the C library does not register threads for restartable sequences, each thread registers itself at its
-/// first miss. The thread then uses the rounds on its CPU's stack. Regression test: registering a thread
+/// If the C library does not register threads for restartable sequences, each thread registers itself at its first
+/// miss. The thread then continues to use the rounds on its CPU's stack. Regression test: the registration of a thread
 /// added another magazine.
 #[test]
 fn thread_registering_itself_for_rseq_adds_no_magazine() {

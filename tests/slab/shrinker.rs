@@ -1,19 +1,19 @@
-//! Tests shrinkers: callbacks that free a program's cached memory before an allocation fails.
+//! Tests shrinkers, which are callbacks that free a program's cached memory before an allocation fails.
 
-use crate::common::{assert_all_given_back, config, subsystem};
+use crate::common::{assert_all_memory_returned, config, subsystem};
 use std::sync::Arc;
 use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Shrinker, Subsystem};
 use uslab_magazine::sync::{Counter, Mutex};
 
-/// A cache of droppable blocks, oldest first, and the requests that its shrinker has received.
+/// A program's cache of blocks that can be dropped, oldest first, and the requests that its shrinker has received.
 #[derive(Clone, Default)]
-struct Lru {
+struct LruBlockShrinker {
     blocks: Arc<Mutex<Vec<Block<'static>>>>,
     calls: Arc<Counter>,
     flags: Arc<Counter>,
 }
 
-impl Shrinker for Lru {
+impl Shrinker for LruBlockShrinker {
     fn count(&self) -> usize {
         self.blocks.lock().len()
     }
@@ -37,7 +37,7 @@ fn leaked(subsystem: &Arc<Subsystem>, name: &str, size: usize, limit: Option<Lim
 fn cache_at_its_limit_gets_objects_from_its_shrinker() {
     let subsystem = Arc::new(subsystem(1));
     let cache = leaked(&subsystem, "entry", 512, Some(Limit::Slabs(2)));
-    let lru = Lru::default();
+    let lru = LruBlockShrinker::default();
     let registered = cache.register_shrinker(lru.clone());
     // The loop allocates twice as much as the limit allows, and is never refused.
     let max_objects = 2 * cache.info().objs_per_slab;
@@ -73,7 +73,7 @@ fn cache_at_its_limit_gets_objects_from_its_shrinker() {
     assert_eq!(lru.calls.get(), calls, "the shrinker must no longer be called");
     let remaining_blocks = std::mem::take(&mut *lru.blocks.lock());
     drop(remaining_blocks);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn exhausted_memory_is_reclaimed_from_idle_caches() {
     let subsystem = Arc::new(Subsystem::new(config(2, 1, 16 << 20)).unwrap());
     let (first_cache, other_cache) =
         (leaked(&subsystem, "one", 2000, None), leaked(&subsystem, "other", 3000, None));
-    let lru = Lru::default();
+    let lru = LruBlockShrinker::default();
     let _registered = subsystem.register_shrinker(lru.clone());
     let mut blocks = vec![];
     // The loop allocates twice the memory that exists, alternating between two caches, and large blocks.
@@ -101,16 +101,16 @@ fn exhausted_memory_is_reclaimed_from_idle_caches() {
     assert_eq!(lru.blocks.lock().len(), 0);
     assert!(matches!(other_cache.alloc_block(Gfp::KERNEL), Err(AllocError::Memory(_))));
     drop(blocks);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// A shrinker for a limit must also help if memory is exhausted.
+/// A shrinker that was added for a limit must also be called if memory is exhausted.
 #[test]
 fn exhausted_memory_is_reclaimed_from_a_cache_shrinker() {
     let subsystem = Arc::new(Subsystem::new(config(2, 1, 16 << 20)).unwrap());
     let entries = leaked(&subsystem, "entry", 2000, Some(Limit::Slabs(1 << 20)));
     let other_cache = leaked(&subsystem, "other", 3000, None);
-    let lru = Lru::default();
+    let lru = LruBlockShrinker::default();
     let _registered = entries.register_shrinker(lru.clone());
     while let Ok(block) = entries.alloc_block(Gfp::NOWAIT) {
         lru.blocks.lock().push(block);
@@ -120,13 +120,13 @@ fn exhausted_memory_is_reclaimed_from_a_cache_shrinker() {
     assert!(lru.calls.get() > 0 && lru.blocks.lock().len() < before);
     let remaining_blocks = std::mem::take(&mut *lru.blocks.lock());
     drop((blocks, remaining_blocks));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
 fn shrinker_that_allocates_is_not_called_recursively() {
-    struct Greedy(&'static KmemCache, Arc<Counter>);
-    impl Shrinker for Greedy {
+    struct GreedyShrinker(&'static KmemCache, Arc<Counter>);
+    impl Shrinker for GreedyShrinker {
         fn count(&self) -> usize {
             1
         }
@@ -139,19 +139,19 @@ fn shrinker_that_allocates_is_not_called_recursively() {
     let subsystem = Arc::new(subsystem(1));
     let cache = leaked(&subsystem, "o", 512, Some(Limit::Slabs(1)));
     let calls = Arc::new(Counter::new(0));
-    let _registered = cache.register_shrinker(Greedy(cache, calls.clone()));
+    let _registered = cache.register_shrinker(GreedyShrinker(cache, calls.clone()));
     let blocks: Vec<_> = std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
     assert_eq!(calls.get(), 1);
     drop(blocks);
 }
 
-/// Regression test: a cache was identified by its address, which the next cache reused.
+/// Regression test: a cache was identified by its address, and the next cache got the same address.
 #[test]
 fn new_cache_does_not_call_shrinkers_of_ended_caches() {
     let subsystem = Arc::new(subsystem(1));
     let build = || KmemCache::builder("limited", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
     // The shrinker can drop blocks, but helps no other limit.
-    let lru = Lru::default();
+    let lru = LruBlockShrinker::default();
     lru.blocks.lock().push(leaked(&subsystem, "entry", 512, None).alloc_block(Gfp::KERNEL).unwrap());
     let first = build();
     let _registered = first.register_shrinker(lru.clone());

@@ -1,4 +1,4 @@
-//! Tests `slab_debug`: red zones, poison, user tracking, faults by cache, and the situations of SLUB's own
+//! Tests `slab_debug`: red zones, poison, user tracking, injected faults by cache, and the situations of SLUB's own
 //! tests.
 
 use crate::common::{RecordedReports, config};
@@ -18,7 +18,7 @@ use uslab_magazine::sync::Mutex;
 #[cfg(target_os = "linux")]
 use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// The reports that a corruption handler has received: kind, line, and full text.
+/// The reports that a corruption handler has received: the kind, a line, and the full text of each.
 #[derive(Clone, Default)]
 struct Reports(Arc<Mutex<Vec<(CorruptionKind, String, String)>>>);
 
@@ -31,7 +31,7 @@ impl Reports {
     }
 }
 
-/// Returns a subsystem with the given rules, which reports corruption to `Reports`.
+/// Returns a subsystem with the given rules, whose corruption reports go to `Reports`.
 fn listening(rules: &str) -> (Subsystem, Reports) {
     let (mut config, reports) = (config(2, 1, 64 << 20), Reports::default());
     config.slab_debug = rules.parse().unwrap();
@@ -56,17 +56,17 @@ unsafe fn clobber(object: NonNull<u8>, offset: isize, byte: u8) {
     unsafe { object.offset(offset).write(byte) };
 }
 
-/// The situations of SLUB's KUnit tests, with their names and expected numbers of errors: a damage is one
-/// error, its repair another. Linux 7.1 has eleven KUnit situations; this module covers all of them. A
-/// twelfth situation, the red zone on the left, is new, because SLUB's tests write only after objects.
+/// The situations of SLUB's KUnit tests, with their names and expected numbers of errors: damage counts as one error,
+/// its repair as another. Linux 7.1 has eleven such situations; this module covers all of them. A twelfth situation,
+/// damage to the left red zone, is new, because SLUB's tests write only after objects.
 ///
-/// Two of SLUB's situations have no exact counterpart in this allocator. SLUB's test `next_pointer` breaks
-/// and repairs the free-list pointer in a free object: 3, 2 and 0 errors. In this allocator, objects contain
-/// no pointers, and the same word is poison: 2 errors, including the repair, and then 0. In SLUB's test
-/// `kmalloc_kfree_nolock`, an interrupt arrives during an allocation, and itself allocates and frees. In
-/// userspace, a signal handler corresponds to an interrupt, but it must not allocate, because its thread may
-/// hold a lock of the allocator. The nearest case to this interrupt is a signal handler that makes another
-/// thread allocate immediately.
+/// Two of SLUB's situations have no exact counterpart in this project's allocator. SLUB's test `next_pointer` breaks
+/// and repairs the free-list pointer in a free object, and expects 3, 2 and 0 errors. In this project, objects contain
+/// no pointers, and the same word is poison: the test expects 2 errors, including the repair, and then 0. In SLUB's
+/// test `kmalloc_kfree_nolock`, an interrupt arrives during an allocation, and the interrupt allocates and frees, too.
+/// In userspace, a signal handler corresponds to an interrupt, but it must not allocate, because its thread may hold a
+/// lock of the allocator. The closest case to the interrupt is a signal handler that makes another thread allocate
+/// immediately.
 mod slub_kunit {
     use super::*;
 
@@ -94,32 +94,32 @@ mod slub_kunit {
     }
 
     #[test]
-    fn clobber_zone() {
+    fn kunit_clobber_zone_write_is_detected() {
         assert_eq!(errors(SlabDebug::RED_ZONE, false, 64), [2, 0]);
     }
     #[test]
-    fn clobber_zone_to_the_left() {
+    fn write_to_the_left_red_zone_is_detected() {
         assert_eq!(errors(SlabDebug::RED_ZONE, false, -1), [2, 0]);
     }
     #[test]
-    fn next_pointer() {
+    fn kunit_next_pointer_write_is_detected() {
         assert_eq!(errors(SlabDebug::POISON, true, 32), [2, 0]);
     }
     #[test]
-    fn first_word() {
+    fn kunit_first_word_write_is_detected() {
         assert_eq!(errors(SlabDebug::POISON, true, 0), [2, 0]);
     }
     #[test]
-    fn clobber_50th_byte() {
+    fn kunit_clobber_50th_byte_write_is_detected() {
         assert_eq!(errors(SlabDebug::POISON, true, 50), [2, 0]);
     }
     #[test]
-    fn clobber_redzone_free() {
+    fn kunit_clobber_redzone_free_write_is_detected() {
         assert_eq!(errors(SlabDebug::RED_ZONE, true, 64), [2, 0]);
     }
 
     #[test]
-    fn kmalloc_redzone_access() {
+    fn kunit_kmalloc_redzone_access_is_detected() {
         let (subsystem, reports) = listening("ZU,kmalloc-32");
         let kmalloc = subsystem.kmalloc();
         let object = kmalloc.alloc(18, Gfp::KERNEL).unwrap();
@@ -139,7 +139,7 @@ mod slub_kunit {
     }
 
     #[test]
-    fn kfree_rcu() {
+    fn kunit_kfree_rcu_reports_no_error() {
         let _readers = crate::common::READERS.lock();
         let (subsystem, reports) = listening("FZPU");
         let cache = build_debugged(&subsystem, SlabDebug::empty());
@@ -155,7 +155,7 @@ mod slub_kunit {
     }
 
     #[test]
-    fn kfree_rcu_wq_destroy() {
+    fn kunit_kfree_rcu_wq_destroy_reports_no_error() {
         let _readers = crate::common::READERS.lock();
         let (subsystem, reports) = listening("FZPU");
         for _ in 0..10 {
@@ -175,9 +175,9 @@ mod slub_kunit {
         assert!(reports.take_reports().is_empty());
     }
 
-    /// The cache reports two errors: objects are in use, and a list of these objects.
+    /// The cache reports two errors: that objects are in use, and the list of these objects.
     #[test]
-    fn leak_destroy() {
+    fn kunit_leak_destroy_lists_the_leaked_object() {
         let (subsystem, reports) = listening("-");
         let cache = build_debugged(&subsystem, SlabDebug::RED_ZONE | SlabDebug::USERS);
         let object = cache.alloc(Gfp::KERNEL).unwrap();
@@ -192,7 +192,7 @@ mod slub_kunit {
     }
 
     #[test]
-    fn krealloc_redzone_zeroing() {
+    fn kunit_krealloc_redzone_zeroing_keeps_red_zones() {
         let (subsystem, reports) = listening("ZU,kmalloc-64,kmalloc-128;FPZU");
         let kmalloc = subsystem.kmalloc();
         let cache = kmalloc.cache(KmallocKind::Normal, SizeClass::for_size(48).unwrap());
@@ -224,19 +224,19 @@ mod slub_kunit {
         assert!(reports.take_reports().is_empty());
     }
 
-    /// The number of allocations that the signal handler has requested.
+    /// The number of allocations that the signal handler has requested from the other thread.
     #[cfg(target_os = "linux")]
-    static REQUESTED: AtomicUsize = AtomicUsize::new(0);
+    static REQUESTED_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn kmalloc_kfree_nolock() {
+    fn kunit_kmalloc_kfree_nolock_reports_no_error() {
         use nix::sys::pthread::{pthread_kill, pthread_self};
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
         extern "C" fn interrupt(_: std::ffi::c_int) {
             // Relaxed: the counter orders no other data.
-            REQUESTED.fetch_add(1, Relaxed);
+            REQUESTED_ALLOCATIONS.fetch_add(1, Relaxed);
         }
         let (subsystem, reports) = listening("FZP");
         let (kmalloc, is_done) = (subsystem.kmalloc(), AtomicBool::new(false));
@@ -251,7 +251,7 @@ mod slub_kunit {
                 // Relaxed: the counts and the flag order no data; the interrupted thread joins this one.
                 while !is_done.load(Relaxed) || served_count == 0 {
                     pthread_kill(interrupted, Signal::SIGURG).unwrap();
-                    while served_count < REQUESTED.load(Relaxed) {
+                    while served_count < REQUESTED_ALLOCATIONS.load(Relaxed) {
                         let object = kmalloc.alloc(1 + served_count % 600, Gfp::KERNEL).unwrap();
                         // SAFETY: the object was allocated above, and is freed once.
                         unsafe { kmalloc.free(object) };
@@ -279,7 +279,7 @@ mod slub_kunit {
     }
 
     #[test]
-    fn kmalloc_kfree_by_threads() {
+    fn concurrent_kmalloc_and_kfree_report_no_error() {
         let (subsystem, reports) = listening("FZP");
         let kmalloc = subsystem.kmalloc();
         std::thread::scope(|scope| {
@@ -407,8 +407,8 @@ fn write_after_the_last_slab_object_is_reported() {
         !report.contains("Allocated") && !report.contains("Freed"),
         "the report must name no object: {report}"
     );
-    // SAFETY: the byte is inside the slab, and the write is the error under test; the object was allocated above and is freed
-    // once.
+    // SAFETY: the byte is inside the slab, and the write is the error under test; the object was allocated above and is
+    // freed once.
     unsafe {
         clobber(object, last, 1);
         cache.free(object);
@@ -423,8 +423,8 @@ fn write_after_the_last_slab_object_is_reported() {
     assert_eq!(subsystem.check().unwrap().slabs, 0, "the padding must be checked when the slab is freed");
 }
 
-/// The test writes to all bytes of a slab that belong to no object, before and after the objects, up to the
-/// end of their red zones.
+/// The test writes to all bytes of a slab that belong to no object: before and after the objects, up to the end of
+/// their red zones.
 #[test]
 fn write_to_unused_slab_bytes_is_reported() {
     let (subsystem, reports) = listening("-");
@@ -456,7 +456,7 @@ fn write_to_unused_slab_bytes_is_reported() {
     unsafe { cache.free(object) };
 }
 
-/// If a constructor fails, its slab is checked before its pages are freed.
+/// If a constructor fails, the slab is checked before its pages are freed.
 #[test]
 fn write_past_an_object_by_its_constructor_is_reported() {
     let (subsystem, reports) = listening("-");
@@ -475,7 +475,7 @@ fn write_past_an_object_by_its_constructor_is_reported() {
     assert!(!kinds.is_empty() && kinds.iter().all(|kind| *kind == CorruptionKind::Padding), "{kinds:?}");
 }
 
-/// For the caches in this test, `slab_debug` only tracks users.
+/// For the caches in this test, `slab_debug` only tracks the users of objects.
 #[test]
 fn tracked_objects_keep_their_requested_size() {
     let (subsystem, reports) = listening("ZU,kmalloc-32;U");
@@ -519,7 +519,7 @@ fn resize_of_a_freed_object_is_refused() {
     assert_eq!(reports.kinds(), []);
 }
 
-/// The cache prints each allocation and each free.
+/// The cache prints a line for each allocation and each free.
 #[cfg(target_os = "linux")]
 #[test]
 fn traced_cache_prints_each_operation_to_standard_error() {
@@ -613,7 +613,7 @@ fn objects_in_use_are_listed_by_call_stack() {
     freeing_function(&cache, reused);
 }
 
-/// Regression test: two threads could both acquire an object's tag, and a reaper freed slabs while they were
+/// Regression test: two threads could both acquire the tag of an object, and the reaper freed slabs while they were
 /// being checked.
 #[test]
 fn slab_validation_prevents_freeing_of_slabs() {
@@ -640,7 +640,7 @@ fn slab_validation_prevents_freeing_of_slabs() {
     *validated.lock() = None;
 }
 
-/// Regression test: the list read records in slabs that the reaper had already freed.
+/// Regression test: the list of users read records in slabs that the reaper had already freed.
 #[test]
 fn object_traces_can_be_listed_during_a_reap() {
     let (subsystem, reports) = listening("FU");
@@ -786,8 +786,8 @@ fn slab_debug_does_not_poison_constructed_objects() {
     subsystem.check().unwrap();
 }
 
-/// If a smaller size's red zone would overwrite an invalid write, the write is detected before the size
-/// changes.
+/// If the red zone of a smaller size would overwrite an earlier invalid write, the write must be detected before the
+/// size changes.
 #[test]
 fn resize_reports_a_write_past_the_object() {
     let (subsystem, reports) = listening("Z");
@@ -804,7 +804,7 @@ fn resize_reports_a_write_past_the_object() {
     assert_eq!(reports.kinds(), []);
 }
 
-/// An invalid free is reported with the object that contains its address.
+/// The report of an invalid free shows the object that contains the address.
 #[test]
 fn report_of_an_interior_free_shows_the_object() {
     let (subsystem, reports) = listening("-");
@@ -821,7 +821,7 @@ fn report_of_an_interior_free_shows_the_object() {
     unsafe { cache.free_bulk(objects) };
 }
 
-/// The test covers all kinds of sizes, alignments and frees; a red zone begins where the requested bytes end.
+/// The test covers all kinds of sizes, alignments and frees; a red zone begins after the last requested byte.
 #[test]
 fn debugged_malloc_serves_all_sizes() {
     for rules in ["FZPU", "Z", "P", "-;FZ,malloc-64,malloc-4096"] {
@@ -917,7 +917,7 @@ fn red_zones_detect_foreign_and_interior_frees() {
     );
 }
 
-/// Allocates `objects` objects without leaving their addresses on this thread's stack.
+/// Allocates and leaks `objects` objects, without leaving their addresses on this thread's stack.
 #[inline(never)]
 fn alloc_and_leak(cache: &KmemCache, objects: usize) {
     (0..objects).for_each(|_| _ = std::hint::black_box(cache.alloc(Gfp::KERNEL)));

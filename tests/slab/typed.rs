@@ -1,11 +1,11 @@
 //! Tests typed caches, whose objects are constructed once, used many times, and destructed with their slab.
 
-use crate::common::{assert_all_given_back, subsystem};
+use crate::common::{assert_all_memory_returned, subsystem};
 use std::sync::Arc;
 use uslab::{AllocError, CacheBox, Limit, Magazines, ObjectCache, OwnedBox};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// A value that counts the live instances of its type, and detects use after drop.
+/// A value type that counts its live instances, and detects use after drop.
 struct Tracked {
     live_count: Arc<AtomicUsize>,
     name: String,
@@ -51,7 +51,7 @@ fn objects_stay_constructed_until_their_slab_is_freed() {
         drop(cache.alloc().unwrap());
         drop(cache);
         assert_eq!(live_count.load(Relaxed), 0, "a drop of the cache must release its slabs");
-        assert_all_given_back(&subsystem);
+        assert_all_memory_returned(&subsystem);
     }
 }
 
@@ -74,13 +74,13 @@ fn constructor_panic_destructs_the_objects_already_constructed() {
     assert_eq!(cache.alloc().unwrap().name, "fresh");
     drop(cache);
     assert_eq!(live_count.load(Relaxed), 0);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
 fn slab_is_freed_despite_a_destructor_panic() {
-    struct Fragile(u32);
-    impl Drop for Fragile {
+    struct FragileObject(u32);
+    impl Drop for FragileObject {
         fn drop(&mut self) {
             assert_ne!(self.0, 3, "intended panic");
         }
@@ -88,13 +88,13 @@ fn slab_is_freed_despite_a_destructor_panic() {
     let subsystem = subsystem(1);
     let constructions = AtomicU32::new(0);
     let cache = ObjectCache::builder("fragile")
-        .ctor(move || Fragile(constructions.fetch_add(1, Relaxed)))
+        .ctor(move || FragileObject(constructions.fetch_add(1, Relaxed)))
         .build_in(&subsystem)
         .unwrap();
     drop(cache.alloc().unwrap());
     cache.shrink();
     assert_eq!((cache.info().slabs, cache.info().destructed), (0, cache.info().constructed));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn reset_panic_leaks_nothing() {
     assert!(panic.is_err());
     assert_eq!((cache.info().used, *cache.alloc().unwrap()), (0, 8), "the object must be free and unchanged");
     cache.destroy().unwrap();
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn owned_objects_keep_their_cache_alive() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert_eq!(live_count.load(Relaxed), 0, "the cache must be destroyed with its last object");
     assert!(subsystem.info().caches.iter().all(|cache| cache.name != "t"));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -299,5 +299,5 @@ fn pinned_object_never_moves_until_its_destructor() {
     }
     cache.destroy().unwrap();
     assert_eq!(move_count.load(Relaxed), 0);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }

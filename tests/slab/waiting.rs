@@ -1,6 +1,6 @@
-//! Tests that threads and futures wait at a cache's limit.
+//! Tests threads and futures that wait because a cache has reached its limit.
 
-use crate::common::{READERS, assert_all_given_back, config, subsystem};
+use crate::common::{READERS, assert_all_memory_returned, config, subsystem};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -20,7 +20,7 @@ use uslab_magazine::{Cpus, Paths, on_cpu};
 const LONG: Duration = Duration::from_secs(60);
 const SMALL: Magazines = Magazines::Sized { capacity: 3, stock: 2, depot_limit: 1 };
 
-/// A waker that counts its calls.
+/// A waker that counts how often it is woken.
 #[derive(Default)]
 struct CountingWaker(Counter);
 impl Wake for CountingWaker {
@@ -36,7 +36,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     }
 }
 
-/// Returns a cache of one slab, and all its objects.
+/// Returns a cache that may have only one slab, and all objects of the slab.
 fn fill_to_limit(subsystem: &Subsystem) -> (KmemCache, Vec<std::ptr::NonNull<u8>>) {
     let cache = KmemCache::builder("full", 1000).limit(Limit::Slabs(1)).build_in(subsystem).unwrap();
     let objects = (0..cache.geometry().objects()).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
@@ -105,10 +105,10 @@ fn timed_out_waiter_leaves_the_wait_queue() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     assert!(cache.info().in_magazines > 0, "the magazines must be open again");
     drop(cache);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// The executor may have polled the future again, with another waker than before.
+/// The executor may have polled the future again with a different waker.
 #[test]
 fn object_freed_for_a_waiter_is_reserved() {
     let subsystem = subsystem(1);
@@ -132,7 +132,7 @@ fn object_freed_for_a_waiter_is_reserved() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Forgetting a future has the same effect as forgetting a box.
+/// Forgetting a future has the same effect as forgetting a box: the object stays in use.
 #[test]
 fn forgotten_acquire_future_blocks_no_waiter() {
     let subsystem = subsystem(1);
@@ -148,8 +148,8 @@ fn forgotten_acquire_future_blocks_no_waiter() {
     assert_eq!(cache.info().used, 1);
 }
 
-/// If a constructor panics, the panic reaches the caller that creates the slab, and the next caller calls the
-/// constructor again.
+/// If a constructor panics, the caller that creates the slab gets the panic, and the next caller calls the constructor
+/// again.
 #[test]
 fn constructor_panic_does_not_block_the_next_waiter() {
     let subsystem = subsystem(1);
@@ -253,7 +253,8 @@ fn threads_and_tasks_share_a_wait_queue() {
     });
 }
 
-/// The cache is used like a connection pool: there are more clients than objects, and some clients time out.
+/// The cache is used like a connection pool: there are more clients than objects, and some clients stop waiting after a
+/// timeout.
 #[test]
 fn every_contending_waiter_is_eventually_served() {
     for magazines in [Magazines::BySize, Magazines::Off, SMALL] {
@@ -298,7 +299,7 @@ fn every_contending_waiter_is_eventually_served() {
     }
 }
 
-/// The operations of one thread on a cache with a few objects.
+/// The operations that one thread can do on a cache with a few objects.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Begin,
@@ -323,8 +324,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// Compares the futures with a queue of numbers: a polled future has an object if and only if its turn
-    /// has come.
+    /// Compares the futures with a queue of numbers: a polled future has an object if and only if it is first in the
+    /// queue.
     #[test]
     fn waiters_are_served_in_order_of_arrival(ops in ops(), slabs in 1..3_u32) {
         on_cpu(0);
@@ -393,7 +394,7 @@ proptest! {
     }
 }
 
-/// The future of `acquire` is `Send` if a box of the object is `Send`.
+/// The future of `acquire` must be `Send` if a box of the object is `Send`.
 #[test]
 fn acquire_futures_are_send() {
     fn assert_send<T: Send>(_: &T) {}
@@ -431,7 +432,7 @@ fn served_waiter_is_not_counted_as_failure() {
 #[test]
 fn lowering_a_cache_limit_calls_the_shrinkers() {
     let subsystem = subsystem(1);
-    let (bytes, _) = four_slabs(&subsystem);
+    let (bytes, _) = account_limit_of_four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let cache = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).account(&account);
     let cache = cache.build_in(&subsystem).unwrap();
@@ -453,12 +454,12 @@ fn acquire_waits_for_a_pinned_object() {
     assert!(poll(&mut waiting).unwrap().is_ok());
 }
 
-/// Returns an account's limit, which is the size of four slabs, and the size of one slab.
-fn four_slabs(subsystem: &Subsystem) -> (usize, usize) {
+/// Returns the limit of an account, which is the size of four slabs, and the size of one slab.
+fn account_limit_of_four_slabs(subsystem: &Subsystem) -> (usize, usize) {
     let cache = KmemCache::builder("ask", 1000).build_in(subsystem).unwrap();
     (4 * cache.geometry().order().bytes(), cache.geometry().objects())
 }
-fn all_of(cache: &KmemCache) -> (Vec<uslab::Block<'_>>, AllocError) {
+fn alloc_all_blocks(cache: &KmemCache) -> (Vec<uslab::Block<'_>>, AllocError) {
     let mut blocks = vec![];
     loop {
         match cache.alloc_block(Gfp::KERNEL) {
@@ -471,13 +472,13 @@ fn all_of(cache: &KmemCache) -> (Vec<uslab::Block<'_>>, AllocError) {
 #[test]
 fn account_at_its_limit_reclaims_from_idle_caches() {
     let subsystem = subsystem(2);
-    let (bytes, objects) = four_slabs(&subsystem);
+    let (bytes, objects) = account_limit_of_four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
     let (first_cache, other_cache) = (build("one"), build("other"));
     let unrelated_cache = KmemCache::builder("stranger", 1000).build_in(&subsystem).unwrap();
     on_cpu(0);
-    let (objects_held, error) = all_of(&first_cache);
+    let (objects_held, error) = alloc_all_blocks(&first_cache);
     assert_eq!((objects_held.len(), error), (4 * objects, AllocError::AccountLimit { bytes }));
     assert_eq!((account.charged(), account.peak(), account.limit()), (bytes, bytes, bytes));
     assert_eq!(other_cache.alloc_block(Gfp::KERNEL).err(), Some(error));
@@ -485,14 +486,14 @@ fn account_at_its_limit_reclaims_from_idle_caches() {
     drop(objects_held);
     // The objects are in the magazines of CPU 0.
     on_cpu(1);
-    let (objects_held, _) = all_of(&other_cache);
+    let (objects_held, _) = alloc_all_blocks(&other_cache);
     assert_eq!(objects_held.len(), 4 * objects);
     drop(objects_held);
     assert!(account.charged() > 0);
     assert!(account.shrink() > 0);
     assert_eq!((account.charged(), account.peak()), (0, bytes));
     drop((first_cache, other_cache));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -502,7 +503,7 @@ fn smallest_order_slab_is_charged_its_actual_size() {
     let cache = KmemCache::builder("page", 4096).magazines(Magazines::Off).account(&account);
     let cache = cache.build_in(&subsystem).unwrap();
     let hole = subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, Gfp::KERNEL, None).unwrap();
-    let (objects_held, _) = all_of(&cache);
+    let (objects_held, _) = alloc_all_blocks(&cache);
     assert_eq!((objects_held.len(), account.charged()), (1023, 1023 * 4096));
     assert!(cache.info().order_fallbacks > 0);
     drop((objects_held, hole));
@@ -513,7 +514,7 @@ fn smallest_order_slab_is_charged_its_actual_size() {
 #[test]
 fn request_above_the_account_limit_is_refused() {
     let subsystem = subsystem(1);
-    let (bytes, objects) = four_slabs(&subsystem);
+    let (bytes, objects) = account_limit_of_four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let cache = KmemCache::builder("one", 1000).limit(Limit::Slabs(8)).account(&account);
     let cache = cache.build_in(&subsystem).unwrap();
@@ -523,9 +524,9 @@ fn request_above_the_account_limit_is_refused() {
     assert_eq!(account.charged(), 0, "no reclaim may be tried for the request");
 }
 
-/// Regression test: when an account had room again, empty slabs of other caches were not reclaimed.
+/// Regression test: when an account had room again, the empty slabs of other caches were not reclaimed for the waiter.
 #[test]
-fn charged_waiter_without_memory_reclaims_idle_cache_memory() {
+fn waiter_with_a_charge_but_no_memory_reclaims_from_idle_caches() {
     let mut config = config(1, 1, 4 << 20);
     config.pages.per_cpu_pages = false;
     let subsystem = Subsystem::new(config).unwrap();
@@ -536,7 +537,7 @@ fn charged_waiter_without_memory_reclaims_idle_cache_memory() {
     let big_cache = build("big", 32 << 10).account(&account).build_in(&subsystem).unwrap();
     let other_big_cache = build("out", 32 << 10).build_in(&subsystem).unwrap();
     let idle = small.alloc_blocks(Gfp::KERNEL, 4 * small.geometry().objects()).unwrap();
-    let (mut objects_held, _) = all_of(&other_big_cache);
+    let (mut objects_held, _) = alloc_all_blocks(&other_big_cache);
     let page = || subsystem.pages().alloc_block(Order::ZERO, Gfp::KERNEL, None).ok();
     let _pages: Vec<_> = std::iter::from_fn(page).collect();
     // Both caches keep slabs without objects in use.
@@ -551,10 +552,10 @@ fn charged_waiter_without_memory_reclaims_idle_cache_memory() {
 #[test]
 fn raised_account_limit_wakes_its_waiters() {
     let subsystem = subsystem(1);
-    let (bytes, objects) = four_slabs(&subsystem);
+    let (bytes, objects) = account_limit_of_four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let cache = KmemCache::builder("tenant", 1000).account(&account).build_in(&subsystem).unwrap();
-    let (mut objects_held, _) = all_of(&cache);
+    let (mut objects_held, _) = alloc_all_blocks(&cache);
     let counting_waker = Arc::new(CountingWaker::default());
     let waker = Waker::from(counting_waker.clone());
     let mut waiting = cache.acquire(Gfp::KERNEL);
@@ -571,11 +572,11 @@ fn raised_account_limit_wakes_its_waiters() {
     account.set_limit(bytes / 2);
     assert_eq!(account.charged(), bytes / 4 * 3);
     objects_held.truncate(3 * objects - 2);
-    let (more_objects, error) = all_of(&cache);
+    let (more_objects, error) = alloc_all_blocks(&cache);
     assert_eq!((more_objects.len(), error), (2, AllocError::AccountLimit { bytes: bytes / 2 }));
     drop((objects_held, more_objects, waiting));
     drop(cache);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -596,9 +597,9 @@ fn account_limit_above_the_charge_reclaims_no_memory() {
     assert_eq!(idle(), (0, 0));
 }
 
-/// At a cache's own limit, only an object of this cache can end the wait.
+/// A waiter at a cache's own limit can only get an object of this cache.
 #[test]
-fn returned_account_charge_wakes_no_cache_limit_waiter() {
+fn returned_account_charge_does_not_wake_a_cache_limit_waiter() {
     let subsystem = subsystem(1);
     on_cpu(0);
     let account = Account::new_in(&subsystem, usize::MAX);
@@ -606,7 +607,7 @@ fn returned_account_charge_wakes_no_cache_limit_waiter() {
     let full_cache = KmemCache::builder("full", 1000).account(&account).limit(Limit::Slabs(1));
     let full_cache = full_cache.build_in(&subsystem).unwrap();
     drop(other_cache.alloc_block(Gfp::KERNEL).unwrap());
-    let (objects_held, _) = all_of(&full_cache);
+    let (objects_held, _) = alloc_all_blocks(&full_cache);
     let counting_waker = Arc::new(CountingWaker::default());
     let waker = Waker::from(counting_waker.clone());
     let mut waiting = full_cache.acquire(Gfp::KERNEL);
@@ -616,7 +617,7 @@ fn returned_account_charge_wakes_no_cache_limit_waiter() {
     assert_eq!(counting_waker.0.get(), 1);
 }
 
-/// A shrinker that frees droppable objects.
+/// A shrinker that frees objects which the program can drop.
 struct Idle(Arc<Mutex<Vec<OwnedBox<[u8; 1000]>>>>);
 impl uslab::Shrinker for Idle {
     fn count(&self) -> usize {
@@ -631,11 +632,11 @@ impl uslab::Shrinker for Idle {
     }
 }
 
-/// At an account's limit, the shrinkers of all its caches are called.
+/// If an account has reached its limit, the shrinkers of all its caches are called.
 #[test]
 fn account_at_its_limit_calls_shrinkers_of_every_cache() {
     let subsystem = subsystem(1);
-    let (bytes, _) = four_slabs(&subsystem);
+    let (bytes, _) = account_limit_of_four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let cache = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).account(&account);
     let cache = cache.build_in(&subsystem).unwrap();
@@ -648,9 +649,9 @@ fn account_at_its_limit_calls_shrinkers_of_every_cache() {
     assert!(account.charged() <= bytes);
 }
 
-/// A shrinker that drops all its objects, but reports that it dropped none.
-struct Silent(Mutex<Vec<OwnedBox<[u8; 1000]>>>);
-impl uslab::Shrinker for Silent {
+/// A shrinker that drops all its objects, but reports that it has dropped none.
+struct SilentShrinker(Mutex<Vec<OwnedBox<[u8; 1000]>>>);
+impl uslab::Shrinker for SilentShrinker {
     fn count(&self) -> usize {
         let objects = std::mem::take(&mut *self.0.lock());
         drop(objects);
@@ -661,18 +662,18 @@ impl uslab::Shrinker for Silent {
     }
 }
 
-/// Regression test: the waiter's allocation was refused, because a thread that had freed before the wait
+/// Regression test: the waiter's allocation was refused, because a thread that had freed an object before the wait
 /// began did not know about the waiter.
 #[test]
 fn new_account_waiter_gets_previously_freed_objects() {
     let subsystem = subsystem(1);
     on_cpu(0);
-    let (bytes, _) = four_slabs(&subsystem);
+    let (bytes, _) = account_limit_of_four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let cache = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).account(&account);
     let cache = cache.build_in(&subsystem).unwrap();
     let objects = std::iter::from_fn(|| cache.alloc_owned().ok()).collect();
-    let _registration = cache.register_shrinker(Silent(Mutex::new(objects)));
+    let _registration = cache.register_shrinker(SilentShrinker(Mutex::new(objects)));
     let other_cache = KmemCache::builder("other", 1000).account(&account).build_in(&subsystem).unwrap();
     let object = poll(&mut other_cache.acquire(Gfp::KERNEL)).unwrap().unwrap();
     // SAFETY: the object was allocated just now.
@@ -683,10 +684,10 @@ fn new_account_waiter_gets_previously_freed_objects() {
 #[test]
 fn new_slab_serves_all_waiters() {
     let subsystem = subsystem(1);
-    let (bytes, objects) = four_slabs(&subsystem);
+    let (bytes, objects) = account_limit_of_four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let cache = KmemCache::builder("one", 1000).account(&account).build_in(&subsystem).unwrap();
-    let (objects_held, _) = all_of(&cache);
+    let (objects_held, _) = alloc_all_blocks(&cache);
     let mut waiting: Vec<_> = (0..=objects).map(|_| cache.acquire(Gfp::KERNEL)).collect();
     assert!(waiting.iter_mut().all(|acquire| poll(acquire).is_none()));
     account.set_limit(bytes / 4 * 6);
@@ -709,12 +710,12 @@ fn new_slab_serves_all_waiters() {
 #[test]
 fn account_waiter_gets_memory_freed_by_another_cache() {
     let subsystem = subsystem(2);
-    let (bytes, _) = four_slabs(&subsystem);
+    let (bytes, _) = account_limit_of_four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
     let (first_cache, other_cache) = (build("one"), build("other"));
     on_cpu(0);
-    let (objects_held, error) = all_of(&first_cache);
+    let (objects_held, error) = alloc_all_blocks(&first_cache);
     assert_eq!(other_cache.acquire_timeout(Gfp::KERNEL, Duration::ZERO), Err(error));
     let counting_waker = Arc::new(CountingWaker::default());
     let waker = Waker::from(counting_waker.clone());
@@ -732,19 +733,19 @@ fn account_waiter_gets_memory_freed_by_another_cache() {
     }
     assert!(first_cache.info().in_magazines > 0);
     drop((first_cache, other_cache));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
 fn cache_of_an_account_with_waiters_keeps_no_objects() {
     let subsystem = subsystem(1);
-    let (bytes, _) = four_slabs(&subsystem);
+    let (bytes, _) = account_limit_of_four_slabs(&subsystem);
     // The account has one page more, which is too little for another slab.
     let account = Account::new_in(&subsystem, bytes + 4096);
     let build = |name, size| KmemCache::builder(name, size).account(&account).build_in(&subsystem).unwrap();
     let first_cache = build("one", 1000);
     on_cpu(0);
-    let (objects_held, _) = all_of(&first_cache);
+    let (objects_held, _) = alloc_all_blocks(&first_cache);
     let mut acquire = first_cache.acquire(Gfp::KERNEL);
     assert!(poll(&mut acquire).is_none());
     let late_cache = build("late", 64);
@@ -757,7 +758,8 @@ fn cache_of_an_account_with_waiters_keeps_no_objects() {
     assert!(late_cache.info().in_magazines > 0);
 }
 
-/// If two waiters wait for an account, the first gets a returned charge, even if the second is polled first.
+/// If two waiters wait for an account, the first waiter gets a returned charge, even if the second waiter is polled
+/// first.
 #[test]
 fn returned_account_charge_goes_to_the_first_waiter() {
     let subsystem = subsystem(1);
@@ -794,7 +796,7 @@ fn account_at_its_limit_takes_nothing_from_another_account() {
     let kept_idle = other_cache.info().in_magazines;
     assert!(kept_idle > 0);
     full_account.set_limit(first_cache.geometry().order().bytes());
-    let (objects_held, error) = all_of(&first_cache);
+    let (objects_held, error) = alloc_all_blocks(&first_cache);
     assert_eq!(error, AllocError::AccountLimit { bytes: first_cache.geometry().order().bytes() });
     assert_eq!(other_cache.info().in_magazines, kept_idle);
     drop(objects_held);
@@ -808,7 +810,7 @@ fn report_lists_an_account_with_a_single_cache() {
     assert_eq!(subsystem.info().accounts.len(), 1);
 }
 
-/// A shrinker like [`Idle`] that frees nothing while another thread holds its lock.
+/// A shrinker like [`Idle`], which frees nothing while another thread holds its lock.
 struct Busy(Idle);
 impl uslab::Shrinker for Busy {
     fn count(&self) -> usize {
@@ -823,7 +825,7 @@ impl uslab::Shrinker for Busy {
 #[test]
 fn waiters_retry_a_shrinker_that_gave_up() {
     let subsystem = subsystem(1);
-    let (bytes, _) = four_slabs(&subsystem);
+    let (bytes, _) = account_limit_of_four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     for is_in_account in [false, true] {
         let builder = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]);
@@ -913,7 +915,7 @@ fn freed_pages_wake_the_sleeping_reaper() {
     }
 }
 
-/// Regression test: the reaper slept although futures waited, and did not start until 8 MiB were in use.
+/// Regression test: the reaper slept although futures were waiting, and did not start until 8 MiB were in use.
 #[test]
 fn new_waiter_wakes_the_sleeping_reaper() {
     let reap_every = Some(Duration::from_millis(1));
@@ -948,7 +950,7 @@ fn new_waiter_wakes_the_sleeping_reaper() {
     }
 }
 
-/// Regression test: the error claimed that the cache was destroyed, and no shrinker was called.
+/// Regression test: the error claimed that the cache was destroyed, and no shrinker had been called.
 #[test]
 fn waiter_gets_a_memory_error_if_memory_is_exhausted() {
     let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
@@ -972,8 +974,8 @@ fn waiter_gets_a_memory_error_if_memory_is_exhausted() {
     assert_eq!(second.info().failures, 1);
 }
 
-/// The waiter first gets objects from the other node's slabs, and then pages of its own node. If the other
-/// node has no free pages, memory that another cache keeps is reclaimed.
+/// The waiter first gets objects from slabs of the other node, and then pages of its own node. If the other node has no
+/// free pages, memory that another cache keeps must be reclaimed.
 #[test]
 fn waiter_gets_objects_of_another_numa_node() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
@@ -1049,7 +1051,7 @@ fn each_wait_is_counted_when_the_wait_ends() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// A shrinker that drops nothing; it counts its calls, and panics above a given count.
+/// A shrinker that frees nothing; it counts its calls, and panics when the count exceeds a given number.
 struct CountingShrinker(Arc<Counter>, u64);
 impl uslab::Shrinker for CountingShrinker {
     fn count(&self) -> usize {
@@ -1096,7 +1098,7 @@ fn waiter_sleeps_between_shrinker_calls() {
     assert_eq!(cache.info().used, 0);
 }
 
-/// The test has no shrinkers and no readers.
+/// In this test, the subsystem has no shrinkers and the process has no readers.
 #[cfg(target_os = "linux")]
 #[test]
 fn waiter_without_shrinkers_sleeps_until_its_timeout() {
@@ -1152,7 +1154,7 @@ fn acquire_future_gets_deferred_objects_after_a_reap() {
 #[test]
 fn caches_competing_for_an_account_lose_no_object() {
     let subsystem = subsystem(4);
-    let (bytes, _) = four_slabs(&subsystem);
+    let (bytes, _) = account_limit_of_four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let caches = [1000, 500, 2000].map(|size| {
         KmemCache::builder(format!("tenant-{size}"), size).account(&account).build_in(&subsystem).unwrap()
@@ -1181,7 +1183,7 @@ fn caches_competing_for_an_account_lose_no_object() {
     subsystem.check().unwrap();
     drop(caches);
     assert_eq!(account.charged(), 0);
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
 #[test]
@@ -1207,7 +1209,7 @@ fn zero_on_free_cache_erases_all_user_data() {
     }
 }
 
-/// A wait at limit 0 would never end.
+/// A wait at a limit of 0 would never end.
 #[test]
 fn acquire_does_not_wait_at_limit_zero() {
     let subsystem = subsystem(1);
@@ -1230,20 +1232,20 @@ fn acquire_does_not_wait_at_limit_zero() {
     );
 }
 
-/// Regression test: when a wait ended, the magazines of a dropped cache were reopened, so freeing the last
-/// object did not free the cache.
+/// Regression test: the end of a wait reopened the magazines of a dropped cache, so the free of its last object did not
+/// free the cache.
 #[test]
 fn dropped_cache_with_account_waiters_is_freed() {
     let subsystem = Subsystem::new(Config { check_frees: false, ..config(1, 1, 64 << 20) }).unwrap();
     on_cpu(0);
-    let (bytes, _) = four_slabs(&subsystem);
+    let (bytes, _) = account_limit_of_four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let left_cache = ObjectCache::builder("left").ctor(|| [0_u8; 1000]).account(&account);
     let left_cache = left_cache.build_in(&subsystem).unwrap();
     let mut owned_objects: Vec<_> = (0..3).map(|_| left_cache.alloc_owned().unwrap()).collect();
     drop(left_cache);
     let cache = KmemCache::builder("waits", 1000).account(&account).build_in(&subsystem).unwrap();
-    let (objects_held, _) = all_of(&cache);
+    let (objects_held, _) = alloc_all_blocks(&cache);
     let mut acquire = cache.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
     drop(acquire);
@@ -1252,18 +1254,18 @@ fn dropped_cache_with_account_waiters_is_freed() {
     drop(objects_held);
 }
 
-/// Regression test: in the child, all caches of the account kept their magazines closed.
+/// Regression test: in a forked child, the magazines of all caches of the account stayed closed.
 #[test]
 fn forked_child_has_no_waiter_for_an_account() {
     use uslab::Fork;
     let subsystem = subsystem(1);
     on_cpu(0);
-    let (bytes, _) = four_slabs(&subsystem);
+    let (bytes, _) = account_limit_of_four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
     let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
     let (cache, other_cache) = (build("waits"), build("other"));
     let block = other_cache.alloc_block(Gfp::KERNEL).unwrap();
-    let (objects_held, _) = all_of(&cache);
+    let (objects_held, _) = alloc_all_blocks(&cache);
     let mut acquire = cache.acquire(Gfp::KERNEL);
     assert_eq!(poll(&mut acquire), None);
     // The second fork finds no wait to end.
@@ -1280,11 +1282,11 @@ fn forked_child_has_no_waiter_for_an_account() {
     drop((acquire, objects_held));
     assert_eq!(cache.info().waiting, 0);
     drop((cache, other_cache));
-    assert_all_given_back(&subsystem);
+    assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: a waiter for an account continued to wait after its cache was destroyed, and an
-/// allocation failed with the account's error.
+/// Regression test: a waiter for an account continued to wait after its cache was destroyed, and an allocation failed
+/// with the error of the account.
 #[test]
 fn acquire_from_a_destroyed_cache_does_not_wait() {
     let subsystem = subsystem(1);
@@ -1293,7 +1295,7 @@ fn acquire_from_a_destroyed_cache_does_not_wait() {
     let build = |name| KmemCache::builder(name, 1000).account(&account).build_in(&subsystem).unwrap();
     let (full_cache, dropped_cache) = (build("full"), build("gone"));
     account.set_limit(full_cache.geometry().order().bytes());
-    let (mut objects_held, _) = all_of(&full_cache);
+    let (mut objects_held, _) = alloc_all_blocks(&full_cache);
     let counting_waker = Arc::new(CountingWaker::default());
     let mut waiting = dropped_cache.acquire(Gfp::KERNEL);
     let waker = Waker::from(counting_waker.clone());
@@ -1306,8 +1308,8 @@ fn acquire_from_a_destroyed_cache_does_not_wait() {
     assert!(full_cache.info().in_magazines > 0, "no caller may wait for the account");
 }
 
-/// In this test, the shrinker drops enough objects before it panics. Regression test: the shrinker's panic
-/// ended the allocation.
+/// In this test, the shrinker frees enough objects before it panics. Regression test: the panic of a shrinker ended the
+/// allocation.
 #[test]
 fn allocation_uses_objects_freed_by_a_panicking_shrinker() {
     struct Drops(Mutex<Vec<uslab::OwnedBox<u64>>>);
@@ -1329,7 +1331,7 @@ fn allocation_uses_objects_freed_by_a_panicking_shrinker() {
     assert_eq!(*cache.alloc().unwrap(), 7);
 }
 
-/// Regression test: the shrinker's panic ended the allocation, and afterwards the reaper called no shrinker.
+/// Regression test: the panic of a shrinker ended the allocation, and afterwards the reaper called no shrinker.
 #[test]
 fn panicking_shrinker_does_not_stop_later_shrinkers() {
     struct Panics;
@@ -1401,7 +1403,7 @@ fn panicking_shrinker_does_not_end_the_reaper() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Regression test: the reaper thread's start was tried again only when the subsystem had grown to 16 MiB.
+/// Regression test: the start of the reaper thread was tried again only when the subsystem had grown to 16 MiB.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn waiter_retries_to_start_the_reaper_thread() {
@@ -1428,8 +1430,8 @@ fn waiter_retries_to_start_the_reaper_thread() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Regression test: the second waiter retried forever. The account granted the waiter's charge, the cache's
-/// limit made the waiter return it, and the returned charge woke the waiter again.
+/// Regression test: the second waiter retried without end. The account granted the charge, the cache's limit made the
+/// waiter return it, and the return woke the same waiter again.
 #[test]
 fn cache_limit_waiter_sleeps_despite_an_account_waiter() {
     let subsystem = subsystem(1);
@@ -1439,7 +1441,7 @@ fn cache_limit_waiter_sleeps_despite_an_account_waiter() {
     let small = KmemCache::builder("small", 64).account(&account).limit(Limit::Slabs(1));
     let small = small.build_in(&subsystem).unwrap();
     assert!(small.geometry().order() < large_cache.geometry().order());
-    let (own_objects, _) = all_of(&small);
+    let (own_objects, _) = alloc_all_blocks(&small);
     let objects_held = large_cache.alloc_blocks(Gfp::KERNEL, large_cache.geometry().objects()).unwrap();
     // The account has room for a slab of the smaller cache.
     account.set_limit(account.charged() + small.geometry().order().bytes());
@@ -1449,7 +1451,7 @@ fn cache_limit_waiter_sleeps_despite_an_account_waiter() {
     drop((own_objects, objects_held));
 }
 
-/// Regression test: the objects stayed in the list of the sleeping thread that had freed them.
+/// Regression test: freed objects stayed in a list of the thread that had freed them, which was asleep.
 #[test]
 fn waiter_gets_deferred_objects_after_readers_unpin() {
     let _readers = crate::common::READERS.lock();
@@ -1462,14 +1464,14 @@ fn waiter_gets_deferred_objects_after_readers_unpin() {
     unsafe { cache.free(object) };
 }
 
-/// Waits until a thread or future waits for an object of the cache; the waiter is asleep, or will be soon.
+/// Waits until a thread or future is waiting for an object of the cache; the waiter is asleep, or will be soon.
 fn wait_until_asleep(cache: &KmemCache) {
     wait_until(|| cache.info().waiting == 1);
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Regression test: a waiting thread slept until its timeout, because it had looked for deferred objects only
-/// once, before any object was deferred.
+/// Regression test: a waiter slept until its timeout, because it had searched for deferred objects only once, before
+/// any object was deferred.
 #[test]
 fn sleeping_waiter_gets_objects_deferred_during_its_sleep() {
     let _readers = READERS.lock();
@@ -1486,7 +1488,7 @@ fn sleeping_waiter_gets_objects_deferred_during_its_sleep() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Regression test: only the waiter's own cache was searched for deferred objects.
+/// Regression test: a waiter searched only its own cache for deferred objects.
 #[test]
 fn account_waiter_gets_deferred_memory_of_another_cache() {
     let _readers = READERS.lock();
@@ -1526,7 +1528,7 @@ fn account_waiter_gets_deferred_memory_of_another_cache() {
     }
 }
 
-/// Regression test: only allocations, and not waiters, called the new shrinker.
+/// Regression test: a new shrinker was called only by allocations, and not by waiters.
 #[test]
 fn shrinker_registered_during_a_wait_is_called() {
     let subsystem = subsystem(1);
@@ -1551,14 +1553,14 @@ impl Wake for Panics {
     }
 }
 
-fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Option<F::Output> {
+fn poll_with_waker<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Option<F::Output> {
     match Pin::new(future).poll(&mut Context::from_waker(waker)) {
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,
     }
 }
 
-/// Regression test: the object that a waiter had already received was lost.
+/// Regression test: an object that a waiter had already received was lost when a waker panicked.
 #[test]
 fn served_waiter_keeps_its_object_after_a_waker_panics() {
     let subsystem = subsystem(1);
@@ -1567,10 +1569,10 @@ fn served_waiter_keeps_its_object_after_a_waker_panics() {
     let cache = KmemCache::builder("tenant", 1000).account(&account).build_in(&subsystem).unwrap();
     let bytes = cache.geometry().order().bytes();
     account.set_limit(bytes);
-    let (objects_held, _) = all_of(&cache);
+    let (objects_held, _) = alloc_all_blocks(&cache);
     let [mut first, mut second] = [(); 2].map(|()| cache.acquire(Gfp::KERNEL));
     assert_eq!(poll(&mut first), None);
-    assert_eq!(poll_with(&mut second, &Waker::from(Arc::new(Panics))), None);
+    assert_eq!(poll_with_waker(&mut second, &Waker::from(Arc::new(Panics))), None);
     account.set_limit(2 * bytes);
     let objects = [first, second].map(|mut future| poll(&mut future).unwrap().unwrap());
     // SAFETY: the objects were allocated above, and each is freed once.
@@ -1579,7 +1581,7 @@ fn served_waiter_keeps_its_object_after_a_waker_panics() {
     assert_eq!((cache.info().used, cache.destroy()), (0, Ok(())));
 }
 
-/// Regression test: when a waker panicked, later waiters were not woken.
+/// Regression test: when a waker panicked, the later waiters were not woken.
 #[test]
 fn panicking_waker_does_not_stop_later_wake_ups() {
     let subsystem = subsystem(1);
@@ -1589,12 +1591,12 @@ fn panicking_waker_does_not_stop_later_wake_ups() {
     let (full_cache, caches) = (build("full"), [build("first"), build("second")]);
     let bytes = full_cache.geometry().order().bytes();
     account.set_limit(bytes);
-    let (objects_held, _) = all_of(&full_cache);
+    let (objects_held, _) = alloc_all_blocks(&full_cache);
     let wakers = [(); 2].map(|()| Arc::new(CountingWaker::default()));
     let futures = [0, 1].map(|i| {
         let [mut panics, mut counts] = [(); 2].map(|()| caches[i].acquire(Gfp::KERNEL));
-        assert_eq!(poll_with(&mut panics, &Waker::from(Arc::new(Panics))), None);
-        assert_eq!(poll_with(&mut counts, &Waker::from(wakers[i].clone())), None);
+        assert_eq!(poll_with_waker(&mut panics, &Waker::from(Arc::new(Panics))), None);
+        assert_eq!(poll_with_waker(&mut counts, &Waker::from(wakers[i].clone())), None);
         (panics, counts)
     });
     // All waiters are woken although some panic: after a new limit, then after a freed object.
@@ -1609,7 +1611,7 @@ fn panicking_waker_does_not_stop_later_wake_ups() {
     drop(objects_held);
 }
 
-/// Regression test: the waker's place stayed in the queue.
+/// Regression test: a waiter stayed in the queue after the drop of its waker had panicked.
 #[test]
 fn waker_panicking_in_drop_loses_no_object() {
     use std::task::{RawWaker, RawWakerVTable};
@@ -1626,12 +1628,12 @@ fn waker_panicking_in_drop_loses_no_object() {
     let waker = std::mem::ManuallyDrop::new(unsafe { Waker::new(std::ptr::null(), &VTABLE) });
     let [mut first, mut second, mut third_acquire] = [(); 3].map(|()| cache.acquire(Gfp::KERNEL));
     for future in [&mut first, &mut second, &mut third_acquire] {
-        assert_eq!((poll_with(future, &waker), poll_with(future, &waker)), (None, None));
+        assert_eq!((poll_with_waker(future, &waker), poll_with_waker(future, &waker)), (None, None));
     }
     drop(second);
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(objects.pop().unwrap()) };
-    objects.push(poll_with(&mut first, &waker).unwrap().unwrap());
+    objects.push(poll_with_waker(&mut first, &waker).unwrap().unwrap());
     assert_eq!(cache.info().waiting, 1);
     // SAFETY: the objects were allocated above, and each is freed once.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });

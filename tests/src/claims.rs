@@ -1,10 +1,9 @@
 //! The table of claims joins the claims in `tests/claims.toml` with the tests that ran for them.
 //!
-//! The runners write rows to files in `target/loom`: `check-all` for models, planted bugs and schedules,
-//! `check-orderings` for mutants of orderings. `check-mutants` takes hours, so its results are kept in the
-//! repository (`tests/mutants_ran.json`). Only the words of the claims are written by hand; they must match
-//! the rows. Every claim needs a model, and a mutant or planted bug that makes this model fail; every model
-//! needs a claim.
+//! Several commands write rows to files in `target/loom`: `check-all` for models, planted bugs and schedules,
+//! `check-orderings` for mutants of orderings. `check-mutants` takes hours, so its results are stored in the repository
+//! (`tests/mutants_ran.json`). Only the words of the claims are written by hand, and they must match the rows. Every
+//! claim needs a model, and a mutant or planted bug that makes this model fail; every model must belong to a claim.
 
 use crate::workspace;
 use anyhow::{Context, anyhow, bail, ensure};
@@ -13,27 +12,27 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// A claim in words, from `tests/claims.toml`.
+/// A claim in words, read from `tests/claims.toml`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// The directory of the crate.
+    /// The directory of the crate that the claim is about.
     pub floor: String,
-    /// A short name of the claim; the names of the claim's models begin with this name.
+    /// A short name of the claim, with which the names of its models begin.
     pub property: String,
     /// The property that the claim states.
     pub holds: String,
-    /// The part of the property that the models do not show.
+    /// The part of the property that the models do not check.
     pub beyond: String,
 }
 
-/// Files that no concurrent checker reaches, with the reason.
+/// Files that no concurrent checker reaches, and the reason why.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unreached {
     /// The paths of the files, relative to the workspace.
     pub files: Vec<String>,
-    /// The reason why no checker needs to reach the files, or the tests that cover them instead.
+    /// The reason why no checker needs to reach the files, or the tests that cover the files instead.
     pub reason: String,
 }
 
@@ -52,13 +51,12 @@ fn words() -> anyhow::Result<String> {
 
 /// Reads the entries of `tests/claims.toml` about files that no concurrent checker reaches.
 ///
-/// Fails if `tests/claims.toml` cannot be read.
 /// Fails if the file cannot be read.
 pub fn unreached() -> anyhow::Result<Vec<Unreached>> {
     Ok(toml::from_str::<File>(&words()?).context("tests/claims.toml")?.unreached)
 }
 
-/// The program that wrote a file of rows.
+/// The command that wrote a file of rows.
 #[derive(Clone, Copy, Debug)]
 pub enum Runner {
     /// The runner `check-all`.
@@ -68,7 +66,7 @@ pub enum Runner {
 }
 
 impl Runner {
-    /// Returns the path of the runner's rows.
+    /// Returns the path of the file to which the command writes its rows.
     pub fn file(self) -> PathBuf {
         workspace().join(match self {
             Self::All => "target/loom/rows.txt",
@@ -81,25 +79,25 @@ impl Runner {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MutantRun {
-    /// The kind of tests that judged, for example `tests and models`.
+    /// The kind of tests that judged the mutants, for example `tests and models`.
     pub by: String,
-    /// The commit that was mutated, with its date.
+    /// The commit whose sources were mutated, with its date.
     pub commit: String,
     /// The number of selected mutants.
     pub mutants: usize,
-    /// The number of judged mutants, which were drawn at random.
+    /// The number of mutants that were judged; they were drawn at random.
     pub judged: usize,
-    /// The number of mutants with each verdict, and of mutants that did not compile.
+    /// The number of mutants with each verdict, and the number of mutants that did not compile.
     pub verdicts: String,
-    /// The number of live mutants for which a reason says that they change nothing.
+    /// The number of live mutants that, for a stated reason, change nothing.
     pub equivalent: usize,
-    /// The rate of live mutants without such a reason.
+    /// The rate of live mutants that have no such reason.
     pub live: String,
-    /// The rate of mutants that only a model's floor detected.
+    /// The rate of mutants that only a floor detected (a model that explored too few executions).
     pub by_floors: String,
 }
 
-/// The contents of `tests/mutants_ran.json`.
+/// The contents of the file `tests/mutants_ran.json`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MutantRuns {
@@ -110,7 +108,7 @@ impl MutantRuns {
     fn path() -> PathBuf {
         workspace().join("tests/mutants_ran.json")
     }
-    /// Reads all records of mutant runs.
+    /// Reads the records of all mutant runs.
     ///
     /// # Errors
     /// Fails if the file cannot be read or parsed.
@@ -119,7 +117,7 @@ impl MutantRuns {
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         serde_json::from_str(&text).with_context(|| path.display().to_string())
     }
-    /// Replaces the record of the same kind of tests, or adds a record.
+    /// Replaces the record with the same kind of tests, or adds a record.
     ///
     /// # Errors
     /// Fails if the file cannot be read or written.
@@ -132,9 +130,9 @@ impl MutantRuns {
         let path = Self::path();
         std::fs::write(&path, text).with_context(|| path.display().to_string())
     }
-    /// Returns the section about mutants for the table of claims.
+    /// Returns the section about mutants in the table of claims.
     fn table(&self) -> String {
-        let mut out = String::from(MUTANTS);
+        let mut out = String::from(MUTANTS_SECTION);
         for run in &self.run {
             let MutantRun { by, commit, mutants, judged, verdicts, equivalent, live, by_floors } = run;
             _ = write!(
@@ -149,7 +147,7 @@ impl MutantRuns {
     }
 }
 
-const MUTANTS: &str = "
+const MUTANTS_SECTION: &str = "
 ## Mutants of meaning
 
 `cargo check-mutants` changes the core files (`tests/mutants.toml`) in one place at a time, by rule; some test or model must fail. A mutant
@@ -158,8 +156,8 @@ would have noticed it; a run of the models alone does, and what they leave is fo
 out. *Live* and *unreached* count those, too, that are argued to change nothing. What recorded runs came to:
 ";
 
-/// Returns the directory of a package's crate. The package `litmus`, which contains the litmus tests, belongs
-/// to `uslab-sync`.
+/// Returns the directory of a package's crate. The package `litmus`, which contains litmus tests, belongs to
+/// `uslab-sync`.
 pub fn floor(package: &str) -> Option<&'static str> {
     match package {
         "litmus" => Some("magazine/sync"),
@@ -178,17 +176,17 @@ struct Model {
     executions: u64,
 }
 
-/// The tests that ran for one property of one crate.
+/// The tests that ran for one property of a crate.
 #[derive(Clone, Debug, Default)]
 struct PropertyTests {
     models: Vec<Model>,
     planted: BTreeSet<String>,
     orderings: BTreeSet<String>,
-    /// The numbers of threads and schedules of each scenario.
+    /// The number of threads and the number of schedules of each scenario.
     schedules: Vec<(u32, u64)>,
 }
 
-/// Returns the properties at the start of a model's name. For example, `M1 M2: rounds travel` has two
+/// Returns the names of the properties at the start of a model's name. For example, `M1 M2: rounds travel` has two
 /// properties.
 pub fn properties(name: &str) -> impl Iterator<Item = &str> {
     let property = |word: &&str| {
@@ -200,7 +198,7 @@ pub fn properties(name: &str) -> impl Iterator<Item = &str> {
     name.split([' ', ':']).take_while(property)
 }
 
-/// All claims with their evidence.
+/// All claims, with the evidence for each.
 #[derive(Clone, Debug)]
 pub struct Claims {
     list: Vec<(Claim, PropertyTests)>,
@@ -209,10 +207,10 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Reads the claims and all rows; without `orderings`, rows about weaker orderings are omitted.
+    /// Reads the claims and all rows; if `orderings` is `false`, rows about weaker orderings are left out.
     ///
     /// # Errors
-    /// Fails if a file cannot be read, or if rows and claims do not match.
+    /// Fails if a file cannot be read, or if the rows do not match the claims.
     pub fn read(orderings: bool) -> anyhow::Result<Self> {
         let rows = |runner: Runner, command: &str| {
             let path = runner.file();
@@ -226,13 +224,13 @@ impl Claims {
         }
         let mut claims = Self::join(&words()?, &all)?;
         if orderings {
-            claims.all_have_killers()?;
+            claims.check_each_claim_has_a_killer()?;
         }
         claims.mutants = MutantRuns::read()?;
         Ok(claims)
     }
 
-    fn all_have_killers(&self) -> anyhow::Result<()> {
+    fn check_each_claim_has_a_killer(&self) -> anyhow::Result<()> {
         for (Claim { floor, property, .. }, found) in &self.list {
             ensure!(
                 !found.planted.is_empty() || !found.orderings.is_empty(),
@@ -301,7 +299,7 @@ impl Claims {
     pub fn len(&self) -> usize {
         self.list.len()
     }
-    /// Returns `true` if the list has no claims.
+    /// Returns `true` if there are no claims.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -360,7 +358,7 @@ impl Claims {
     }
 }
 
-/// The start of a table line with a claim's weaker orderings.
+/// The start of the line with a claim's weaker orderings.
 pub const WEAKER_PREFIX: &str = "- killed by the weaker orderings: ";
 
 const HEAD: &str = "\
@@ -393,7 +391,7 @@ fn range(numbers: impl Iterator<Item = u32> + Clone) -> String {
     if least == most { least.to_string() } else { format!("{least} to {most}") }
 }
 
-/// Returns the path relative to the workspace.
+/// Returns a path relative to the workspace, for messages.
 fn shown(path: &Path) -> std::path::Display<'_> {
     path.strip_prefix(workspace()).unwrap_or(path).display()
 }
@@ -440,7 +438,7 @@ mod tests {
         ];
         let two = format!("{WORDS}{}", WORDS.replace("D1", "R2"));
         let joined = Claims::join(&two, &rows.join("\n")).unwrap();
-        let error = joined.all_have_killers().unwrap_err().to_string();
+        let error = joined.check_each_claim_has_a_killer().unwrap_err().to_string();
         assert!(error.contains("magazine R2: no planted bug"), "{error}");
         let rows = rows.join("\n") + "\nuslab-magazine | CAUGHT other | property R2 | execution 1 | lost";
         let table = Claims::join(&two, &rows).unwrap().table();
@@ -499,7 +497,7 @@ mod tests {
     fn claim_without_a_model_run_is_an_error() {
         let wrong = |rows: &str| format!("{:#}", Claims::join(WORDS, rows).unwrap_err());
         assert!(wrong("").contains("magazine D1: no model ran"));
-        let killers = Claims::join(WORDS, MODEL).unwrap().all_have_killers();
+        let killers = Claims::join(WORDS, MODEL).unwrap().check_each_claim_has_a_killer();
         assert!(killers.unwrap_err().to_string().contains("no planted bug and no weaker ordering"));
         assert!(wrong(&MODEL.replace("D1", "D9")).contains("has no magazine D9"));
         assert!(wrong(&MODEL.replace("D1: ", "")).contains("names no property"));

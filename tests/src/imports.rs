@@ -1,14 +1,14 @@
-//! Makes a graph of the imports between the files of a crate; only shipping sources count.
+//! Makes a graph of the imports between the files of a crate; only shipping sources are included.
 //!
-//! The graph follows `mod` items from the crate's root, as the compiler does. The graph omits code that a
-//! shipping build does not compile: tests, models, schedules, and code for checkers only. An arrow of the
-//! graph is a `use`, or a path in an expression, a type or a macro's arguments. An arrow leads to the file
-//! that *defines* the named item, so re-exports are followed to their end. A facade is a module that
-//! re-exports items of its children without using them; it has no arrows to them. Inline modules belong to
-//! the file that contains them.
+//! The graph follows the `mod` items from the root module of the crate, as the compiler does. The graph leaves out code
+//! that a shipping build does not compile: tests, models, schedules, and code for checkers only. An edge of the graph
+//! comes from a `use`, or from a path in an expression, a type or a macro's arguments. An edge leads to the file that
+//! *defines* the named item, so re-exports are followed to the definition. A facade is a module that re-exports items
+//! of its child modules without using them; it has no edges to them. Inline modules belong to the file that contains
+//! them.
 //!
-//! A method call makes no arrow, because `core.free()` names no module. If a type's methods are in another
-//! file than the type, their `impl` makes an arrow.
+//! A method call makes no edge, because `core.free()` names no module. If the methods of a type are in another file
+//! than the type, their `impl` makes an edge.
 
 use crate::source;
 use anyhow::{Context, anyhow, ensure};
@@ -21,26 +21,26 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree, Visibility};
 
 /// The segments of a path as written in the source.
-type Path_ = Vec<String>;
+type PathSegments = Vec<String>;
 
 #[derive(Debug, Default)]
 struct Module {
-    /// The module's path from the crate's root.
-    path: Path_,
+    /// The path of the module, from the root of the crate.
+    path: PathSegments,
     parent: usize,
     file: usize,
-    /// Child modules by name; several modules have one name if a `cfg` decides.
+    /// Child modules by name; if a `cfg` selects between modules, several have the same name.
     children: BTreeMap<String, Vec<usize>>,
-    /// The names of items defined here.
+    /// The names of items that the module defines.
     items: BTreeSet<String>,
-    /// The imports, indexed by the names that they have in this module.
-    names: BTreeMap<String, Path_>,
-    globs: Vec<Path_>,
-    /// The imports; a re-export also has its name.
-    uses: Vec<(Path_, Option<String>)>,
-    /// The paths with more than one segment, except imports.
-    paths: BTreeSet<Path_>,
-    /// The first segments of all paths, except imports.
+    /// The imports, indexed by the name that they have in this module.
+    names: BTreeMap<String, PathSegments>,
+    globs: Vec<PathSegments>,
+    /// The imports; a re-export also has the name under which it is exported.
+    uses: Vec<(PathSegments, Option<String>)>,
+    /// The paths that have more than one segment, without imports.
+    paths: BTreeSet<PathSegments>,
+    /// The first segments of all paths, without imports.
     mentioned: BTreeSet<String>,
 }
 
@@ -51,30 +51,30 @@ enum Target {
     Item(usize),
 }
 
-/// The files of a crate and the arrows between them.
+/// The graph of a crate: its files, and the imports between them.
 #[derive(Debug, Default)]
 pub struct Imports {
     modules: Vec<Module>,
-    /// Each file, with the path of its module.
-    files: Vec<(PathBuf, Path_)>,
+    /// Each file of the crate, with the path of its module.
+    files: Vec<(PathBuf, PathSegments)>,
     /// For each pair of importing and imported file, the imported names.
     arrows: BTreeMap<(usize, usize), BTreeSet<String>>,
 }
 
-/// An arrow of the graph, with the imported names.
+/// An edge of the graph: an importing file, an imported file, and the imported names.
 #[derive(Clone, Debug)]
-pub struct Arrow<'i> {
+pub struct ImportArrow<'i> {
     /// The importing file.
     pub from: &'i Path,
     /// The file that defines the imported items.
     pub to: &'i Path,
     /// The imported names.
     pub names: Vec<&'i str>,
-    /// The first path segment of the two files' modules; empty for the crate's root.
+    /// The first path segment of the importing and the imported module; empty for the root module.
     pub rooms: [&'i str; 2],
 }
 
-impl fmt::Display for Arrow<'_> {
+impl fmt::Display for ImportArrow<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} imports {} from {}", self.from.display(), self.names.join(", "), self.to.display())
     }
@@ -84,7 +84,7 @@ impl Imports {
     /// Makes the graph of the crate with the root module `root`.
     ///
     /// # Errors
-    /// Fails if a file cannot be read or parsed, or a module has no file.
+    /// Fails if a file cannot be read or parsed, or if a module has no file.
     pub fn draw(root: &Path) -> anyhow::Result<Self> {
         let mut imports = Self::default();
         let top = imports.module(Vec::new(), 0, 0);
@@ -93,12 +93,12 @@ impl Imports {
         Ok(imports)
     }
 
-    fn module(&mut self, path: Path_, parent: usize, file: usize) -> usize {
+    fn module(&mut self, path: PathSegments, parent: usize, file: usize) -> usize {
         self.modules.push(Module { path, parent, file, ..Module::default() });
         self.modules.len() - 1
     }
 
-    /// Reads the file of `module`; its children's files are in `below`.
+    /// Reads the file of `module`; the files of its child modules are in `below`.
     fn file(&mut self, file: &Path, module: usize, below: PathBuf) -> anyhow::Result<()> {
         let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
         let parsed = syn::parse_file(&text).map_err(|error| anyhow!("{}: {error}", file.display()))?;
@@ -136,7 +136,7 @@ impl Imports {
         Ok(())
     }
 
-    /// Returns the targets of `name` in `module`.
+    /// Returns the items and modules that `name` can mean in `module`.
     fn find(&self, module: usize, name: &str, steps: usize) -> Vec<Target> {
         let here = &self.modules[module];
         if let Some(children) = here.children.get(name) {
@@ -158,7 +158,7 @@ impl Imports {
         found.collect()
     }
 
-    /// Returns the targets of a path in `module`, or an empty list if it leads out of the crate.
+    /// Returns what a path in `module` leads to, or an empty list if it leads out of the crate.
     fn resolve(&self, module: usize, path: &[String], steps: usize) -> Vec<Target> {
         let mut base = module;
         let mut rest = path;
@@ -211,18 +211,18 @@ impl Imports {
         self.arrows = arrows;
     }
 
-    /// Returns the number of files.
+    /// Returns the number of files in the graph.
     pub fn files(&self) -> usize {
         self.files.len()
     }
-    /// Returns the paths of the files.
+    /// Returns the paths of all files in the graph.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|(path, _)| &**path)
     }
 
-    fn arrow(&self, ends: (usize, usize)) -> Arrow<'_> {
+    fn arrow(&self, ends: (usize, usize)) -> ImportArrow<'_> {
         let room = |file: usize| self.files[file].1.first().map_or("", String::as_str);
-        Arrow {
+        ImportArrow {
             from: &self.files[ends.0].0,
             to: &self.files[ends.1].0,
             names: self.arrows[&ends].iter().map(String::as_str).collect(),
@@ -231,12 +231,12 @@ impl Imports {
     }
 
     /// Returns all arrows.
-    pub fn arrows(&self) -> impl Iterator<Item = Arrow<'_>> {
+    pub fn arrows(&self) -> impl Iterator<Item = ImportArrow<'_>> {
         self.arrows.keys().map(|ends| self.arrow(*ends))
     }
 
-    /// Returns the import cycles, largest first: groups of files that all import from each other, directly or
-    /// indirectly.
+    /// Returns the import cycles, largest first; a cycle is a group of files that all import from each other, directly
+    /// or indirectly.
     pub fn circles(&self) -> Vec<ImportCycle<'_>> {
         // The crate has few files, so the transitive closure is computed by squaring.
         let mut reach: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.files.len()];
@@ -272,10 +272,10 @@ impl Imports {
 /// An import cycle: files that import from each other.
 #[derive(Clone, Debug)]
 pub struct ImportCycle<'i> {
-    /// The number of files.
+    /// The number of files in the cycle.
     pub files: usize,
-    /// The arrows between the files.
-    pub arrows: Vec<Arrow<'i>>,
+    /// The edges between the files of the cycle.
+    pub arrows: Vec<ImportArrow<'i>>,
 }
 
 impl fmt::Display for ImportCycle<'_> {
@@ -290,7 +290,7 @@ fn ships(attributes: &[Attribute]) -> bool {
     attributes.iter().all(source::ships)
 }
 
-/// Returns the file that a `#[path]` names.
+/// Returns the file that a `#[path]` attribute names.
 fn path_attribute(attributes: &[Attribute]) -> Option<String> {
     attributes.iter().find(|attribute| attribute.path().is_ident("path")).and_then(|attribute| {
         let text = attribute.meta.require_name_value().ok()?;
@@ -307,7 +307,7 @@ struct Reader<'m> {
 }
 
 impl Reader<'_> {
-    fn import(&mut self, tree: &UseTree, mut path: Path_, reexport: bool) {
+    fn import(&mut self, tree: &UseTree, mut path: PathSegments, reexport: bool) {
         let reexported = |name: &str| reexport.then(|| name.to_owned());
         let (end, name) = match tree {
             UseTree::Path(step) => {
@@ -332,7 +332,7 @@ impl Reader<'_> {
         self.module.names.insert(name, path);
     }
 
-    /// Collects the paths among tokens that are not parsed, which are the arguments of macros.
+    /// Collects paths from tokens that are not parsed, such as the arguments of macros.
     fn tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let is_colon =
@@ -358,7 +358,7 @@ impl Reader<'_> {
         }
     }
 
-    fn path(&mut self, path: Path_) {
+    fn path(&mut self, path: PathSegments) {
         self.module.mentioned.extend(path.first().cloned());
         if path.len() > 1 {
             self.module.paths.insert(path);
@@ -366,7 +366,7 @@ impl Reader<'_> {
     }
 }
 
-/// Skips syntax nodes whose attributes keep them out of a shipping build.
+/// Skips each syntax node whose attributes exclude it from a shipping build.
 macro_rules! where_it_ships {
     ($($visit:ident: $node:ident),* $(,)?) => {
         $(fn $visit(&mut self, node: &'ast syn::$node) {
@@ -431,7 +431,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 }
 
-/// The dependency sections of a manifest.
+/// The sections of a manifest that list dependencies.
 #[derive(Deserialize)]
 struct Manifest {
     workspace: Option<Workspace>,
@@ -448,21 +448,21 @@ struct Workspace {
 /// A crate of the workspace.
 #[derive(Clone, Debug)]
 pub struct Crate {
-    /// The crate's directory, relative to the workspace.
+    /// The directory of the crate, relative to the workspace.
     pub directory: PathBuf,
     /// The directories of the crates on which the crate depends.
     pub dependencies: Vec<PathBuf>,
 }
 
 impl Crate {
-    /// Returns the root files of the crate's library and program.
+    /// Returns the root files of the crate's library and of its program.
     pub fn roots(&self) -> impl Iterator<Item = PathBuf> + use<> {
         let src = self.directory.join("src");
         ["lib.rs", "main.rs"].into_iter().map(move |root| src.join(root))
     }
 }
 
-/// Returns the crates of the workspace at `root`.
+/// Returns all crates of the workspace at `root`.
 ///
 /// # Errors
 /// Fails if a manifest cannot be read.

@@ -1,4 +1,4 @@
-//! Runs many jobs with a progress bar, and commands with a time limit.
+//! Runs many jobs at the same time with a progress bar, and runs commands with a time limit.
 
 use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,11 +11,10 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 use uslab_sync::{AtomicUsize, Ordering::Relaxed};
 
-/// Runs all `jobs`, but at most one job per CPU at a time. Returns the jobs' results in the order of the
-/// jobs.
+/// Runs all `jobs`, with at most one job per CPU at a time. Returns the results in the order of the jobs.
 ///
 /// # Errors
-/// Fails with the first failure of a job; no job begins after it.
+/// Fails with the first failure of a job; no further job begins after it.
 pub fn side_by_side<J: Sync, R: Send>(
     what: &'static str,
     jobs: &[J],
@@ -51,7 +50,7 @@ pub fn side_by_side<J: Sync, R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Returns a progress bar on standard error, which is hidden unless that is a terminal.
+/// Returns a progress bar on standard error; it is hidden unless standard error is a terminal.
 fn progress(steps: usize, what: &'static str) -> ProgressBar {
     let bar = ProgressBar::new(steps as u64);
     if let Ok(style) = ProgressStyle::with_template("{prefix} {pos}/{len} {elapsed} {wide_msg}") {
@@ -60,7 +59,7 @@ fn progress(steps: usize, what: &'static str) -> ProgressBar {
     bar.with_prefix(what)
 }
 
-/// Returns the compiler errors that cargo reports with `--message-format json`.
+/// Returns the compiler errors that cargo reports with the option `--message-format json`.
 pub fn errors(said: &str) -> impl Iterator<Item = Value> {
     said.lines().filter_map(|line| {
         let mut line: Value = serde_json::from_str(line).ok()?;
@@ -69,27 +68,26 @@ pub fn errors(said: &str) -> impl Iterator<Item = Value> {
     })
 }
 
-/// The result of a command.
+/// The result of a command that was run.
 #[derive(Debug)]
 pub struct CommandResult {
-    /// The exit status; `None` if the command took too long and was killed by this program, or by its own CPU
-    /// time limit.
+    /// The exit status; `None` if this program killed the command because it took too long, or if the command exceeded
+    /// its CPU time limit.
     pub status: Option<ExitStatus>,
-    /// The command's whole output.
+    /// The complete output of the command.
     pub said: String,
-    /// The CPU time that the command used, exact to a few milliseconds.
+    /// The CPU time of the command, exact to a few milliseconds.
     pub used: Duration,
 }
 
-/// Runs a command. The command is killed when it has used `limit` of CPU time. The command is also killed
-/// when, for a time of this length, it has used almost no CPU time without having to wait for a CPU. Elapsed
-/// time alone is not used, because it means little on a busy machine.
+/// Runs a command. The command is killed when it has used `limit` of CPU time. The command is also killed if, for this
+/// long, it used almost no CPU time although it did not have to wait for a CPU. Elapsed time alone is not used, because
+/// it means little on a busy machine.
 ///
 /// # Errors
-/// Fails if the command cannot be started, its output cannot be read, or another process killed it. The
-/// system, for example, kills processes when it is out of memory, and the command's result would mean
-/// nothing.
-pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<CommandResult> {
+/// Fails if the command cannot be started, if its output cannot be read, or if another process killed it. For example,
+/// the system kills processes when it is out of memory; the result of the command would mean nothing then.
+pub fn run_with_time_limit(command: &mut Command, limit: Duration) -> anyhow::Result<CommandResult> {
     let mut said = tempfile::tempfile().context("cannot create a temporary file for a program's output")?;
     command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
     let begun = Instant::now();
@@ -108,7 +106,7 @@ pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Comm
         let mut ends = used >= limit;
         if at.elapsed() >= limit {
             // A process that waits for ever may still wake up now and then.
-            ends |= (used - before) * 20 < at.elapsed() && !asks_for_cpu(child.id());
+            ends |= (used - before) * 20 < at.elapsed() && !is_waiting_for_cpu(child.id());
             (at, before) = (Instant::now(), used);
         }
         if ends {
@@ -124,13 +122,13 @@ pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<Comm
     Ok(CommandResult { status, said: String::from_utf8_lossy(&bytes).into_owned(), used })
 }
 
-/// The number of the signal that kills a process, on Linux and other systems.
+/// The number of the signal SIGKILL, which is the same on Linux and other systems.
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
-/// The number of the signal at the CPU time limit.
+/// The number of the signal that a process gets at its CPU time limit.
 const SIGXCPU: i32 = 24;
 
-/// Returns the CPU time of a process and of the children that it waited for, if `/proc` exists (proc(5)).
+/// Returns the CPU time of a process and of the child processes that it waited for, if `/proc` exists (proc(5)).
 fn cpu_time(process: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The fields are the twelfth to fifteenth after the name, which may contain anything; in ticks of 10 ms.
@@ -139,9 +137,9 @@ fn cpu_time(process: u32) -> Option<Duration> {
     Some(Duration::from_millis(10 * ticks))
 }
 
-/// Returns `true` if a thread of the process is ready to run but has no CPU, because other threads use them
-/// all; needs `/proc` (proc(5)).
-fn asks_for_cpu(process: u32) -> bool {
+/// Returns `true` if a thread of the process is ready to run but has no CPU, because other threads use all CPUs; needs
+/// `/proc` (proc(5)).
+fn is_waiting_for_cpu(process: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok()).any(|stat| {
         // The state is the first field after the name, which may contain anything.
@@ -154,7 +152,7 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, limit: f64) -> CommandResult {
-        run_within(Command::new("sh").args(["-c", script]), Duration::from_secs_f64(limit)).unwrap()
+        run_with_time_limit(Command::new("sh").args(["-c", script]), Duration::from_secs_f64(limit)).unwrap()
     }
 
     #[test]
@@ -165,13 +163,13 @@ mod tests {
         assert!(ended.status.is_none() && ended.said.trim() == "here", "{ended:?}");
     }
 
-    /// Regression test: if the system killed a process for lack of memory, the process counted as failed, and
-    /// its mutant as detected.
+    /// Regression test: if the system killed a process for lack of memory, the process was counted as failed, and its
+    /// mutant as detected.
     #[test]
     fn run_ends_if_the_system_kills_a_job() {
         for signal in ["KILL", "TERM"] {
             let script = format!("kill -{signal} $$");
-            let ran = run_within(Command::new("sh").args(["-c", &script]), Duration::from_secs(60));
+            let ran = run_with_time_limit(Command::new("sh").args(["-c", &script]), Duration::from_secs(60));
             assert!(ran.unwrap_err().to_string().contains("not killed by this program"));
         }
         assert!(shell("ulimit -St 1; while :; do :; done", 60.0).status.is_none());
@@ -188,23 +186,22 @@ mod tests {
         assert!(begun.try_iter().count() < 500);
     }
 
-    /// Regression test: each wake-up counted as work, so a mutant that made a test wait for ever was not
-    /// killed.
+    /// Regression test: each wake-up counted as work, so a mutant that made a test wait forever was never killed.
     #[test]
     fn job_that_only_polls_is_killed() {
         let ended = shell("while sleep 0.2; do :; done", 1.0);
         assert!(ended.status.is_none() && ended.used < Duration::from_secs(1), "{ended:?}");
     }
 
-    /// Regression test: on a busy machine, a process that got no CPU for seconds counted as out of time.
+    /// Regression test: on a busy machine, a process that got no CPU for seconds was treated as out of time.
     #[test]
-    fn runnable_job_without_a_cpu_is_not_counted_as_waiting() {
+    fn job_waiting_for_a_cpu_is_distinguished_from_a_sleeping_job() {
         for (script, asks) in [("while :; do :; done", true), ("exec sleep 1000", false)] {
             let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
             // The loop waits until the shell has become that program.
             let said = (0..10_000).any(|_| {
                 std::thread::sleep(Duration::from_millis(2));
-                asks_for_cpu(child.id()) == asks
+                is_waiting_for_cpu(child.id()) == asks
             });
             child.kill().unwrap();
             child.wait().unwrap();

@@ -1,6 +1,6 @@
-//! End-to-end tests, stress tests and tests with real programs for uslab. This crate also has the runners:
-//! `cargo check-all` runs all quick tests, `cargo check-orderings` weakens memory orderings, `cargo
-//! check-claims` writes the table of claims. The runner `cargo planted` runs one command in a copy of the
+//! End-to-end tests, stress tests and tests with real programs for uslab. This crate also contains the commands of the
+//! checks: `cargo check-all` runs all quick tests, `cargo check-orderings` weakens memory orderings, `cargo
+//! check-claims` writes the table of claims. The command `cargo planted` runs another command in a copy of the
 //! workspace with wrong code.
 
 pub mod claims;
@@ -20,26 +20,26 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
 
-/// Returns the workspace's root.
+/// Returns the root directory of the workspace.
 pub fn workspace() -> &'static Path {
     // The folder `tests/` is in the workspace's root.
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// Returns a command for the cargo that runs this program, in the workspace's root.
+/// Returns a command for the same cargo that runs this program, in the root of the workspace.
 pub fn cargo() -> Command {
     cargo_in(workspace())
 }
 
-/// Returns a command for the cargo that runs this program, in the root of another workspace.
+/// Returns a command for the same cargo that runs this program, in the root of another workspace.
 pub fn cargo_in(root: &Path) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root);
     cargo
 }
 
-/// Returns the path of the command `uslab`, built with this program's profile and in its directory. The
-/// caller must be a program that cargo runs from `deps`.
+/// Builds the command `uslab` with the profile of this program, and returns its path in the directory of this program.
+/// The caller must be a program that cargo runs from the directory `deps`.
 ///
 /// # Panics
 /// Panics if the build fails.
@@ -48,66 +48,66 @@ pub fn uslab() -> PathBuf {
     built(&BUILD_ONCE, &["--bin", "uslab"], "uslab")
 }
 
-/// Returns the command `uslab lab`.
+/// Returns a command that runs `uslab lab`.
 ///
 /// # Panics
-/// Panics under the conditions of [`uslab`].
+/// Panics if the build fails, as [`uslab`] does.
 pub fn lab() -> std::process::Command {
     let mut lab = std::process::Command::new(uslab());
     lab.arg("lab");
     lab
 }
 
-/// Returns the path of `libuslab.so`, built like [`uslab`].
+/// Builds `libuslab.so` as [`uslab`] does, and returns its path.
 ///
 /// # Panics
-/// Panics under the conditions of [`uslab`].
+/// Panics if the build fails, as [`uslab`] does.
 pub fn libuslab() -> PathBuf {
     static BUILD_ONCE: Once = Once::new();
     // Cargo cannot build this library alone by name.
     built(&BUILD_ONCE, &["--lib"], "libuslab.so")
 }
 
-/// Returns the path of `libuslab-cache.so`, which cargo names `libuslab_cache.so`, built like [`uslab`].
+/// Builds `libuslab-cache.so`, which cargo names `libuslab_cache.so`, as [`uslab`] does, and returns its path.
 ///
 /// # Panics
-/// Panics under the conditions of [`uslab`].
+/// Panics if the build fails, as [`uslab`] does.
 pub fn libuslab_cache() -> PathBuf {
     // One build makes all libraries.
     libuslab().with_file_name("libuslab_cache.so")
 }
 
-/// Returns the path of the example server, built like [`uslab`].
+/// Builds the example server as [`uslab`] does, and returns its path.
 ///
 /// # Panics
-/// Panics under the conditions of [`uslab`].
+/// Panics if the build fails, as [`uslab`] does.
 pub fn server() -> PathBuf {
     static BUILD_ONCE: Once = Once::new();
     built(&BUILD_ONCE, &["--example", "server"], "examples/server")
 }
 
-/// Returns the path of the example server with memory mistakes, built like [`uslab`].
+/// Builds the example server with memory mistakes as [`uslab`] does, and returns its path.
 ///
 /// # Panics
-/// Panics under the conditions of [`uslab`].
+/// Panics if the build fails, as [`uslab`] does.
 pub fn faulty_server() -> PathBuf {
     static BUILD_ONCE: Once = Once::new();
     built(&BUILD_ONCE, &["--example", "faulty_server"], "examples/faulty_server")
 }
 
-/// Returns the path of the example with this name, built like [`uslab`].
+/// Builds the example with this name as [`uslab`] does, and returns its path.
 ///
 /// # Panics
-/// Panics under the conditions of [`uslab`].
+/// Panics if the build fails, as [`uslab`] does.
 pub fn example(name: &str) -> PathBuf {
     built(&Once::new(), &["--example", name], &format!("examples/{name}"))
 }
 
-/// Compiles a C file of the workspace into a program in `dir`.
+/// Compiles a C file of the workspace into a program in the folder `dir`.
 ///
 /// # Panics
-/// Panics if there is no C compiler, or if it reports an error.
-pub fn compiled_from(source: &str, flags: &[&str], dir: &Path) -> PathBuf {
+/// Panics if there is no C compiler, or if the compiler reports an error.
+pub fn compile_c_program(source: &str, flags: &[&str], dir: &Path) -> PathBuf {
     let (source, out) = (workspace().join(source), dir.join("program"));
     let mut cc = Command::new("cc");
     cc.args(flags).args(["-pthread", "-w", "-o"]).arg(&out).arg(source).args(["-ldl"]);
@@ -115,12 +115,12 @@ pub fn compiled_from(source: &str, flags: &[&str], dir: &Path) -> PathBuf {
     out
 }
 
-/// A control group with a memory limit, of cgroup version 1 or 2, which is removed on drop.
+/// A control group with a memory limit, of cgroup version 1 or 2; it is removed on drop.
 #[derive(Debug)]
 pub struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// Creates a control group with a limit of `bytes`, or returns `None` if this process may not create one.
+    /// Creates a control group with a limit of `bytes`; returns `None` if this process may not create one.
     pub fn new(bytes: u64) -> Option<Self> {
         let name = format!("uslab-test-{}", std::process::id());
         let kinds = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
@@ -133,8 +133,7 @@ impl ControlGroup {
             (file.is_file() && std::fs::write(file, bytes.to_string()).is_ok()).then_some(group)
         })
     }
-    /// Returns a command that runs `program` in the group, with `library` preloaded; callers may add
-    /// arguments.
+    /// Returns a command that runs `program` in the control group, with `library` preloaded; callers may add arguments.
     pub fn command(&self, program: &Path, library: Option<&Path>) -> Command {
         const SCRIPT: &str =
             "echo $$ >\"$1\"/cgroup.procs && export LD_PRELOAD=\"$2\" && shift 2 && exec \"$0\" \"$@\"";
@@ -150,11 +149,11 @@ impl Drop for ControlGroup {
     }
 }
 
-/// Cargo's arguments for building programs that tests start: the whole workspace and an example. The build
-/// has the same features as `cargo test --workspace`, so it does not recompile anything.
+/// The cargo arguments for building the programs that tests start: the whole workspace and an example. With these
+/// arguments, the build has the same features as `cargo test --workspace`, so it does not recompile anything.
 pub const PROGRAMS: [&str; 5] = ["build", "--quiet", "--workspace", "--example", "pair"];
 
-/// Builds `target`, and returns the path of `file` in the profile's directory.
+/// Builds `target`, and returns the path of `file` in the directory of the profile.
 fn built(once: &Once, target: &[&str], file: &str) -> PathBuf {
     // This is `target/debug/deps/programs-...`.
     let own = std::env::current_exe().expect("cannot find this program's path");

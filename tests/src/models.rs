@@ -1,8 +1,8 @@
-//! Builds the loom models as programs, and runs them one at a time, each in a separate process. A model in a
-//! separate process can run with a weaker ordering, and can be killed if it never ends.
+//! Builds the loom models as programs, and runs each model in a separate process. A model in a separate process can run
+//! with a weaker ordering, and can be killed if it never ends.
 
-use crate::jobs::{CommandResult, run_within};
-use crate::mutate::ABSENT;
+use crate::jobs::{CommandResult, run_with_time_limit};
+use crate::mutate::MUTANT_ABSENT;
 use crate::planted::WorkspaceCopy;
 use crate::{cargo, cargo_in, workspace};
 use anyhow::{Context, bail};
@@ -12,26 +12,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A crate whose sources loom compiles.
+/// A crate that has models, so that loom compiles its sources.
 #[derive(Clone, Copy, Debug)]
-pub struct Modelled {
+pub struct ModelledCrate {
     /// The package's name.
     pub package: &'static str,
-    /// The package's root module, relative to the workspace's root.
+    /// The root module of the package, relative to the root of the workspace.
     pub lib: &'static str,
-    /// The file with the package's planted bugs.
+    /// The file that lists the planted bugs of the package.
     pub planted: &'static str,
-    /// The path by which the package's code names `uslab-sync`.
+    /// The path by which the code of the package names `uslab-sync`.
     pub facade: &'static str,
-    /// The smallest number of models that the crate must have.
+    /// The minimum number of models in the crate.
     pub least: usize,
-    /// The smallest number of scenarios under random and PCT schedules that the crate must have.
+    /// The minimum number of scenarios in the crate for random and PCT schedules.
     pub least_schedules: usize,
 }
 
 /// All crates with models.
-pub const MODELLED: [Modelled; 5] = [
-    Modelled {
+pub const MODELLED: [ModelledCrate; 5] = [
+    ModelledCrate {
         package: "uslab-sync",
         lib: "magazine/sync/src/lib.rs",
         planted: "magazine/sync/src/observers/planted.toml",
@@ -39,7 +39,7 @@ pub const MODELLED: [Modelled; 5] = [
         least: 1,
         least_schedules: 1,
     },
-    Modelled {
+    ModelledCrate {
         package: "uslab-magazine",
         lib: "magazine/src/lib.rs",
         planted: "magazine/src/scenarios/planted.toml",
@@ -47,7 +47,7 @@ pub const MODELLED: [Modelled; 5] = [
         least: 53,
         least_schedules: 19,
     },
-    Modelled {
+    ModelledCrate {
         package: "uslab-buddy",
         lib: "buddy/src/lib.rs",
         planted: "buddy/src/scenarios/planted.toml",
@@ -55,7 +55,7 @@ pub const MODELLED: [Modelled; 5] = [
         least: 9,
         least_schedules: 3,
     },
-    Modelled {
+    ModelledCrate {
         package: "uslab",
         lib: "slab/src/lib.rs",
         planted: "slab/src/scenarios/planted.toml",
@@ -63,7 +63,7 @@ pub const MODELLED: [Modelled; 5] = [
         least: 21,
         least_schedules: 42,
     },
-    Modelled {
+    ModelledCrate {
         package: "uslab-lab",
         lib: "sim/lab/src/lib.rs",
         planted: "sim/lab/src/classic/checks/planted.toml",
@@ -73,8 +73,8 @@ pub const MODELLED: [Modelled; 5] = [
     },
 ];
 
-/// Planted bugs that schedules must catch, because loom does not compile or cannot run their code.
-pub const BUGS_LOOM_CANNOT_CHECK: [&str; 9] = [
+/// Planted bugs that schedules must catch, because loom does not compile the code, or cannot run it.
+pub const BUGS_FOR_SCHEDULES_ONLY: [&str; 9] = [
     "a mempool does not count the objects taken from its reserve",
     "a sample is removed after its object is freed",
     "a sample of one profile is recorded in the next",
@@ -86,20 +86,20 @@ pub const BUGS_LOOM_CANNOT_CHECK: [&str; 9] = [
     "a waiter at a limit does not wake the reaper",
 ];
 
-/// A user's program on top of the allocator's crates, with its own models.
+/// An example of a user's program on top of the allocator's crates, with its own models.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
     /// The example's package.
     pub package: &'static str,
     /// The example's name.
     pub name: &'static str,
-    /// The smallest number of models that the example must have.
+    /// The minimum number of models in the example.
     pub least: usize,
-    /// The bugs planted in the example.
+    /// The names of the bugs that are planted in the example.
     pub planted: &'static [&'static str],
 }
 
-/// The examples of how to check a program.
+/// The examples that show how to check a program.
 pub const EXAMPLES: [Example; 2] = [
     Example {
         package: "uslab",
@@ -113,20 +113,20 @@ pub const EXAMPLES: [Example; 2] = [
 /// A crate of another workspace that checks itself with `uslab-sync`, as any user's crate can.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignWorkspace {
-    /// The crate's workspace, relative to this workspace's root.
+    /// The workspace of the crate, relative to the root of this workspace.
     pub root: &'static str,
     /// The crate's package.
     pub package: &'static str,
-    /// The smallest number of models that the crate must have.
+    /// The minimum number of models in the crate.
     pub least: usize,
-    /// The smallest number of scenarios under random and PCT schedules that the crate must have.
+    /// The minimum number of scenarios in the crate for random and PCT schedules.
     pub least_schedules: usize,
-    /// The bug planted in the crate.
+    /// The name of the bug that is planted in the crate.
     pub planted: &'static str,
 }
 
-/// The example crate of `uslab-sync`.
-pub const OUTSIDE: ForeignWorkspace = ForeignWorkspace {
+/// The example crate that belongs to `uslab-sync`.
+pub const SYNC_EXAMPLE_CRATE: ForeignWorkspace = ForeignWorkspace {
     root: "tests/sync_example",
     package: "slots",
     least: 3,
@@ -141,20 +141,20 @@ impl ForeignWorkspace {
         command.arg("test");
         command
     }
-    /// Returns a command like [`test`](Self::test), but under a checker, with this workspace's profile and
-    /// target directory. The caller adds the test's arguments.
+    /// Returns a command like [`test`](Self::test), but under a checker, with the profile and target directory of this
+    /// workspace. The caller adds the arguments of the test program.
     pub fn checked_test(&self, checker: &str) -> Command {
         let mut command = self.test();
         command
             .args(["--profile", "loom", "--lib", "--target-dir"])
             .arg(workspace().join("target").join(checker))
             .env("RUSTFLAGS", flags(checker))
-            .env("MUTANT", ABSENT);
+            .env("MUTANT", MUTANT_ABSENT);
         command
     }
 }
 
-/// Returns the `RUSTFLAGS` of a build for a checker. Loom also explores the atomics of the epoch collector.
+/// Returns the `RUSTFLAGS` of a build for a checker. Under loom, the epoch collector also uses loom's atomics.
 fn flags(checker: &str) -> String {
     let collector = if checker == "loom" { " --cfg crossbeam_loom" } else { "" };
     format!("{} --cfg {checker}{collector}", std::env::var("RUSTFLAGS").unwrap_or_default())
@@ -165,8 +165,8 @@ pub fn loom_flags() -> String {
     flags("loom")
 }
 
-/// Returns a command that builds a package's library for a checker and runs its tests, in a copy of the
-/// workspace or in the workspace itself. The caller adds the test's arguments.
+/// Returns a command that builds the library of a package for a checker and runs its tests, in a copy of the workspace
+/// or in the workspace itself. The caller adds the arguments of the test program.
 pub fn checked_test(copy: Option<&WorkspaceCopy>, checker: &str, package: &str) -> Command {
     let mut command = copy.map_or_else(cargo, WorkspaceCopy::cargo);
     let target = Path::new("target").join(checker);
@@ -176,27 +176,26 @@ pub fn checked_test(copy: Option<&WorkspaceCopy>, checker: &str, package: &str) 
         .arg(target)
         .args(["-p", package, "--lib"])
         .env("RUSTFLAGS", flags(checker))
-        .env("MUTANT", ABSENT);
+        .env("MUTANT", MUTANT_ABSENT);
     command
 }
 
-/// The test of `uslab-sync` that compares loom with RC11.
+/// The test of `uslab-sync` that compares loom with the memory model RC11.
 pub const LITMUS: &str = "litmus";
 
-/// The test programs of all [`MODELLED`] crates for one checker; for loom, also [`LITMUS`] and the
-/// [`EXAMPLES`]. All these programs are built from the copy with the planted bugs.
+/// The test programs for one checker: the programs of all [`MODELLED`] crates, and for loom also [`LITMUS`] and the
+/// [`EXAMPLES`]. All these programs are built from the copy that contains the planted bugs.
 ///
 /// One build makes all programs, because a build of a single package would compile the checker and shared
 /// dependencies with other features.
 #[derive(Debug)]
 pub struct Programs {
-    /// The path of each program, and the folder of its package, indexed by the name of the package, test or
-    /// example.
+    /// The path of each program, and the folder of its package, by the name of the package, test or example.
     found: BTreeMap<String, (PathBuf, PathBuf)>,
 }
 
 impl Programs {
-    /// Returns the command that builds the programs and prints a JSON message for each.
+    /// Returns the command that builds the programs, and prints a JSON message for each.
     pub fn build_command(copy: &WorkspaceCopy, checker: &str) -> Command {
         let mut command = copy.cargo();
         command
@@ -214,7 +213,7 @@ impl Programs {
     /// Builds all programs for a checker.
     ///
     /// # Errors
-    /// Fails if the build fails, or cargo's messages lack a program.
+    /// Fails if the build fails, or if cargo's messages do not name all programs.
     pub fn build(copy: &WorkspaceCopy, checker: &str) -> anyhow::Result<Self> {
         let mut command = Self::build_command(copy, checker);
         let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo test")?;
@@ -247,38 +246,38 @@ impl Programs {
         Ok(Self { found })
     }
 
-    /// Returns a command that runs one program in its package's folder, as cargo would. The caller adds the
-    /// test's arguments.
+    /// Returns a command that runs a program in the folder of its package, as cargo would. The caller adds the
+    /// arguments of the test program.
     ///
     /// # Panics
-    /// Panics if there is no program `name`.
+    /// Panics if no program is called `name`.
     pub fn run(&self, name: &str) -> Command {
         let (program, folder) = &self.found[name];
         let mut command = Command::new(program);
-        command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder).env("MUTANT", ABSENT);
+        command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder).env("MUTANT", MUTANT_ABSENT);
         command
     }
 }
 
-/// A package with models to run, in this workspace or another one.
+/// A package whose models are run; it may belong to this workspace or to another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// The root of the package's workspace.
+    /// The root of the workspace that contains the package.
     pub root: PathBuf,
     /// The package's name.
     pub package: String,
-    /// The package's root module, relative to the workspace's root.
+    /// The root module of the package, relative to the root of the workspace.
     pub lib: PathBuf,
-    /// The profile with which the models are built.
+    /// The cargo profile with which the models are built.
     pub profile: String,
-    /// The target directory of the models' build.
+    /// The target directory for the build of the models.
     pub target: PathBuf,
 }
 
 impl Subject {
     /// Returns all [`MODELLED`] crates.
-    pub fn all_modelled() -> Vec<Self> {
-        let subject = |modelled: Modelled| Self {
+    pub fn all_modelled_crates() -> Vec<Self> {
+        let subject = |modelled: ModelledCrate| Self {
             root: workspace().to_owned(),
             package: modelled.package.to_owned(),
             lib: modelled.lib.into(),
@@ -288,11 +287,11 @@ impl Subject {
         MODELLED.map(subject).into()
     }
 
-    /// Finds the packages with the names `packages` in the workspace of `manifest` (by default, this
-    /// workspace). Without names, finds all packages that the workspace builds by default.
+    /// Finds the packages with the names `packages` in the workspace of `manifest` (by default, this workspace).
+    /// Without names, finds all packages that the workspace builds by default.
     ///
     /// # Errors
-    /// Fails if cargo cannot read the workspace, or a package does not exist or has no library.
+    /// Fails if cargo cannot read the workspace, or if a package does not exist or has no library.
     pub fn find(manifest: Option<&Path>, packages: &[String], profile: &str) -> anyhow::Result<Vec<Self>> {
         let own = workspace().join("Cargo.toml");
         let manifest = manifest.unwrap_or(&own);
@@ -305,14 +304,18 @@ impl Subject {
         if !output.status.success() {
             bail!("{}: cargo finds no workspace", manifest.display());
         }
-        Self::named_in(
+        Self::programs_named_in_metadata(
             &serde_json::from_slice(&output.stdout).context("cannot run cargo metadata")?,
             packages,
             profile,
         )
     }
 
-    fn named_in(metadata: &Value, packages: &[String], profile: &str) -> anyhow::Result<Vec<Self>> {
+    fn programs_named_in_metadata(
+        metadata: &Value,
+        packages: &[String],
+        profile: &str,
+    ) -> anyhow::Result<Vec<Self>> {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let path = |field: &str| {
             let path = metadata[field].as_str().with_context(|| format!("cargo metadata: no {field}"));
@@ -349,33 +352,33 @@ impl Subject {
         chosen.into_iter().map(subject).collect()
     }
 
-    /// Returns the package's source directory, relative to the workspace's root.
+    /// Returns the source directory of the package, relative to the root of the workspace.
     pub fn sources(&self) -> &Path {
         self.lib.parent().unwrap_or(Path::new(""))
     }
 }
 
-/// One test function of a crate with models.
+/// A test function of a crate with models.
 #[derive(Clone, Debug)]
 pub struct Test {
     /// The test's package.
     pub package: String,
-    /// The test's path in the crate, as libtest prints it.
+    /// The path of the test in its crate, as libtest prints it.
     pub name: String,
     program: PathBuf,
     root: PathBuf,
 }
 
-/// The result of running a [`Test`].
+/// The result of running one [`Test`].
 #[derive(Debug)]
 pub struct Run {
     /// The test's outcome.
     pub outcome: Outcome,
-    /// The names of the models that completed in the test.
+    /// The names of the models that the test has completed.
     pub models: Vec<String>,
-    /// The ordering sites that the test reached, if the caller requested them.
+    /// The ordering sites that the test has reached, if the caller requested them.
     pub sites: BTreeSet<String>,
-    /// The number of executions of the test's models: a measure of work that is equal in each run.
+    /// The number of executions of the test's models, which measures the work and is the same in each run.
     pub executions: u64,
 }
 
@@ -384,7 +387,7 @@ pub struct Run {
 pub enum Outcome {
     /// Every execution passed.
     Passed,
-    /// An execution failed with this message.
+    /// An execution of a model failed with this message.
     Failed(String),
     /// The test was killed at its time limit.
     TimedOut,
@@ -392,17 +395,17 @@ pub enum Outcome {
 
 impl Outcome {
     fn failed(message: String) -> Self {
-        if was_cut(&message) { Self::TimedOut } else { Self::Failed(message) }
+        if was_ended_by_time_limit(&message) { Self::TimedOut } else { Self::Failed(message) }
     }
 }
 
-/// Returns `true` if a model failed with `message` only because it took too long: `uslab-sync` ends an
-/// exploration after ten minutes.
-pub fn was_cut(message: &str) -> bool {
+/// Returns `true` if a model failed with `message` only because it took too long; `uslab-sync` ends an exploration
+/// after ten minutes.
+pub fn was_ended_by_time_limit(message: &str) -> bool {
     message.contains("before all executions were explored")
 }
 
-/// Builds the models of `subject` and lists its tests.
+/// Builds the models of `subject`, and lists the tests that run them.
 ///
 /// # Errors
 /// Fails if the build fails, or the program cannot list its tests.
@@ -443,10 +446,11 @@ pub fn build(subject: &Subject) -> anyhow::Result<Vec<Test>> {
 }
 
 impl Test {
-    /// Runs the test alone with these environment variables, for at most `limit` (see [`run_within`]).
+    /// Runs the test alone with these environment variables, for at most `limit` of CPU time (see
+    /// [`run_with_time_limit`]).
     ///
     /// # Errors
-    /// Fails if the test cannot be started, its output cannot be read, or another process killed it.
+    /// Fails if the test cannot be started, if its output cannot be read, or if another process killed it.
     pub fn run(&self, environment: &[(&str, &str)], limit: Duration) -> anyhow::Result<Run> {
         let mut command = Command::new(&self.program);
         command
@@ -455,9 +459,9 @@ impl Test {
             .env("RUST_BACKTRACE", "0")
             // Only the failure matters, so no time is spent on its trace.
             .env("STORY", "0")
-            .env("MUTANT", ABSENT)
+            .env("MUTANT", MUTANT_ABSENT)
             .envs(environment.iter().copied());
-        let CommandResult { status, said: text, .. } = run_within(&mut command, limit)?;
+        let CommandResult { status, said: text, .. } = run_with_time_limit(&mut command, limit)?;
         let outcome = match status {
             None => Outcome::TimedOut,
             Some(status) if status.success() => Outcome::Passed,
@@ -471,8 +475,8 @@ impl Test {
     }
 }
 
-/// Returns the text after `word` for each line that begins with `word`. libtest prints "test name ... "
-/// before the first line of a test's output.
+/// Returns, for each line that begins with `word`, the text after it. libtest prints "test name ... " before the first
+/// line of a test's output.
 pub fn rows<'t>(said: &'t str, word: &'t str) -> impl Iterator<Item = &'t str> {
     said.lines().filter_map(move |line| {
         let (before, row) = line.split_once(word)?;
@@ -488,7 +492,7 @@ pub fn field(row: &str, name: &str) -> u64 {
     fields.next().unwrap_or(0)
 }
 
-/// Returns the message of the first panic in some output.
+/// Returns the message of the first panic in the output of a program.
 fn panic_message(said: &str) -> Option<String> {
     let mut lines = said.lines().skip_while(|line| !(line.contains("panicked at ") && line.ends_with(':')));
     lines.next()?;
@@ -501,14 +505,13 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    /// A command as a user types it.
+    /// A command line as a user types it.
     fn typed(build: &str, command: &Command) -> String {
         let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
         format!("RUSTFLAGS=\"--cfg {build}\" cargo {}", arguments.join(" "))
     }
 
-    /// This test compares the command lines; the models' program compares the output of the commands under
-    /// loom.
+    /// This test compares the command lines; the program of the models compares the output of the commands under loom.
     #[test]
     fn tutorial_commands_equal_the_model_commands() {
         let page = std::fs::read_to_string(workspace().join("sim/lab/README.md")).unwrap();
@@ -531,8 +534,8 @@ mod tests {
     #[test]
     fn cargo_metadata_lists_the_packages_with_models() {
         let names = MODELLED.map(|modelled| modelled.package.to_owned());
-        assert_eq!(Subject::find(None, &names, "loom").unwrap(), Subject::all_modelled());
-        assert_eq!(Subject::all_modelled()[0].sources(), Path::new("magazine/sync/src"));
+        assert_eq!(Subject::find(None, &names, "loom").unwrap(), Subject::all_modelled_crates());
+        assert_eq!(Subject::all_modelled_crates()[0].sources(), Path::new("magazine/sync/src"));
         let error = |name: &str| Subject::find(None, &[name.to_owned()], "loom").unwrap_err().to_string();
         assert!(
             error("uslab-sink").starts_with("unknown package `uslab-sink` in "),
@@ -550,9 +553,9 @@ mod tests {
         assert_eq!(sites, ["a:1:2:0 load Acquire", "b:1:2:0 load Relaxed"]);
     }
 
-    /// Regression test: a model that ran out of time counted as having detected the mutant.
+    /// Regression test: a model that exceeded its time limit was treated as a model that had detected the mutant.
     #[test]
-    fn model_run_truncated_by_time_is_not_failed() {
+    fn model_run_ended_by_its_time_limit_is_not_a_failure() {
         for file in ["replay", "split"] {
             let text = std::fs::read_to_string(workspace().join(format!("magazine/sync/src/{file}.rs")));
             let said =

@@ -1,10 +1,9 @@
-//! Makes mutants by rule: a mutant is a small change of a program's meaning. One text contains all mutants, and a
-//! number enables one of them.
+//! Makes mutants by rule: a mutant is a small change of a program's meaning. One source text contains all mutants, and
+//! a number enables one of them.
 //!
-//! Each rule walks over the syntax tree of a file, and puts its mutants next to the original code. For
-//! example, `a < b` becomes `(if on(7) { a <= b } else { a < b })`. Text is only inserted within lines, so
-//! the file's line numbers and messages stay the same. [`SWITCH`] is the module that knows which mutant is
-//! enabled.
+//! Each rule walks over the syntax tree of a file, and inserts its mutants next to the original code. For example, `a <
+//! b` becomes `(if on(7) { a <= b } else { a < b })`. Mutants are inserted within lines, so the line numbers and
+//! messages of the file stay the same. [`SWITCH`] is the module that knows which mutant is enabled.
 //!
 //! | rule | its mutants |
 //! |---|---|
@@ -19,8 +18,8 @@
 //! | `value` | a function returns a simple value immediately |
 //! | `return` | a function returns before a statement |
 //!
-//! Only shipping code is mutated, but no tests, constants or arguments of macros. Some mutants do not
-//! compile; the caller finds them by building, and omits them.
+//! Only shipping code is mutated; tests, constants and macro arguments are not. Some mutants do not compile; the caller
+//! finds them by a build, and leaves them out.
 
 use crate::source::{has_code, ships};
 use anyhow::anyhow;
@@ -31,10 +30,10 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{BinOp, Block, Expr, Pat, ReturnType, Stmt, Type, UnOp};
 
-/// The text that is added to a crate's root module. The function `on` returns `true` for one mutant: the
-/// mutant in the variable `MUTANT`. The variable `MUTANT_REACHED` names a file; if it is set, `on` writes
-/// each mutant for which it is called once to this file. If `MUTANT` is [`ABSENT`], the process aborts
-/// immediately, because the program should not contain the switch.
+/// The text that is added to the root module of a crate. The function `on` returns `true` for one mutant: the mutant
+/// that the variable `MUTANT` names. If the variable `MUTANT_REACHED` names a file, `on` writes each mutant for which
+/// it is called to this file, once. If `MUTANT` is [`MUTANT_ABSENT`], the process aborts immediately, because it should
+/// have been built without mutants.
 pub const SWITCH: &str = r#"
 #[doc(hidden)]
 #[allow(warnings, clippy::all)]
@@ -43,14 +42,14 @@ pub mod mutant_switch {
 
     const UNKNOWN: u32 = u32::MAX;
     const NONE: u32 = u32::MAX - 1;
-    const REACHED: u32 = u32::MAX - 2;
+    const REACHED_MUTANT: u32 = u32::MAX - 2;
     const MOST: usize = 1 << 16;
-    static ACTIVE: AtomicU32 = AtomicU32::new(UNKNOWN);
+    static ACTIVE_MUTANT: AtomicU32 = AtomicU32::new(UNKNOWN);
     static SEEN: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
 
     pub fn on(mutant: u32) -> bool {
-        let active = ACTIVE.load(Relaxed);
-        active < REACHED && active == mutant || active >= REACHED && active != NONE && asked(mutant)
+        let active = ACTIVE_MUTANT.load(Relaxed);
+        active < REACHED_MUTANT && active == mutant || active >= REACHED_MUTANT && active != NONE && asked(mutant)
     }
     // Nothing here calls the heap: tests watch it, and what is changed may lie below it.
     unsafe extern "C" {
@@ -63,7 +62,7 @@ pub mod mutant_switch {
     }
     #[cold]
     fn asked(mutant: u32) -> bool {
-        if ACTIVE.load(Relaxed) == UNKNOWN {
+        if ACTIVE_MUTANT.load(Relaxed) == UNKNOWN {
             let named = variable(c"MUTANT").map(|text| text.to_str().ok());
             if named.flatten() == Some("absent") {
                 let text = "this program is built from the copy of the sources with mutants in it, and not from the sources\n";
@@ -73,7 +72,7 @@ pub mod mutant_switch {
             }
             let named = named.map(|text| text.and_then(|text| text.parse().ok()));
             let noted = named.is_none() && variable(c"MUTANT_REACHED").is_some();
-            ACTIVE.store(if noted { REACHED } else { named.flatten().unwrap_or(NONE) }, Relaxed);
+            ACTIVE_MUTANT.store(if noted { REACHED_MUTANT } else { named.flatten().unwrap_or(NONE) }, Relaxed);
             return on(mutant);
         }
         if !SEEN[mutant as usize % MOST].swap(true, Relaxed) {
@@ -98,11 +97,11 @@ pub mod mutant_switch {
 }
 "#;
 
-/// The value of `MUTANT` for programs that must be built from the original sources: a program that was built
-/// from a mutated copy aborts.
-pub const ABSENT: &str = "absent";
+/// The value of `MUTANT` for programs that must be built from the original sources: a program that was built from a
+/// mutated copy aborts.
+pub const MUTANT_ABSENT: &str = "absent";
 
-/// The names of all rules; the module's documentation describes them.
+/// The names of all mutation rules; the module documentation describes the rules.
 pub const RULES: [&str; 13] = [
     "compare",
     "arithmetic",
@@ -119,22 +118,22 @@ pub const RULES: [&str; 13] = [
     "return",
 ];
 
-/// A small change of a program's meaning.
+/// A small change of the meaning of a program.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Mutant {
     /// The number that enables the mutant.
     pub number: u32,
-    /// The mutant's file, relative to the workspace's root.
+    /// The file that contains the mutant, relative to the root of the workspace.
     pub file: String,
-    /// The line, from 1.
+    /// The line of the mutant; the first line is 1.
     pub line: usize,
-    /// The column, from 1, in bytes.
+    /// The column of the mutant in bytes; the first column is 1.
     pub column: usize,
     /// The function that contains the mutant.
     pub function: String,
-    /// The mutant's rule, described in the module.
+    /// The rule that made the mutant; the module documentation describes the rules.
     pub rule: String,
-    /// The change, as `old -> new`.
+    /// The change of the source text, as `old -> new`.
     pub change: String,
 }
 
@@ -145,44 +144,44 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// A piece of text that is inserted for a mutant.
+/// A piece of text that is inserted into the source for a mutant.
 #[derive(Debug)]
 struct Insert {
     at: usize,
-    /// `true` if the text closes an earlier insertion.
+    /// `true` if the text closes a syntax element that an earlier insertion opened.
     closes: bool,
     text: String,
     mutant: u32,
 }
 
-/// A file with its mutants.
+/// A source file with its mutants.
 #[derive(Debug)]
-pub struct Mutated {
+pub struct MutatedSource {
     text: String,
-    /// The mutants, in the order of their numbers.
+    /// The mutants of the file, in the order of their numbers.
     pub mutants: Vec<Mutant>,
     inserts: Vec<Insert>,
-    /// The byte range of each function.
+    /// The byte range of each function in the file.
     functions: Vec<Range<usize>>,
-    /// Insertions that are made for any selection of mutants, such as `mut` for guards that are assigned.
+    /// Insertions that are made whatever mutants are selected, such as `mut` for guards that are assigned.
     always: Vec<usize>,
 }
 
-/// A source text with mutants inserted.
+/// A source text in which mutants were inserted.
 #[derive(Debug)]
-pub struct Switched {
-    /// The text.
+pub struct SwitchedSource {
+    /// The source with all mutants, each behind a switch.
     pub text: String,
-    /// The ranges of inserted text, each with its mutant.
+    /// The ranges of the inserted text, each with the number of its mutant.
     inserted: Vec<(Range<usize>, u32)>,
-    /// The range of each mutant, from its first insertion to its last.
+    /// The range of each mutant, from its first insertion to its last insertion.
     whole: Vec<(Range<usize>, u32)>,
     functions: Vec<Range<usize>>,
 }
 
-impl Mutated {
-    /// Makes all mutants of `text`, the contents of `file`, numbered from `first`. The parameter `switch` is
-    /// the path of the function `on` of [`SWITCH`].
+impl MutatedSource {
+    /// Makes all mutants of `text`, the contents of `file`, numbered from `first`. The parameter `switch` is the path
+    /// of the function `on` in [`SWITCH`].
     ///
     /// # Errors
     /// Fails if the text is not valid Rust.
@@ -198,8 +197,8 @@ impl Mutated {
         Self { text: text.to_owned(), mutants: vec![], inserts: vec![], functions: vec![], always: vec![] }
     }
 
-    /// Returns the text with only the mutants for which `chosen` returns `true`.
-    pub fn switched(&self, chosen: impl Fn(u32) -> bool) -> Switched {
+    /// Returns the source text with only the mutants for which `chosen` returns `true`.
+    pub fn switched(&self, chosen: impl Fn(u32) -> bool) -> SwitchedSource {
         // At one offset, closing insertions come before opening ones; inner ones close first, outer ones open first.
         let mut order: Vec<(usize, i64, usize)> = vec![];
         for (i, insert) in self.inserts.iter().enumerate().filter(|(_, insert)| chosen(insert.mutant)) {
@@ -237,13 +236,13 @@ impl Mutated {
             at + places[known].1
         };
         let functions = self.functions.iter().map(|range| place(range.start)..place(range.end)).collect();
-        Switched { text, inserted, whole, functions }
+        SwitchedSource { text, inserted, whole, functions }
     }
 }
 
-impl Switched {
-    /// Returns the mutants that cause a compiler error at the given places; the first place is the error's
-    /// main place. The list is empty if no mutant causes the error.
+impl SwitchedSource {
+    /// Returns the mutants that cause a compiler error at the given positions; the first position is the main position
+    /// of the error. The list is empty if no mutant causes the error.
     pub fn blamed(&self, places: &[Range<usize>]) -> Vec<u32> {
         let inside = |place: &Range<usize>| {
             let of = self
@@ -283,31 +282,31 @@ struct Walk<'t> {
     text: &'t str,
     first: u32,
     switch: &'t str,
-    /// The enclosing functions and modules.
+    /// The functions and modules that enclose the current expression.
     function: Vec<String>,
     /// `true` if the enclosing function returns nothing.
     unit: bool,
-    made: Mutated,
+    made: MutatedSource,
 }
 
 fn range(of: &impl Spanned) -> Range<usize> {
     of.span().byte_range()
 }
 
-/// Returns `true` if execution never continues after `expr`.
+/// Returns `true` if execution never continues after the expression `expr`.
 fn leaves(expr: &Expr) -> bool {
     matches!(expr, Expr::Return(_) | Expr::Break(_) | Expr::Continue(_))
 }
 
-/// Returns `true` if the expression does nothing and reads nothing that a lock may guard: it consists of
-/// literals and of names other than `guard`.
-fn is_inert(expr: &Expr, guard: &str) -> bool {
-    let all = |mut of: syn::punctuated::Iter<'_, Expr>| of.all(|expr| is_inert(expr, guard));
+/// Returns `true` if the expression has no effect and reads nothing that a lock may guard: it consists of literals and
+/// of names other than `guard`.
+fn has_no_effect(expr: &Expr, guard: &str) -> bool {
+    let all = |mut of: syn::punctuated::Iter<'_, Expr>| of.all(|expr| has_no_effect(expr, guard));
     match expr {
         Expr::Lit(_) => true,
         Expr::Path(of) => !of.path.is_ident(guard),
-        Expr::Paren(of) => is_inert(&of.expr, guard),
-        Expr::Return(of) => of.expr.as_ref().is_none_or(|expr| is_inert(expr, guard)),
+        Expr::Paren(of) => has_no_effect(&of.expr, guard),
+        Expr::Return(of) => of.expr.as_ref().is_none_or(|expr| has_no_effect(expr, guard)),
         Expr::Tuple(of) => all(of.elems.iter()),
         // `Some(1)`, but no call of a function.
         Expr::Call(of) => {
@@ -319,7 +318,7 @@ fn is_inert(expr: &Expr, guard: &str) -> bool {
     }
 }
 
-/// Returns the attributes of an expression that can be a statement.
+/// Returns the attributes of an expression that is used as a statement.
 pub(crate) fn attributes(expr: &Expr) -> &[syn::Attribute] {
     match expr {
         Expr::Assign(of) => &of.attrs,
@@ -349,9 +348,9 @@ fn binds(expr: &Expr) -> bool {
     }
 }
 
-/// Returns `true` if other CPUs may observe when the statement happens; swapping other statements usually
-/// changes nothing.
-fn is_ordered(text: &str) -> bool {
+/// Returns `true` if other CPUs may observe when the statement runs, because it has a memory ordering; swapping other
+/// statements usually changes nothing.
+fn is_order_observable(text: &str) -> bool {
     ["Relaxed)", "Acquire)", "Release)", "AcqRel)", "SeqCst)"].iter().any(|ordering| text.contains(ordering))
 }
 
@@ -360,7 +359,7 @@ impl Walk<'_> {
         &self.text[of.clone()]
     }
 
-    /// Adds a mutant, and returns the number that enables it.
+    /// Adds a mutant, and returns its number.
     fn mutant(&mut self, at: usize, rule: &'static str, change: String) -> u32 {
         let number = self.first + u32::try_from(self.made.mutants.len()).unwrap_or(u32::MAX);
         let line = self.text[..at].matches('\n').count() + 1;
@@ -405,12 +404,12 @@ impl Walk<'_> {
         self.wrap_in_switch(of, mutant, before, " })");
     }
     /// Adds a mutant that skips the statements at `of`.
-    fn leave_out(&mut self, of: &Range<usize>, rule: &'static str, change: String) {
+    fn add_skip_mutant(&mut self, of: &Range<usize>, rule: &'static str, change: String) {
         let mutant = self.mutant(of.start, rule, change);
         self.wrap_in_switch(of, mutant, format!("if !{}({mutant}) {{ ", self.switch), " }");
     }
-    /// Adds a mutant whose condition is always false and, if `holds` is set, a mutant whose condition is
-    /// always true.
+    /// Adds a mutant whose condition is always false; if `holds` is set, also adds a mutant whose condition is always
+    /// true.
     fn condition(&mut self, condition: &Expr, holds: bool) {
         let of = range(condition);
         let on = self.switch;
@@ -457,7 +456,7 @@ impl Walk<'_> {
         self.unit = outer;
     }
 
-    /// Adds mutants that release a lock and take it again, one before each later statement.
+    /// Adds mutants that release a lock and acquire it again, one mutant before each later statement.
     fn unlock(&mut self, stmts: &[Stmt]) {
         for (i, stmt) in stmts.iter().enumerate() {
             let Stmt::Local(local) = stmt else { continue };
@@ -473,7 +472,7 @@ impl Walk<'_> {
             };
             let rest = stmts[i + 1..].iter().take_while(stays);
             // Before statements that do nothing the mutant would change nothing.
-            let done = |stmt: &&Stmt| matches!(stmt, Stmt::Expr(expr, _) if is_inert(expr, &name));
+            let done = |stmt: &&Stmt| matches!(stmt, Stmt::Expr(expr, _) if has_no_effect(expr, &name));
             let end = stmts.last().filter(done).map_or(self.text.len(), |last| range(last).start);
             let rest: Vec<_> = rest.skip(1).map(range).filter(|at| at.start < end).collect();
             if !rest.is_empty() && guard.mutability.is_none() {
@@ -488,7 +487,7 @@ impl Walk<'_> {
     }
 }
 
-/// Returns values that a function may return immediately.
+/// Returns the values that mutants of a function return immediately.
 fn values(output: &ReturnType) -> &'static [&'static str] {
     let ReturnType::Type(_, of) = output else { return &[""] };
     let Type::Path(path) = &**of else { return &[] };
@@ -600,7 +599,8 @@ impl<'ast> Visit<'ast> for Walk<'_> {
             }
             let of = range(stmt);
             let next = block.stmts.get(i + 1).filter(|next| alone(next)).map(range);
-            if let Some(next) = next.filter(|next| is_ordered(self.text(&of)) && is_ordered(self.text(next)))
+            if let Some(next) = next
+                .filter(|next| is_order_observable(self.text(&of)) && is_order_observable(self.text(next)))
             {
                 let (this, moved) = (self.text(&of).to_owned(), self.text(&next).to_owned());
                 let mutant = self.mutant(of.start, "swap", format!("{this} <-> {moved}"));
@@ -609,7 +609,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
             }
             let last = i + 1 == block.stmts.len();
             if !last || self.unit || self.text(&of).ends_with(';') {
-                self.leave_out(&of, "statement", format!("{} -> nothing", self.text(&of)));
+                self.add_skip_mutant(&of, "statement", format!("{} -> nothing", self.text(&of)));
             }
             self.visit_stmt(stmt);
         }
@@ -623,7 +623,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
             && !matches!(last, Stmt::Expr(expr, None) if !matches!(expr, Expr::If(_) | Expr::ForLoop(_) | Expr::While(_)))
         {
             let all = range(first).start..range(last).end;
-            self.leave_out(&all, "else", format!("else {} -> nothing", self.text(&all)));
+            self.add_skip_mutant(&all, "else", format!("else {} -> nothing", self.text(&all)));
         }
         visit::visit_expr_if(self, of);
     }
@@ -686,9 +686,9 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Returns the text of each single mutant, by rule and change; the test itself evaluates the switch.
+    /// Returns the text with each single mutant enabled, by rule and change; the test itself evaluates the switch.
     fn mutants(text: &str) -> Vec<String> {
-        let made = Mutated::new("a.rs", text, 5, "on").unwrap();
+        let made = MutatedSource::new("a.rs", text, 5, "on").unwrap();
         assert_eq!(made.switched(|_| false).text.replace("mut ", ""), text.replace("mut ", ""));
         let all = made.switched(|_| true);
         assert!(syn::parse_file(&all.text).is_ok(), "{}", all.text);
@@ -759,7 +759,7 @@ mod tests {
         );
     }
 
-    /// With no work left under the lock, this mutant would change nothing.
+    /// If no work under the lock remained, this mutant would change nothing.
     #[test]
     fn unlock_mutation_skips_tail_expressions_without_guarded_data() {
         let unlocked = |last: &str| {
@@ -788,7 +788,7 @@ mod tests {
         assert_eq!(mutants(text), [""; 0]);
     }
 
-    /// Regression test: the switch read its variable with a call that allocates, so a test that observes the
+    /// Regression test: the switch called a function that allocates to read its variable, so a test that observes the
     /// heap failed.
     #[test]
     fn mutation_switch_does_not_call_the_heap() {
@@ -847,7 +847,7 @@ mod tests {
             program.output().unwrap()
         };
         // Regression test: models ran that were built from the mutated copy, with no mutant enabled.
-        let ran = output(&[("MUTANT", ABSENT)]);
+        let ran = output(&[("MUTANT", MUTANT_ABSENT)]);
         assert!(!ran.status.success() && ran.stdout.is_empty(), "{ran:?}");
         assert!(
             String::from_utf8_lossy(&ran.stderr).starts_with("this program is built from the copy"),
@@ -872,7 +872,7 @@ mod tests {
     #[test]
     fn mutants_have_distinct_descriptions() {
         let all = (0..30).map(|i| format!("is_{i}()")).collect::<Vec<_>>().join(" && ");
-        let made = Mutated::new("a.rs", &format!("fn f() {{ if {all} {{ g() }} }}"), 0, "on").unwrap();
+        let made = MutatedSource::new("a.rs", &format!("fn f() {{ if {all} {{ g() }} }}"), 0, "on").unwrap();
         let shown: std::collections::BTreeSet<_> = made.mutants.iter().map(ToString::to_string).collect();
         assert!(shown.len() > 30 && shown.len() == made.mutants.len());
     }
@@ -880,7 +880,7 @@ mod tests {
     #[test]
     fn compile_error_is_attributed_to_its_mutant() {
         let text = "fn f() -> S { a(b + c); d }";
-        let made = Mutated::new("a.rs", text, 0, "on").unwrap();
+        let made = MutatedSource::new("a.rs", text, 0, "on").unwrap();
         assert_eq!(made.mutants.len(), 2, "{:?}", made.mutants);
         let all = made.switched(|_| true);
         let at = |piece: &str| {

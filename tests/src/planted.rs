@@ -1,18 +1,18 @@
-//! Wrong code that tests must detect, as changes of the sources' text, and copies of the workspace that
+//! Wrong code that tests must detect, described as text changes to the sources, and copies of the workspace that
 //! contain it.
 //!
-//! A *planted bug* is a wrong statement that a model must catch. The file `planted.toml` next to a crate's
-//! models lists its planted bugs by file and function. A copy of the workspace contains all planted bugs as
-//! `planted!` statements. One build therefore has them all, and a test chooses one at run time. A *control*
-//! is a deliberately broken build of the restartable sequences, or of the table that they use. The file
-//! `tests/controls.toml` lists the controls by name, file and function.
+//! A *planted bug* is a wrong statement that some model must catch. The file `planted.toml` next to the models of a
+//! crate lists its planted bugs, with their file and function. A copy of the workspace contains all planted bugs, each
+//! as a `planted!` statement. A single build therefore contains all of them, and a test selects one at run time. A
+//! *control* is a deliberately broken build of the restartable sequences, or of the table that they use. The file
+//! `tests/controls.toml` lists the controls with their name, file and function.
 //!
-//! A change is made next to an *anchor*, a text that must occur exactly once in its function; white space may
-//! differ. The changed file keeps its line numbers. The workspace's own sources contain neither planted bugs
-//! nor controls.
+//! A change is made next to an *anchor*: a text that must occur exactly once in its function, although white space may
+//! differ. The change does not alter the line numbers of the file. The workspace's own sources contain neither planted
+//! bugs nor controls.
 //!
-//! A copy has its own compiler wrapper, so cargo keeps the copy's crates and the workspace's crates apart.
-//! The copy's dependencies are the workspace's, so they are built once.
+//! A copy has its own compiler wrapper, so cargo distinguishes the crates of the copy from the crates of the workspace.
+//! The dependencies of the copy and of the workspace are the same, so they are built only once.
 
 use crate::models::MODELLED;
 use crate::share::tracked;
@@ -30,7 +30,7 @@ use std::process::Command;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-/// A change in the format of the TOML files.
+/// A change of a source file, in the format of the TOML files.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -40,12 +40,12 @@ struct Entry {
     wrong: String,
 }
 
-/// A piece of wrong code and its place.
+/// A piece of wrong code, and where it is inserted.
 #[derive(Debug)]
 pub struct Change {
     /// The name of the planted bug or of the control.
     pub name: String,
-    /// The file, relative to the workspace's root.
+    /// The file to change, relative to the root of the workspace.
     pub file: String,
     function: String,
     entry: Entry,
@@ -54,7 +54,7 @@ pub struct Change {
 /// Reads the planted bugs of all crates with models.
 ///
 /// # Errors
-/// Fails if a file cannot be read, two crates have a bug of the same name, or a bug is not a statement.
+/// Fails if a file cannot be read, if two bugs have the same name, or if a bug is not a statement.
 pub fn bugs() -> anyhow::Result<Vec<Change>> {
     let (mut bugs, mut crates) = (vec![], BTreeMap::new());
     for of in MODELLED {
@@ -80,10 +80,10 @@ pub fn bugs() -> anyhow::Result<Vec<Change>> {
     Ok(bugs)
 }
 
-/// Reads the named controls; names are joined with `+`.
+/// Reads the controls with the given names, which are joined with `+`.
 ///
 /// # Errors
-/// Fails if the file cannot be read, or does not contain a named control.
+/// Fails if the file cannot be read, or does not contain one of the controls.
 pub fn controls(names: &str) -> anyhow::Result<Vec<Change>> {
     type Functions = BTreeMap<String, Vec<Entry>>;
     let mut all: BTreeMap<String, BTreeMap<String, Functions>> = read(CONTROLS)?;
@@ -111,7 +111,7 @@ fn read<T: for<'de> Deserialize<'de>>(name: &str) -> anyhow::Result<T> {
     toml::from_str(&text).with_context(|| name.to_owned())
 }
 
-/// Returns the `planted!` statement of a bug, on one line.
+/// Returns the `planted!` statement that inserts a bug, on one line.
 fn statement(facade: &str, name: &str, wrong: &str) -> anyhow::Result<String> {
     ensure!(!wrong.contains("//"), "a comment would end the line");
     let wrong = one_line(wrong);
@@ -158,7 +158,7 @@ impl Change {
     }
 }
 
-/// Returns the occurrences of `anchor` in a range of `text`; white space may differ.
+/// Returns the occurrences of `anchor` in a range of `text`; differences in white space are ignored.
 fn occurrences(text: &str, within: Range<usize>, anchor: &str) -> Vec<Range<usize>> {
     let (text, words) = (&text[..within.end], anchor.split_whitespace().collect::<Vec<_>>());
     let [first, others @ ..] = &words[..] else { return vec![] };
@@ -173,8 +173,8 @@ fn occurrences(text: &str, within: Range<usize>, anchor: &str) -> Vec<Range<usiz
     text[within.start..].match_indices(first).filter_map(whole).collect()
 }
 
-/// Returns the name and the body of each function and of each macro, which is named `name!`. A method's name
-/// is `Type::method`.
+/// Returns the name and the body of each function and of each macro; the name of a macro ends with `!`. The name of a
+/// method is `Type::method`.
 fn functions(text: &str) -> syn::Result<Vec<(String, Range<usize>)>> {
     #[derive(Default)]
     struct Functions {
@@ -225,10 +225,9 @@ fn functions(text: &str) -> syn::Result<Vec<(String, Range<usize>)>> {
     Ok(walk.found)
 }
 
-/// Returns the changed files of the workspace in `root` with their texts.
+/// Returns the files of the workspace in `root` that `changes` change, with their new texts.
 ///
-/// Fails if a file cannot be read, or if a change does not match exactly one place.
-/// Fails if a file cannot be read, or a change does not fit exactly one place.
+/// Fails if a file cannot be read, or if the anchor of a change does not occur exactly once.
 pub fn apply(root: &Path, changes: &[Change]) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let mut by_file: BTreeMap<&str, Vec<&Change>> = BTreeMap::new();
     for change in changes {
@@ -257,16 +256,17 @@ pub fn apply(root: &Path, changes: &[Change]) -> anyhow::Result<BTreeMap<PathBuf
     Ok(changed)
 }
 
-/// Returns the names of all planted bugs: the bugs that [`bugs`] reads, and the statements in models.
+/// Returns the names of all planted bugs: the bugs that [`bugs`] reads, and the bugs that are written as statements in
+/// models.
 ///
 /// # Errors
-/// Fails if files cannot be read.
+/// Fails if a file cannot be read.
 pub fn names() -> anyhow::Result<BTreeSet<String>> {
     let statements = Sources::scan(workspace(), &MODELLED.map(|of| of.lib))?.planted;
     Ok(bugs()?.into_iter().map(|bug| bug.name).chain(statements.into_keys()).collect())
 }
 
-/// A copy of the workspace with changes.
+/// A copy of the workspace whose sources were changed.
 #[derive(Debug)]
 pub struct WorkspaceCopy {
     folder: PathBuf,
@@ -274,15 +274,15 @@ pub struct WorkspaceCopy {
 }
 
 impl WorkspaceCopy {
-    /// Writes the copy with all planted bugs; its crates have `cfg(uslab_planted)`.
+    /// Writes a copy with all planted bugs; its crates are compiled with `cfg(uslab_planted)`.
     ///
     /// # Errors
-    /// Fails if a bug's place is not found, or if a file cannot be read or written.
+    /// Fails if the anchor of a bug is not found, or if a file cannot be read or written.
     pub fn planted() -> anyhow::Result<Self> {
         Self::write("bugs", " --cfg uslab_planted", &bugs()?)
     }
 
-    /// Writes the copy that contains the named [`controls`].
+    /// Writes a copy that contains the named [`controls`].
     ///
     /// # Errors
     /// Fails for the same reasons as [`planted`](Self::planted).
@@ -315,8 +315,8 @@ impl WorkspaceCopy {
         Ok(Self { folder, wrapper })
     }
 
-    /// Returns a command that runs in the copy's root. The cargo of the copy uses the workspace's target
-    /// directory.
+    /// Returns a command that runs in the root of the copy. If the command runs cargo, cargo uses the target directory
+    /// of the workspace.
     pub fn command(&self, mut command: Command) -> Command {
         command.current_dir(&self.folder).env("RUSTC_WORKSPACE_WRAPPER", &self.wrapper);
         if std::env::var_os("CARGO_TARGET_DIR").is_none() {
@@ -325,7 +325,7 @@ impl WorkspaceCopy {
         command
     }
 
-    /// Returns a command for cargo in the copy's root.
+    /// Returns a command for cargo in the root of the copy.
     pub fn cargo(&self) -> Command {
         self.command(cargo_in(&self.folder))
     }
@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_planted_bug_has_one_place_and_a_model() {
+    fn each_planted_bug_fits_one_place_and_has_a_model() {
         let bugs = bugs().unwrap();
         apply(workspace(), &bugs).unwrap();
         let sources = Sources::scan(workspace(), &MODELLED.map(|of| of.lib)).unwrap();
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn each_control_has_one_place() {
+    fn each_control_fits_exactly_one_place() {
         let text = std::fs::read_to_string(workspace().join(CONTROLS)).unwrap();
         let names: Vec<String> = toml::from_str::<toml::Table>(&text).unwrap().keys().cloned().collect();
         assert!(names.len() > 5, "{names:?}");
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_keep_the_numbers_of_lines() {
+    fn planted_changes_keep_the_line_numbers() {
         let text = "impl<T> A<T> {\n  fn f() {\n    a(b,\n      c);\n    d\n  }\n}\nfn f() { d }\nmacro_rules! m { () => { d } }\n";
         let changes = [
             ("A::f", "before = 'd'\nwrong = '''\n{\n  x;\n}\n'''"),
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn anchor_that_is_not_unique_names_bug_file_and_function() {
+    fn ambiguous_anchor_error_names_bug_file_and_function() {
         let error =
             |function, entry| changed("fn f() { a; a; }", &[(function, entry)]).unwrap_err().to_string();
         let place = "planted \"it forgets\": a.rs, function ";

@@ -1,9 +1,9 @@
-//! Finds the lines of the allocator that run. Probes before each statement, in a copy of the sources, record
-//! the lines that run, and a table shows them.
+//! Finds the lines of the allocator that run. A copy of the sources has a probe before each statement; the probes
+//! record the lines that run, and a table shows them.
 //!
-//! The probes do not use the compiler's coverage tool: a probe is a store to a mapped file. A probe therefore
-//! works the same under loom, under shuttle, in a signal handler, in a process that forks or is killed, and
-//! inside a malloc. Probes do not depend on the compiler's version.
+//! The probes do not use the compiler's coverage tool; each probe is a store to a mapped file. A probe therefore works
+//! the same under loom, under shuttle, in a signal handler, in a process that forks or is killed, and inside a malloc.
+//! The probes do not depend on the compiler version.
 //!
 //! A *line* is a line of shipping code at which a statement or the body of a match arm begins; tests,
 //! constants and code for checkers do not count.
@@ -21,15 +21,15 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Expr, Stmt};
 
-/// The crates of the allocator, by directory.
+/// The crates that make up the allocator, by directory.
 pub const CRATES: [&str; 7] =
     ["magazine", "buddy", "slab", "slab/pool", "slab/handle", "slab/libuslab", "slab/libuslab/cache"];
 
-/// The size of a file of reached lines in bytes: one byte for each line.
-pub const MAX_FILE_LINES: usize = 1 << 16;
+/// The size in bytes of a file of reached lines, which has one byte for each line.
+pub const REACHED_LINES_FILE_BYTES: usize = 1 << 16;
 
-/// The text that is added to a crate's root module; its function `on` records a line in the file that the
-/// variable `USLAB_REACHED` names.
+/// The text that is added to the root module of a crate; its function `on` records a line in the file that the variable
+/// `USLAB_REACHED` names.
 pub const SWITCH: &str = r#"
 #[doc(hidden)]
 #[allow(warnings, clippy::all)]
@@ -37,7 +37,7 @@ pub mod reach_switch {
     use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
 
     const MOST: usize = 1 << 16;
-    static NOWHERE: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
+    static DISCARDED_LINES: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
     static LINES: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::null_mut());
 
     unsafe extern "C" {
@@ -52,7 +52,7 @@ pub mod reach_switch {
         if lines.is_null() {
             lines = map();
         }
-        // SAFETY: `MOST` lines are mapped, or stand in `NOWHERE`, and no number of a line is as high.
+        // SAFETY: `MOST` lines are mapped, or are in `DISCARDED_LINES`, and no number of a line is as high.
         unsafe { (*lines.add(line as usize)).store(1, Relaxed) }
     }
     // Allocates nothing: this is also asked from inside a malloc.
@@ -62,7 +62,7 @@ pub mod reach_switch {
         const READ_WRITE: i32 = 3;
         const SHARED: i32 = 1;
         const CLOSE_ON_EXEC: i32 = 0x80000;
-        let mut lines = NOWHERE.as_ptr().cast_mut();
+        let mut lines = DISCARDED_LINES.as_ptr().cast_mut();
         // SAFETY: as getenv(3), open(2) and mmap(2) have it: names that end in 0, and a file that is `MOST` bytes long.
         unsafe {
             let name = getenv(c"USLAB_REACHED".as_ptr());
@@ -81,10 +81,10 @@ pub mod reach_switch {
 }
 "#;
 
-/// A tool whose reached lines are recorded.
+/// A tool for which the reached lines are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tool {
-    /// The title of the tool's column.
+    /// The title of the tool's column in the table.
     pub name: &'static str,
     /// A description of what the tool does.
     pub what: &'static str,
@@ -92,8 +92,8 @@ pub struct Tool {
     pub concurrent: bool,
 }
 
-/// The tools, which are the columns of the table.
-pub const TOOLS: [Tool; 10] = [
+/// The tools, which are the columns of the table of reached lines.
+pub const REACH_TOOLS: [Tool; 10] = [
     Tool { name: "models", what: "loom, every interleaving up to a bound", concurrent: true },
     Tool { name: "schedules", what: "shuttle, random and PCT schedules", concurrent: true },
     Tool {
@@ -118,19 +118,22 @@ pub const TOOLS: [Tool; 10] = [
     Tool { name: "whole", what: "integration tests and real programs", concurrent: false },
 ];
 
-/// Returns all shipping files of the allocator, with probes, by their path relative to the workspace.
+/// Returns all shipping files of the allocator with probes inserted, by their path relative to the workspace.
 ///
 /// # Errors
-/// Fails if a source cannot be read, or the allocator has too many lines.
-pub fn probed() -> anyhow::Result<BTreeMap<String, Probed>> {
+/// Fails if a source cannot be read, or if the allocator has too many lines.
+pub fn probed() -> anyhow::Result<BTreeMap<String, ProbedFile>> {
     let (mut all, mut first) = (BTreeMap::new(), 0);
     for file in files()? {
         let text = std::fs::read_to_string(workspace().join(&file)).with_context(|| file.clone())?;
-        let probed = Probed::new(&file, &text, first)?;
+        let probed = ProbedFile::new(&file, &text, first)?;
         first += u32::try_from(probed.len())?;
         all.insert(file, probed);
     }
-    ensure!((first as usize) < MAX_FILE_LINES, "{first} lines; expected at most {MAX_FILE_LINES}");
+    ensure!(
+        (first as usize) < REACHED_LINES_FILE_BYTES,
+        "{first} lines; expected at most {REACHED_LINES_FILE_BYTES}"
+    );
     Ok(all)
 }
 
@@ -153,19 +156,18 @@ fn files() -> anyhow::Result<BTreeSet<String>> {
     Ok(all)
 }
 
-/// A file with probes.
+/// A source file with probes.
 #[derive(Clone, Debug)]
-pub struct Probed {
+pub struct ProbedFile {
     text: String,
-    /// The probes by line (from 1): each has a number, and the texts to insert with their offsets.
+    /// The probes by line number; each probe has a number, and the texts to insert with their offsets.
     probes: BTreeMap<usize, (u32, Vec<(usize, String)>)>,
 }
 
-impl Probed {
-    /// Inserts a probe at each line of `text`, the contents of `file`, numbered from `first`.
+impl ProbedFile {
+    /// Inserts a probe at each line of `text`, the contents of `file`; the first probe has the number `first`.
     ///
     /// Fails if the text is not valid Rust.
-    /// Fails if the text is not Rust.
     pub fn new(file: &str, text: &str, first: u32) -> anyhow::Result<Self> {
         let tree = syn::parse_file(text).map_err(|error| anyhow!("{file}: not Rust: {error}"))?;
         let mut walk = Walk { text, first, probes: BTreeMap::new() };
@@ -219,7 +221,7 @@ struct Walk<'t> {
 }
 
 impl Walk<'_> {
-    /// Adds a probe before the statement at `at`, or around it.
+    /// Adds a probe to the statement at `at`, either before or around it.
     fn probe(&mut self, at: Range<usize>, around: bool) {
         let line = self.text[..at.start].matches('\n').count() + 1;
         let next = self.first + u32::try_from(self.probes.len()).unwrap_or(u32::MAX);
@@ -232,8 +234,8 @@ impl Walk<'_> {
     }
 }
 
-/// Macros whose arguments are not part of a shipping build.
-const CHECKERS: [&str; 3] = ["planted", "tell", "debug_assert"];
+/// Macros whose arguments a shipping build does not contain.
+const CHECKER_MACROS: [&str; 3] = ["planted", "tell", "debug_assert"];
 
 impl<'ast> Visit<'ast> for Walk<'_> {
     fn visit_item(&mut self, item: &'ast syn::Item) {
@@ -284,7 +286,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         if !attrs.iter().all(ships) {
             return;
         }
-        let checkers = |of: &syn::Macro| CHECKERS.iter().any(|name| of.path.is_ident(name));
+        let checkers = |of: &syn::Macro| CHECKER_MACROS.iter().any(|name| of.path.is_ident(name));
         let ships = match stmt {
             Stmt::Macro(of) => !checkers(&of.mac),
             Stmt::Expr(Expr::Macro(of), _) => !checkers(&of.mac),
@@ -309,18 +311,21 @@ impl<'ast> Visit<'ast> for Walk<'_> {
     }
 }
 
-/// The number of lines that each tool reached; `None` if the tool did not run.
-type Reached = [Option<usize>; TOOLS.len()];
+/// The number of lines that each tool has reached; `None` if the tool did not run.
+type Reached = [Option<usize>; REACH_TOOLS.len()];
 
-/// The table: for each file, its number of lines, and how many of them each tool reached. In a table parsed
-/// from text, the numbers of reached lines are percentages.
+/// The table: for each file, the number of its lines, and how many of them each tool has reached. In a table that was
+/// parsed from text, the numbers of reached lines are percentages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table(pub BTreeMap<String, (usize, Reached)>);
 
 impl Table {
-    /// Builds the table from the line numbers that each tool reached.
-    pub fn new(files: &BTreeMap<String, Probed>, reached: &[Option<HashSet<u32>>; TOOLS.len()]) -> Self {
-        let row = |file: &Probed| {
+    /// Builds the table from the numbers of the lines that each tool has reached.
+    pub fn new(
+        files: &BTreeMap<String, ProbedFile>,
+        reached: &[Option<HashSet<u32>>; REACH_TOOLS.len()],
+    ) -> Self {
+        let row = |file: &ProbedFile| {
             let of =
                 |reached: &HashSet<u32>| file.numbers().filter(|number| reached.contains(number)).count();
             (file.len(), reached.each_ref().map(|reached| reached.as_ref().map(of)))
@@ -332,17 +337,17 @@ impl Table {
     /// Returns the table as Markdown.
     pub fn text(&self) -> String {
         let mut out = String::from(HEAD);
-        for Tool { name, what, concurrent } in TOOLS {
+        for Tool { name, what, concurrent } in REACH_TOOLS {
             _ = writeln!(
                 out,
                 "- *{name}*: {what}{}",
                 if concurrent { ". It decides who runs when" } else { "" }
             );
         }
-        out += TAIL;
-        let names = TOOLS.map(|tool| tool.name);
+        out += REACH_PAGE_FOOTER;
+        let names = REACH_TOOLS.map(|tool| tool.name);
         _ = writeln!(out, "| file | lines | {} |", names.join(" | "));
-        _ = writeln!(out, "|---|--:|{}", "--:|".repeat(TOOLS.len()));
+        _ = writeln!(out, "|---|--:|{}", "--:|".repeat(REACH_TOOLS.len()));
         let mut sums: BTreeMap<&str, (usize, Reached)> = BTreeMap::new();
         for (file, (lines, reached)) in &self.0 {
             row(&mut out, file, *lines, reached);
@@ -362,9 +367,9 @@ impl Table {
         out
     }
 
-    /// Returns files that no concurrent checker reaches and that have no reason, and reasons for files that a
-    /// checker does reach.
-    pub fn misfits(&self, reasons: &[Unreached]) -> Vec<String> {
+    /// Returns the files that no concurrent checker reaches although they have no reason, and the reasons for files
+    /// that a checker does reach.
+    pub fn mismatched_reasons(&self, reasons: &[Unreached]) -> Vec<String> {
         let reasoned: BTreeSet<&str> = reasons.iter().flat_map(|of| &of.files).map(|name| &**name).collect();
         let unreached = self.unreached();
         let told = |of: &BTreeSet<&str>, but: &BTreeSet<&str>, what: &str| -> Vec<String> {
@@ -375,10 +380,10 @@ impl Table {
         [told(&unreached, &reasoned, without), told(&reasoned, &unreached, needless)].concat()
     }
 
-    /// Returns the files of which no concurrent checker reaches any line.
+    /// Returns the files in which no concurrent checker reaches any line.
     pub fn unreached(&self) -> BTreeSet<&str> {
         let reached = |reached: &Reached| {
-            TOOLS.iter().zip(reached).any(|(tool, lines)| tool.concurrent && *lines > Some(0))
+            REACH_TOOLS.iter().zip(reached).any(|(tool, lines)| tool.concurrent && *lines > Some(0))
         };
         self.0.iter().filter(|(_, (_, lines))| !reached(lines)).map(|(file, _)| &**file).collect()
     }
@@ -391,7 +396,7 @@ A line is one on which a statement or the body of an arm begins, of what ships. 
 file's lines, rounded up; - is none of them, ? that the tool has not run. Files in which nothing runs (types, constants) are not named.
 
 ";
-const TAIL: &str = "
+const REACH_PAGE_FOOTER: &str = "
 Files that no concurrent checker reaches are named in [CLAIMS.md](CLAIMS.md), each with the reason.
 
 ";
@@ -436,7 +441,7 @@ fn l() {
     naked_asm!()
 }
 ";
-        let probed = Probed::new("a.rs", text, 7).unwrap();
+        let probed = ProbedFile::new("a.rs", text, 7).unwrap();
         assert_eq!(probed.probes.keys().copied().collect::<Vec<_>>(), [2, 3, 8, 9]);
         assert_eq!(probed.numbers().collect::<Vec<_>>(), [7, 8, 9, 10]);
         let with = probed.text();
@@ -450,9 +455,9 @@ fn l() {
 
     #[test]
     fn reach_table_names_the_unreached_files() {
-        let probed = Probed::new("a.rs", "fn f() {\n g();\n h();\n k(); }", 0).unwrap();
+        let probed = ProbedFile::new("a.rs", "fn f() {\n g();\n h();\n k(); }", 0).unwrap();
         let files = BTreeMap::from([("slab/pool/src/a.rs".to_owned(), probed)]);
-        let mut reached = [(); TOOLS.len()].map(|()| Some(HashSet::new()));
+        let mut reached = [(); REACH_TOOLS.len()].map(|()| Some(HashSet::new()));
         reached[1] = None;
         reached[5] = Some(HashSet::from([0, 2]));
         reached[9] = Some(HashSet::from([0, 1, 2, 9]));
@@ -465,8 +470,8 @@ fn l() {
         assert!(text.contains("| **slab/pool** | 3 |"), "{text}");
         assert_eq!(table.unreached(), BTreeSet::from(["slab/pool/src/a.rs"]));
         let reasons = |file: &str| [Unreached { files: vec![file.to_owned()], reason: String::new() }];
-        assert!(table.misfits(&reasons("slab/pool/src/a.rs")).is_empty());
-        let said = table.misfits(&reasons("slab/src/b.rs")).join("\n");
+        assert!(table.mismatched_reasons(&reasons("slab/pool/src/a.rs")).is_empty());
+        let said = table.mismatched_reasons(&reasons("slab/src/b.rs")).join("\n");
         for expected in
             ["slab/pool/src/a.rs: no concurrent checker", "slab/src/b.rs: tests/claims.toml gives a reason"]
         {

@@ -1,4 +1,4 @@
-//! Divides a runner's work into shards, which can run on several machines.
+//! Divides the work of a command into shards, which can run on several machines.
 
 use crate::workspace;
 use anyhow::{Context, ensure};
@@ -9,37 +9,37 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use uslab_sync::shard::{Shard, Share};
 
-/// The options for running one shard, or for merging the files of all shards.
+/// The options that run one shard, or merge the files of all shards.
 #[derive(Clone, Debug, Default, Args)]
-pub struct ShareArgs {
-    /// Run only shard I of N; I counts from 0. Default: the shard that a batch system assigns by
-    /// SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or by JOB_COMPLETION_INDEX with JOB_COMPLETIONS;
-    /// without these variables, everything.
+pub struct ShardArgs {
+    /// Run only shard I of N; the first shard is 0. Default: the shard that a batch system assigns by
+    /// SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or by JOB_COMPLETION_INDEX with JOB_COMPLETIONS; without these
+    /// variables, everything.
     #[arg(long, value_name = "I/N", conflicts_with = "merge")]
     pub shard: Option<Shard>,
-    /// The file for the shard's rows; it is either complete or does not exist. Default:
+    /// File for the rows of the shard; it is either complete or does not exist. Default:
     /// target/shares/NAME.I-of-N.rows.
     #[arg(long, value_name = "FILE", conflicts_with = "merge")]
     rows: Option<PathBuf>,
-    /// Merge the shards in these files, without running anything.
+    /// Merge the shards in these files, without running any test.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub merge: Vec<PathBuf>,
 }
 
-impl ShareArgs {
-    /// Returns the requested shard; `None` requests everything.
+impl ShardArgs {
+    /// Returns the requested shard; `None` means the whole run.
     ///
     /// # Errors
-    /// Fails if the batch system's variables are inconsistent.
+    /// Fails if the variables of the batch system are inconsistent.
     pub fn requested(&self) -> anyhow::Result<Option<Shard>> {
         Shard::requested(self.shard).map_err(anyhow::Error::msg)
     }
 
-    /// Writes the rows of a shard of the runner `what`, and returns the file. The parameter `of` describes
-    /// the arguments, which must be equal for all shards.
+    /// Writes the rows of one shard of the command `what`, and returns the path of the file. The parameter `of`
+    /// describes the command line arguments, which must be equal for all shards.
     ///
     /// # Errors
-    /// Fails if the file cannot be written, or the build cannot be identified.
+    /// Fails if the file cannot be written, or if the build cannot be identified.
     pub fn leave(&self, what: &str, shard: Shard, of: &str, rows: Vec<String>) -> anyhow::Result<PathBuf> {
         let folder = workspace().join("target/shares");
         let path = self.rows.clone().unwrap_or_else(|| Share::file(&folder, what, shard));
@@ -49,16 +49,16 @@ impl ShareArgs {
         Ok(path)
     }
 
-    /// Reads the rows of all shards of the runner `what`.
+    /// Reads the rows of all shards of the command `what`.
     ///
     /// # Errors
-    /// Fails if a shard is missing, or if the shards are from different runs.
+    /// Fails if a shard is missing, or if the shards come from different runs.
     pub fn joined(&self, what: &str) -> anyhow::Result<Vec<Share>> {
         Share::join(what, &self.merge).map_err(anyhow::Error::msg)
     }
 }
 
-/// Returns all files in a folder, relative to it, that git tracks or would track if they were added.
+/// Returns all files in a folder, relative to it, except files that git ignores.
 ///
 /// # Errors
 /// Fails if git cannot be run.
@@ -73,8 +73,8 @@ pub fn tracked(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
-/// Returns `true` if a tracked file can affect test results; most prose, pages, scripts and records of
-/// earlier runs cannot.
+/// Returns `true` if a tracked file can affect test results; most prose, pages, scripts and results of earlier runs
+/// cannot.
 pub fn counts(name: &str) -> bool {
     let words = name.ends_with(".md") && name != "ARCHITECTURE.md" && !name.starts_with("slab/book/");
     let others =
@@ -93,7 +93,8 @@ pub fn compiler() -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&said.stdout).into_owned())
 }
 
-/// Returns the identity of a build: a hash of the compiler, and of the tracked files for which `of` returns `true`.
+/// Returns the identity of a build: a hash of the compiler version, and of the tracked files for which `of` returns
+/// `true`.
 ///
 /// # Errors
 /// Fails if git or the compiler cannot be run.
@@ -115,7 +116,7 @@ pub fn build(of: impl Fn(&str) -> bool) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    /// Regression test: a tool's result was kept although tests, seeds or the compiler had changed.
+    /// Regression test: the result of a tool was kept although tests, seeds or the compiler had changed.
     #[test]
     fn result_hash_covers_only_files_read_by_tests() {
         let names = tracked(workspace()).unwrap();

@@ -1,17 +1,17 @@
-//! Finds the memory orderings and planted bugs in the sources, whether or not models reach them.
+//! Finds the memory orderings and planted bugs in the sources, even if no model reaches them.
 //!
-//! The scan follows a crate's modules from `lib.rs`, and reads *tokens*, not a syntax tree. An ordering
-//! inside a macro's arguments (`debug_assert!(x.load(Relaxed) == 0)`) is therefore a site like any other;
-//! comments and strings contain no sites. A site's position is the position of the operation's name, like
-//! `Location::caller`, so it can be compared with positions that the hook of `uslab-sync` reports.
+//! The scan follows the modules of a crate from `lib.rs`, and reads *tokens* instead of a syntax tree. An ordering in
+//! the arguments of a macro (`debug_assert!(x.load(Relaxed) == 0)`) is therefore a site like any other; comments and
+//! strings contain no sites. The position of a site is the position of the operation's name, as in `Location::caller`,
+//! so that it can be compared with positions that the hook of `uslab-sync` reports.
 //!
-//! The invariant of the scan is that it misses no site. An ordering (a constant, for example) that is neither
-//! in a `use` nor an argument of an atomic operation is an error, because its use cannot be determined. A
-//! planted bug is also an error if its name is not a literal, or if it is not in a `planted!`.
+//! Invariant of the scan: it misses no ordering site. An ordering that is neither in a `use` nor an argument of an
+//! atomic operation (a constant, for example) is an error, because its use cannot be determined. A planted bug is an
+//! error if its name is not a literal, or if it is not in a `planted!` statement.
 //!
-//! For each site, [`Build`] says which builds compile it, according to its `cfg`. Only the names in
-//! `cfg_value` are evaluated in a `cfg`. All other names (such as the target's) count as true, so that in
-//! case of doubt a model must reach the site.
+//! For each site, [`Build`] states which builds compile it, according to its `cfg`. In a `cfg`, only the names in
+//! `cfg_value` are evaluated. All other names (such as the target's) count as true; in case of doubt, a model must
+//! therefore reach the site.
 
 use anyhow::{Context, anyhow, ensure};
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
@@ -20,36 +20,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The directory of the facade `uslab-sync`, which is between all other files and the checker. The orderings
-/// in the facade are for statistics, which use `std`'s atomics in every build, and must be `Relaxed`.
-const FACADE: &str = "magazine/sync/src/";
-/// The directory of files that use the facade like any other code.
+/// The directory of the facade `uslab-sync`, through which all other files use the checker. Orderings in the facade
+/// belong to statistics, which use `std`'s atomics in every build; they must be `Relaxed`.
+const SYNC_FACADE_FOLDER: &str = "magazine/sync/src/";
+/// The directory of files that use the facade in the same way as any other code.
 const FACADE_USERS_FOLDER: &str = "magazine/sync/src/observers";
-/// The facade's backend for loom, which handles orderings as values.
+/// The loom backend of the facade, which handles orderings as values.
 const HOOK: &str = "magazine/sync/src/loom.rs";
-/// Files that loom compiles because other code names them, although no model runs their lines. `cargo
+/// Files that loom compiles because other code refers to them, although no model runs their lines. The command `cargo
 /// check-reach` shows which lines other tools reach.
-const FILES_NO_MODEL_RUNS: [&str; 3] =
+const FILES_WITHOUT_MODEL_RUNS: [&str; 3] =
     ["slab/src/debug/stacks.rs", "slab/src/debug/tracks.rs", "slab/src/reclaim/reaper/background.rs"];
 
 /// A memory ordering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Ordering {
-    /// The weakest ordering; a `Relaxed` fence has no effect.
+    /// The weakest ordering; a fence with `Relaxed` has no effect.
     Relaxed,
-    /// The ordering of loads.
+    /// The acquire ordering, for loads.
     Acquire,
-    /// The ordering of stores.
+    /// The release ordering, for stores.
     Release,
     /// The ordering of read-modify-write operations, which both load and store.
     AcqRel,
-    /// Like `AcqRel`, with one total order of all `SeqCst` operations.
+    /// Like `AcqRel`, with a single total order of all `SeqCst` operations.
     SeqCst,
 }
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 impl Ordering {
-    /// Returns the ordering with this name.
+    /// Returns the ordering with this name, or `None` if no ordering has this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Relaxed, Acquire, Release, AcqRel, SeqCst]
             .into_iter()
@@ -63,25 +63,25 @@ impl fmt::Display for Ordering {
     }
 }
 
-/// The atomic operation that takes an ordering.
+/// The kind of atomic operation that takes an ordering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// A load.
+    /// An atomic load.
     Load,
-    /// A store.
+    /// An atomic store.
     Store,
-    /// A swap, an addition, or a successful compare-and-exchange.
+    /// A read-modify-write: a swap, an addition, or a successful compare-and-exchange.
     ReadModifyWrite,
     /// A failed compare-and-exchange.
     Failure,
-    /// A fence.
+    /// A standalone fence.
     Fence,
 }
 
 impl Operation {
-    /// Returns the operation that takes the given argument of a call of `name`, or `None` if the argument is
-    /// not an ordering.
+    /// Returns the operation that uses the given argument of a call of `name`, or `None` if the argument is not an
+    /// ordering.
     fn of(name: &str, argument: u32) -> Option<Self> {
         Some(match name {
             "load" => Self::Load,
@@ -93,7 +93,7 @@ impl Operation {
             _ => return None,
         })
     }
-    /// Returns all valid orderings that are weaker than `own`.
+    /// Returns all orderings that are valid for the operation and weaker than `own`.
     pub fn weaker(self, own: Ordering) -> &'static [Ordering] {
         match (self, own) {
             (_, Relaxed) => &[],
@@ -110,39 +110,39 @@ impl Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Build {
-    /// The build for loom; models must reach the site.
+    /// The build for loom compiles the site, so models must reach it.
     Loom,
-    /// The shipping build, if the build for loom does not compile the site.
+    /// Only the shipping build compiles the site, and the build for loom does not.
     Shipping,
-    /// Neither the shipping build nor the build for loom: tests, and code for shuttle.
+    /// Neither the shipping build nor the build for loom compiles the site: it is in a test, or in code for shuttle.
     Tests,
 }
 
-/// An ordering site: an ordering argument of an atomic operation.
+/// An ordering site, which is an ordering argument of an atomic operation.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Site {
-    /// The site's file, relative to the workspace's root.
+    /// The file of the site, relative to the root of the workspace.
     pub file: String,
-    /// The site's line, from 1.
+    /// The line of the site; the first line is 1.
     pub line: usize,
-    /// The column, from 1 in characters, at which the operation's name begins.
+    /// The column in characters at which the name of the operation begins; the first column is 1.
     pub column: usize,
-    /// The argument's index in the call, from 0.
+    /// The index of the argument in the call; the first argument has index 0.
     pub argument: u32,
     /// The operation that takes the ordering.
     pub operation: Operation,
-    /// The ordering in the source.
+    /// The ordering that the source has.
     pub ordering: Ordering,
     /// The function that contains the site.
     pub function: String,
-    /// The source line, trimmed.
+    /// The source line of the site, trimmed.
     pub text: String,
     /// The build that compiles the site.
     pub build: Build,
 }
 
 impl Site {
-    /// Returns the name that the hook uses for the site: `file:line:column:argument`.
+    /// Returns the name that the hook reports for the site: `file:line:column:argument`.
     pub fn id(&self) -> String {
         format!("{}:{}:{}:{}", self.file, self.line, self.column, self.argument)
     }
@@ -156,20 +156,20 @@ impl fmt::Display for Site {
     }
 }
 
-/// The result of scanning the sources.
+/// The sites and planted bugs that a scan of the sources has found.
 #[derive(Debug, Default)]
 pub struct Sources {
-    /// All sites, in the order of the files' modules.
+    /// All ordering sites, in the order of the modules.
     pub sites: Vec<Site>,
-    /// The names of all statements that plant bugs, including bugs in models; `true` if a shipping build may
-    /// compile the statement.
+    /// The names of all statements that plant bugs, including bugs in models; the flag is `true` if a shipping build
+    /// may compile the statement.
     pub planted: BTreeMap<String, bool>,
-    /// The names of all planted bugs that tables of scenarios name.
+    /// The names of all planted bugs in tables of scenarios.
     pub named: BTreeSet<String>,
 }
 
 impl Sources {
-    /// Scans crates, each given by the path of its `lib.rs` relative to `root`.
+    /// Scans several crates; each is given by the path of its `lib.rs`, relative to `root`.
     ///
     /// # Errors
     /// Fails if a file cannot be read or parsed, or if an ordering or a planted bug breaks the
@@ -182,12 +182,12 @@ impl Sources {
         Ok(sources)
     }
 
-    /// Scans a file, whose child modules are in its own directory or next to it.
+    /// Scans a file; the files of its child modules are in a subdirectory, or next to the file.
     fn file(&mut self, root: &Path, path: &Path, guard: Guard, beside: bool) -> anyhow::Result<()> {
         let text = std::fs::read_to_string(root.join(path)).with_context(|| path.display().to_string())?;
         let tokens: TokenStream =
             text.parse().map_err(|error| anyhow!("{}: not Rust: {error}", path.display()))?;
-        let not_run = FILES_NO_MODEL_RUNS.iter().any(|file| path == Path::new(file));
+        let not_run = FILES_WITHOUT_MODEL_RUNS.iter().any(|file| path == Path::new(file));
         let guard = if not_run { Guard { loom: false, ..guard } } else { guard };
         let modules = if beside { path.with_extension("") } else { path.with_file_name("") };
         let mut scan = Scan { sources: self, root, path, lines: text.lines().collect() };
@@ -195,7 +195,7 @@ impl Sources {
     }
 }
 
-/// Returns the number of lines that a shipping build may compile: lines with a token outside comments and
+/// Returns the number of lines that a shipping build may compile: lines with at least one token outside comments and
 /// outside code for tests or checkers.
 ///
 /// # Errors
@@ -203,11 +203,11 @@ impl Sources {
 pub fn shipping_lines(text: &str) -> anyhow::Result<usize> {
     let tokens: TokenStream = text.parse().map_err(|error| anyhow!("not Rust: {error}"))?;
     let mut lines = BTreeSet::new();
-    mark_shipping(&tokens.into_iter().collect::<Vec<_>>(), &mut lines);
+    mark_shipping_lines(&tokens.into_iter().collect::<Vec<_>>(), &mut lines);
     Ok(lines.len())
 }
 
-fn mark_shipping(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
+fn mark_shipping_lines(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
     let mark = |lines: &mut BTreeSet<usize>, span: Span| lines.extend(span.start().line..=span.end().line);
     let mut at = 0;
     while at < tokens.len() {
@@ -225,7 +225,7 @@ fn mark_shipping(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
             TokenTree::Group(group) => {
                 mark(lines, group.span_open());
                 mark(lines, group.span_close());
-                mark_shipping(&group.stream().into_iter().collect::<Vec<_>>(), lines);
+                mark_shipping_lines(&group.stream().into_iter().collect::<Vec<_>>(), lines);
             }
             token => mark(lines, token.span()),
         }
@@ -233,8 +233,8 @@ fn mark_shipping(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
     }
 }
 
-/// Returns the number of lines (see [`shipping_lines`]) and the name of the longest function that a shipping
-/// build may compile; `None` without functions.
+/// Returns the number of lines (see [`shipping_lines`]) and the name of the longest function that a shipping build may
+/// compile; `None` if there is no function.
 ///
 /// # Errors
 /// Fails if the text is not valid Rust.
@@ -263,7 +263,7 @@ fn measure_functions(tokens: &[TokenTree], longest: &mut Option<(usize, String)>
                 };
                 let length = tokens[at..].iter().position(ends).map_or(tokens.len() - at, |last| last + 1);
                 let mut lines = BTreeSet::new();
-                mark_shipping(&tokens[at..at + length], &mut lines);
+                mark_shipping_lines(&tokens[at..at + length], &mut lines);
                 *longest = longest.take().max(Some((lines.len(), name.to_string())));
                 at += 1;
             }
@@ -276,7 +276,7 @@ fn measure_functions(tokens: &[TokenTree], longest: &mut Option<(usize, String)>
     }
 }
 
-/// Returns the number of lines with a checker's `cfg`.
+/// Returns the number of lines that contain a checker's `cfg`.
 pub fn checker_cfgs(text: &str) -> usize {
     let names_checker = |line: &&str| {
         let cfg = line.find("cfg(").or_else(|| line.find("cfg_attr(")).or_else(|| line.find("cfg!("));
@@ -288,7 +288,7 @@ pub fn checker_cfgs(text: &str) -> usize {
     text.lines().filter(|line| !line.trim_start().starts_with("//")).filter(names_checker).count()
 }
 
-/// The builds that compile a piece of source.
+/// The set of builds that compile a piece of source code.
 #[derive(Clone, Copy, Debug)]
 struct Guard {
     loom: bool,
@@ -316,7 +316,7 @@ impl Guard {
     }
 }
 
-/// Returns `true` if a shipping build may compile an item with this attribute.
+/// Returns `true` if a shipping build may compile an item that has this attribute.
 pub fn ships(attribute: &syn::Attribute) -> bool {
     match &attribute.meta {
         syn::Meta::List(cfg) if cfg.path.is_ident("cfg") => Guard::of(cfg.tokens.clone()).shipping,
@@ -324,7 +324,7 @@ pub fn ships(attribute: &syn::Attribute) -> bool {
     }
 }
 
-/// Returns `true` for an item with statements that a shipping build may compile.
+/// Returns `true` if the item has statements that a shipping build may compile.
 pub fn has_code(item: &syn::Item) -> bool {
     use syn::Item::{Fn, Impl, Mod, Trait};
     let attributes = match item {
@@ -337,20 +337,20 @@ pub fn has_code(item: &syn::Item) -> bool {
     attributes.iter().all(ships)
 }
 
-/// An attribute among a file's tokens.
+/// An attribute in the token stream of a file.
 struct Attribute {
     /// The number of the attribute's tokens.
     length: usize,
-    /// `true` if the attribute applies to the enclosing item: `#![...]`.
+    /// `true` if the attribute applies to the enclosing item, as in `#![...]`.
     inner: bool,
     /// The tokens inside the attribute's brackets.
     parts: Vec<TokenTree>,
-    /// The position of the tokens inside the brackets.
+    /// The position of the tokens that are inside the brackets.
     span: Span,
 }
 
 impl Attribute {
-    /// Returns the attribute that begins at the token `at`.
+    /// Returns the attribute that begins at the token with index `at`.
     fn at(tokens: &[TokenTree], at: usize) -> Option<Self> {
         let inner = is_punct(tokens.get(at + 1), '!');
         let before = 1 + usize::from(inner);
@@ -362,7 +362,7 @@ impl Attribute {
             span: brackets.span(),
         })
     }
-    /// Returns the builds that compile the attribute's item, if it is a `cfg`.
+    /// If the attribute is a `cfg`, returns the builds that compile its item.
     fn cfg(&self) -> Option<Guard> {
         match &self.parts[..] {
             [TokenTree::Ident(name), TokenTree::Group(predicate)] if name == "cfg" => {
@@ -371,9 +371,9 @@ impl Attribute {
             _ => None,
         }
     }
-    /// Returns the file that `cfg_attr(PREDICATE, path = "...")` gives a module, with the builds that use it,
-    /// and the other builds.
-    fn file_by_build(&self) -> Option<(String, [Guard; 2])> {
+    /// Returns the file that `cfg_attr(PREDICATE, path = "...")` gives a module, the builds that use this file, and the
+    /// other builds.
+    fn conditional_path_attribute(&self) -> Option<(String, [Guard; 2])> {
         let [TokenTree::Ident(name), TokenTree::Group(content)] = &self.parts[..] else { return None };
         let content: Vec<TokenTree> = content.stream().into_iter().collect();
         let mut arguments = arguments(&content);
@@ -396,7 +396,7 @@ fn cfg_value(name: &str, loom: bool) -> Option<bool> {
     }
 }
 
-/// Returns the value of a `cfg` predicate, if it is known.
+/// Returns the value of a `cfg` predicate; `None` if it is not known.
 fn value(predicate: &[TokenTree], loom: bool) -> Option<bool> {
     let [TokenTree::Ident(name), rest @ ..] = predicate else { return None };
     let [TokenTree::Group(operands), ..] = rest else { return cfg_value(&name.to_string(), loom) };
@@ -417,7 +417,7 @@ fn value(predicate: &[TokenTree], loom: bool) -> Option<bool> {
     }
 }
 
-/// Returns the parts between commas, without an empty last part.
+/// Splits tokens at commas, and returns the parts that are not empty.
 fn arguments(tokens: &[TokenTree]) -> impl Iterator<Item = &[TokenTree]> {
     tokens.split(|token| is_punct(Some(token), ',')).filter(|argument| !argument.is_empty())
 }
@@ -437,7 +437,7 @@ fn string(token: &TokenTree) -> Option<String> {
     (!content.contains('\\')).then(|| content.to_owned())
 }
 
-/// Returns the number of tokens of the item, statement, field or arm at the start of `tokens`.
+/// Returns the number of tokens of the item, statement, field or match arm at the start of `tokens`.
 fn extent(tokens: &[TokenTree]) -> usize {
     // After these keywords a block is part of the element and does not end it.
     let goes_on = ["let", "return", "use", "static", "type", "break"];
@@ -472,16 +472,16 @@ fn extent(tokens: &[TokenTree]) -> usize {
     tokens.len()
 }
 
-/// The position of a sequence of tokens in the crate.
+/// Where a sequence of tokens is in the crate.
 #[derive(Clone, Debug)]
 struct SourcePosition {
     guard: Guard,
     function: String,
-    /// The directory for modules that are declared at this position.
+    /// The directory that contains modules declared at this position.
     modules: PathBuf,
 }
 
-/// The state of scanning one file.
+/// The state of the scan of one file.
 struct Scan<'a> {
     sources: &'a mut Sources,
     root: &'a Path,
@@ -498,8 +498,8 @@ impl Scan<'_> {
         self.run(&tokens.into_iter().collect::<Vec<_>>(), place, None)
     }
 
-    /// Scans a sequence of tokens on one level. The parameter `file` is a `path` attribute for the first
-    /// module declared in the sequence.
+    /// Scans a sequence of tokens that have the same nesting level. The parameter `file` is the `path` attribute of the
+    /// first module declared in the sequence.
     fn run(
         &mut self,
         tokens: &[TokenTree],
@@ -524,7 +524,7 @@ impl Scan<'_> {
                 {
                     path = string(value);
                 } else if by_build.is_none() {
-                    by_build = attribute.file_by_build();
+                    by_build = attribute.conditional_path_attribute();
                 }
             } else if let Some((file, [these, others])) = by_build.take() {
                 let end = at + extent(&tokens[at..]);
@@ -553,7 +553,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Scans the element at `at`, and returns its number of tokens.
+    /// Scans the syntax element at the token with index `at`, and returns its number of tokens.
     fn element(
         &mut self,
         tokens: &[TokenTree],
@@ -599,7 +599,7 @@ impl Scan<'_> {
                 }
             }
             ("is_planted", _) => ensure!(
-                !called || self.path.starts_with(FACADE),
+                !called || self.path.starts_with(SYNC_FACADE_FOLDER),
                 "{}: a planted bug is a statement: write planted!(\"name\" => ...)",
                 self.at(word.span())
             ),
@@ -626,8 +626,7 @@ impl Scan<'_> {
         Ok(1)
     }
 
-    /// Finds the planted bugs in a table of scenarios: the first arguments in the lines after each scenario's
-    /// runs.
+    /// Finds the planted bugs in a table of scenarios: each is the first argument in a line after a scenario's runs.
     fn scenarios(&mut self, table: TokenStream) {
         let groups = |tokens: TokenStream, wanted| {
             let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -676,7 +675,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Scans a call that may be an atomic operation; each ordering argument is a site.
+    /// Scans a call that may be an atomic operation; each ordering argument of the call is a site.
     fn call(&mut self, name: &str, begin: Span, group: &Group, place: &SourcePosition) -> anyhow::Result<()> {
         let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
         for (argument, value) in (0..).zip(arguments(&tokens)) {
@@ -690,7 +689,10 @@ impl Scan<'_> {
             };
             let build = place.guard.build();
             let file = self.path.display().to_string();
-            if file.starts_with(FACADE) && !file.starts_with(FACADE_USERS_FOLDER) && build != Build::Tests {
+            if file.starts_with(SYNC_FACADE_FOLDER)
+                && !file.starts_with(FACADE_USERS_FOLDER)
+                && build != Build::Tests
+            {
                 ensure!(
                     ordering == Relaxed,
                     "{}: the facade's own orderings must be Relaxed",
@@ -719,7 +721,7 @@ impl Scan<'_> {
 mod tests {
     use super::*;
 
-    /// Returns the sites of a crate with one file, as `line:column:argument ordering build`.
+    /// Scans a crate that consists of one file, and returns its sites as `line:column:argument ordering build`.
     fn scan(text: &str) -> anyhow::Result<Vec<String>> {
         let root = tempfile::tempdir()?;
         std::fs::write(root.path().join("lib.rs"), text)?;
@@ -834,7 +836,7 @@ mod tests {
     }
 
     #[test]
-    fn source_scan_finds_separate_module_files_for_checkers() {
+    fn source_scan_finds_module_files_used_only_by_checkers() {
         let root = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(root.path().join(name), text).unwrap();
         write("lib.rs", "#[cfg_attr(any(loom, shuttle), path = \"cells.rs\")] mod layout;");
@@ -845,7 +847,7 @@ mod tests {
         assert_eq!(found, [("cells.rs", Build::Loom), ("layout.rs", Build::Shipping)]);
     }
 
-    /// `check-all` fails if the scan finds a planted bug that no model catches.
+    /// `check-all` fails if the scan finds a planted bug that no model has caught.
     #[test]
     fn source_scan_finds_each_planted_bug() {
         let text = r#"

@@ -1,7 +1,7 @@
-//! Lists a crate's public surface: the documented public items that are not hidden.
+//! Lists the public surface of a crate: its public items that are documented and not hidden.
 //!
-//! The list has modules, types, traits, functions, methods, constants, statics, macros and aliases; a
-//! re-exported item counts once. Fields, variants and trait implementations count as parts of their type.
+//! The list has modules, types, traits, functions, methods, constants, statics, macros and aliases; a re-exported item
+//! counts once. Fields, variants and trait implementations are not listed, because they are parts of their type.
 
 use crate::{cargo, workspace};
 use anyhow::{Context, Result, ensure};
@@ -9,21 +9,21 @@ use serde_json::Value;
 use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt;
 
-/// An item that a crate's users can name.
+/// An item that users of a crate can name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Item {
-    /// The item's path, such as `uslab::error::Busy`.
+    /// The path of the item, such as `uslab::error::Busy`.
     pub path: String,
-    /// `true` if the item is a struct, an enum, a union or a trait that this crate defines.
+    /// `true` if the item is a struct, an enum, a union or a trait, and this crate defines it.
     pub is_type: bool,
-    /// `true` if the item's own documentation has a runnable example.
+    /// `true` if the documentation of the item itself has a runnable example.
     pub has_example: bool,
 }
 
-/// Attributes of code blocks that a documentation test compiles and runs.
+/// The attributes of a code block that a documentation test compiles and runs.
 const RUNS: [&str; 3] = ["", "rust", "should_panic"];
 
-/// Returns `true` if the docs contain a code block that runs as a test.
+/// Returns `true` if the documentation contains a code block that runs as a test.
 fn has_example(docs: &str) -> bool {
     let fences = docs.lines().filter_map(|line| line.trim_start().strip_prefix("```"));
     // Every second fence ends a block.
@@ -32,10 +32,10 @@ fn has_example(docs: &str) -> bool {
 
 /// Returns the public items of a crate of this workspace, sorted by path.
 ///
-/// This function builds the crate's documentation, which takes some seconds.
+/// This function builds the documentation of the crate, which takes some seconds.
 ///
 /// # Errors
-/// Fails if the build fails, or if its JSON has an unsupported `rustdoc` format.
+/// Fails if the build fails, or if rustdoc's JSON has an unsupported format version.
 pub fn items(package: &str) -> Result<Vec<Item>> {
     // The format of rustdoc's JSON is unstable. Only rustdoc is allowed to use the unstable format; otherwise cargo
     // would rebuild all dependencies.
@@ -72,7 +72,7 @@ struct SurfaceReader<'a> {
 }
 
 impl SurfaceReader<'_> {
-    /// Adds an item as `parent::name`, and its children.
+    /// Adds an item called `parent::name`, and its children.
     fn add(&mut self, id: &Value, parent: &str) {
         let id = id.to_string();
         let item = &self.index[&id];

@@ -1,12 +1,12 @@
-//! Makes copies of a workspace's files.
+//! Copies the files of a workspace.
 
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Makes `folder` contain exactly the given files. Files that are already equal are not written, so cargo
-/// does not rebuild them.
+/// Makes the contents of `folder` equal to the given files. A file that already has the right contents is not written,
+/// so cargo does not rebuild it.
 ///
 /// # Errors
 /// Fails if a file cannot be read, written or removed.

@@ -1,8 +1,8 @@
-//! Waivers: orderings that are kept for a stated reason, although no model fails without them.
+//! Waivers: each lists an ordering that is kept for a stated reason, although no model fails without it.
 //!
-//! The file `tests/orderings.toml` lists the waivers. A waiver identifies a site by its file, its function
-//! and a piece of its line, so it survives edits elsewhere in the file. The run fails if a waiver matches no
-//! site or several sites, or if models catch all its mutants.
+//! The file `tests/orderings.toml` lists the waivers. A waiver identifies an ordering site by its file, its function
+//! and a part of its line, so it stays valid when the rest of the file changes. A run fails if a waiver does not match
+//! exactly one site, or if models detect all mutants of its site.
 
 use crate::source::{Ordering, Site};
 use anyhow::{Context, ensure};
@@ -13,13 +13,13 @@ use std::path::Path;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Waiver {
-    /// The site's file, relative to the workspace's root.
+    /// The file of the ordering site, relative to the root of the workspace.
     pub file: String,
-    /// The function that contains the site.
+    /// The function that contains the ordering site.
     pub function: String,
-    /// A piece of the site's line.
+    /// A part of the source line of the ordering site.
     pub text: String,
-    /// The ordering that is kept.
+    /// The ordering that is kept although no model needs it.
     pub ordering: String,
     /// The reason for the waiver.
     pub reason: String,
@@ -36,7 +36,7 @@ impl Waiver {
     /// Reads the waivers in the file at `path`.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, is not a list of waivers, or a reason is missing.
+    /// Fails if the file cannot be read, if it is not a list of waivers, or if a reason is missing.
     pub fn read(path: &Path) -> anyhow::Result<Vec<Self>> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         Self::parse(&text).with_context(|| path.display().to_string())
@@ -66,7 +66,7 @@ impl Waiver {
             && *ordering == site.ordering.to_string()
     }
 
-    /// Returns the text that names the waiver's site in messages.
+    /// Returns the text by which messages name the site of the waiver.
     pub fn place(&self) -> String {
         format!("{} {}: {:?}", self.file, self.function, self.text)
     }

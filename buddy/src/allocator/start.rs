@@ -1,4 +1,4 @@
-//! Creates a page allocator: reserves addresses, and lays out zones, watermarks and the order of zones.
+//! Creates a page allocator: reserves its addresses, and sets up zones, watermarks and zonelists.
 
 use super::{CachedZone, Counts, PageAllocator};
 use crate::PAGE_SIZE;
@@ -8,17 +8,19 @@ use crate::frame::{Frame, FrameTable};
 use crate::gfp::{MigrateType, ZoneKind};
 use crate::per_cpu::PerCpuPages;
 use crate::pfn::{Order, Pfn};
-use crate::region::{Backend, HugePages, Region, Reservation, Uncommitted, address_limit, reserve_most};
+use crate::region::{
+    Backend, HugePages, Region, Reservation, Uncommitted, address_limit, reserve_with_halving,
+};
 use crate::tables::Tables;
 use crate::watermark::{self, Watermarks};
 use crate::zone::{AddressLimit, Zone, ZoneShared, zeroed};
 use uslab_magazine::SweepGroup;
 use uslab_magazine::sync::Fixed;
 
-/// Size of the smallest reservation that is tried, in pages: 1 MiB.
+/// Size in pages of the smallest reservation that `new` tries: 1 MiB.
 const MIN_PAGES: usize = 256;
 
-/// A zone of the layout, before it is created.
+/// A planned zone that does not exist yet.
 #[derive(Clone, Copy)]
 struct PlannedZone {
     node: u32,
@@ -27,14 +29,14 @@ struct PlannedZone {
 }
 
 impl PageAllocator {
-    /// Reserves the address range and lays out the zones. If limited addresses (`RLIMIT_AS`) refuse the
-    /// reservation, the allocator has a single zone with as many pages as the limit allows. Each maximal
-    /// block then gets its addresses when it is committed. If the system refuses for another reason, `new`
-    /// retries with halved zones, down to 1 MiB in total. [`info`](PageAllocator::info) reports the resulting
-    /// size.
+    /// Creates a page allocator: reserves its address range and divides it into zones. If the reservation fails because
+    /// of `RLIMIT_AS`, the allocator gets a single zone with as many pages as the limit allows. The single zone
+    /// reserves the addresses of each maximal block only when the block is committed. If the OS refuses the reservation
+    /// for another reason, `new` retries with halved zones, down to 1 MiB in total. [`info`](PageAllocator::info)
+    /// reports the size that was finally reserved.
     ///
     /// # Errors
-    /// Returns an error if the configuration is invalid, or if the system refuses even the smallest reservation.
+    /// Returns an error if the configuration is invalid, or if the OS refuses even the smallest reservation.
     pub fn new(config: PageConfig) -> Result<Self, PageError> {
         config.validate()?;
         let wish = config.pages() as usize;
@@ -58,12 +60,12 @@ impl PageAllocator {
                 return Ok(growing);
             }
         }
-        let granted = reserve_most((wish / 2).max(least), least, reserve);
+        let granted = reserve_with_halving((wish / 2).max(least), least, reserve);
         granted.map(|(_, pages)| pages).map_err(|pages| PageError::Refused { bytes: pages * PAGE_SIZE })
     }
 
-    /// Creates an allocator with `pages` pages in total. Returns `None` if a reservation is refused. With `apart`, the
-    /// only zone gets addresses as it grows.
+    /// Creates an allocator with `pages` pages in total. Returns `None` if the OS refuses a reservation. If `apart` is
+    /// set, the allocator has a single zone, which reserves addresses as it grows.
     fn reserve(config: &PageConfig, pages: u64, apart: Option<usize>) -> Option<Self> {
         let planned = plan(config, pages);
         let step = config.max_order.pages();
@@ -71,7 +73,7 @@ impl PageAllocator {
         let (mut addresses, region, mapped) = match apart {
             None => reserve_range(config, range)?,
             Some(_) if config.backend != Backend::Os || planned.len() != 1 => return None,
-            Some(apart) => reserve_block(config, apart)?,
+            Some(apart) => reserve_max_block(config, apart)?,
         };
         // A kernel without huge pages refuses the advice, which is harmless.
         region.advise(config.huge_pages);
@@ -116,7 +118,7 @@ impl PageAllocator {
     }
 }
 
-/// Returns the zones in address order, with `pages` pages in total.
+/// Returns the planned zones in address order, scaled to `pages` pages in total.
 fn plan(config: &PageConfig, pages: u64) -> Vec<PlannedZone> {
     let mut planned = Vec::new();
     for (node, zones) in (0..).zip(config.scaled_nodes(pages)) {
@@ -127,8 +129,8 @@ fn plan(config: &PageConfig, pages: u64) -> Vec<PlannedZone> {
     planned
 }
 
-/// Reserves addresses for `range` pages and for the tables. Returns the tables' addresses, the pages' region, and the
-/// number of pages with addresses.
+/// Reserves addresses for `range` pages and for the page metadata tables. Returns the reservation for the tables, the
+/// region of the pages, and the number of pages that have addresses.
 fn reserve_range(config: &PageConfig, range: u32) -> Option<(Reservation, Region, u32)> {
     let (bytes, align) = (range as usize * PAGE_SIZE, config.max_order.bytes());
     let (faults, backend) = (&config.faults, config.backend);
@@ -149,17 +151,17 @@ fn reserve_range(config: &PageConfig, range: u32) -> Option<(Reservation, Region
     };
     Some((addresses, region, range))
 }
-/// Reserves like [`reserve_range`], with addresses for one maximal block. The region of pages grows later, up to the
-/// next region `apart` bytes away.
-fn reserve_block(config: &PageConfig, apart: usize) -> Option<(Reservation, Region, u32)> {
+/// Reserves like [`reserve_range`], but only the addresses of one maximal block. The pages' region can grow later,
+/// until it reaches the next region, `apart` bytes away.
+fn reserve_max_block(config: &PageConfig, apart: usize) -> Option<(Reservation, Region, u32)> {
     let (order, faults) = (config.max_order, &config.faults);
     let region =
         Region::reserve_apart(order.bytes(), apart.max(order.bytes()), Uncommitted::NoAccess, faults)?;
     Some((Reservation::none(config.backend, faults), region, order.pages()))
 }
 
-/// Creates the planned zones, and writes the zone of each maximal block to `zone_of`. Returns `None` if the heap or the
-/// system refuses memory.
+/// Creates all planned zones. Writes to `zone_of` the index of the zone that contains each maximal block. Returns
+/// `None` if memory for the zones cannot be allocated.
 fn make_zones(
     config: &PageConfig,
     planned: &[PlannedZone],
@@ -195,7 +197,7 @@ fn make_zones(
     Some(zones.into())
 }
 
-/// Returns the sum of the minimum watermarks of all zones, in pages.
+/// Returns the sum of the min watermarks of all zones, in pages.
 fn min_free_pages(config: &PageConfig, lowmem_zones: u64, lowmem: u64) -> u64 {
     match config.min_free_kib {
         Some(kib) => u64::from(kib) * 1024 / PAGE_SIZE as u64,
@@ -208,8 +210,8 @@ fn min_free_pages(config: &PageConfig, lowmem_zones: u64, lowmem: u64) -> u64 {
     }
 }
 
-/// Returns the indices of the zones to try, for each node and each highest zone. The zonelist has the nearest node
-/// first, and within a node the highest zone.
+/// Returns, for each node and each highest allowed zone, the indices of the zones to try. Each zonelist starts with the
+/// nearest node, and lists the zones of a node from the highest to the lowest.
 fn zonelists(config: &PageConfig, planned: &[PlannedZone]) -> Box<[[Box<[u8]>; ZoneKind::COUNT]]> {
     let zonelist = |node: u32, highest: ZoneKind| {
         let of_node = |near: u32| {
@@ -219,7 +221,7 @@ fn zonelists(config: &PageConfig, planned: &[PlannedZone]) -> Box<[[Box<[u8]>; Z
             };
             (0..planned.len() as u8).rev().filter(fits)
         };
-        config.nearest_nodes(node).into_iter().flat_map(of_node).collect()
+        config.nodes_by_distance(node).into_iter().flat_map(of_node).collect()
     };
     let nodes = config.nodes.len() as u32;
     (0..nodes).map(|node| ZoneKind::ALL.map(|kind| zonelist(node, kind))).collect()

@@ -1,4 +1,4 @@
-//! Frames for a checker: constructed cells in a box, and the checks of page ownership.
+//! The frame table for loom and shuttle: frames on the heap, with checks of page ownership.
 
 use super::{Frame, Link, OwnerData, State};
 use crate::pfn::Pfn;
@@ -7,7 +7,7 @@ use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, UnsafeCell};
 
-/// The frames of a model, all writable from the start and in one OS page.
+/// The frames of a model. All frames of a model are writable from the start, and count as one OS page.
 #[derive(Debug)]
 pub(super) struct Memory(Box<[Frame]>);
 
@@ -25,7 +25,8 @@ impl Memory {
         true
     }
     /// # Safety
-    /// All frames of `pages` must be [`Kind::Inside`](super::Kind::Inside), and no thread may use their other fields.
+    /// All frames of `pages` must be [`Kind::Inside`](super::Kind::Inside), and no thread may access any other field of
+    /// these frames.
     pub(super) unsafe fn discard(&self, pages: Range<u32>) {
         pages.for_each(|page| self.0[page as usize].discard());
     }
@@ -33,7 +34,7 @@ impl Memory {
         false
     }
     /// # Safety
-    /// During the call, no thread may read a frame with the index `_len` or higher.
+    /// During the call, no thread may read a frame whose index is `_len` or higher.
     pub(super) unsafe fn cut(&self, _len: u32) {}
 }
 
@@ -49,9 +50,9 @@ impl Frame {
         }
     }
 
-    /// Resets the frame to zero.
+    /// Resets all fields of the frame to zero.
     fn discard(&self) {
-        self.set_state(State::INSIDE);
+        self.set_state(State::INSIDE_BLOCK);
         self.set_head(Pfn::new(0));
         // SAFETY: no thread uses the frame, by the contract of the table's `discard`. The checker reports any
         // concurrent use.
@@ -67,7 +68,8 @@ impl Frame {
 #[derive(Debug)]
 pub(super) struct PageLife {
     out: Counter,
-    /// A cell that every touch reads and every allocation and free writes, so that loom reports unordered accesses.
+    /// A cell for race detection: every touch reads it, and every allocation and free writes it, so that loom reports
+    /// unordered accesses.
     race: UnsafeCell<()>,
 }
 

@@ -1,4 +1,4 @@
-//! The memory of a frame table.
+//! The memory in which a frame table is stored.
 
 use super::Frame;
 use crate::PAGE_SIZE;
@@ -6,7 +6,7 @@ use crate::region::{Region, Reservation, Uncommitted};
 use core::ops::Range;
 use core::ptr::NonNull;
 
-/// Frames that read as zero until they are committed.
+/// The memory in which a frame table is stored. Frames read as zero until they are committed.
 #[derive(Debug)]
 pub(super) struct Memory(Region);
 
@@ -33,7 +33,8 @@ impl Memory {
         self.0.commit(bytes.start / PAGE_SIZE * PAGE_SIZE..bytes.end.next_multiple_of(PAGE_SIZE))
     }
     /// # Safety
-    /// All frames of `pages` must be [`Kind::Inside`](super::Kind::Inside), and no thread may use their other fields.
+    /// All frames of `pages` must be [`Kind::Inside`](super::Kind::Inside), and no thread may access any other field of
+    /// these frames.
     pub(super) unsafe fn discard(&self, pages: Range<u32>) {
         let bytes = bytes(pages);
         let whole = bytes.start.next_multiple_of(PAGE_SIZE)..bytes.end / PAGE_SIZE * PAGE_SIZE;
@@ -45,15 +46,15 @@ impl Memory {
         self.0.grow(bytes.next_multiple_of(1 << 20)) || self.0.grow(bytes)
     }
     /// # Safety
-    /// Frames with the index `len` or higher must never have been committed, and no thread may read them
-    /// during the call.
+    /// Frames whose index is `len` or higher must never have been committed, and no thread may read them during the
+    /// call.
     pub(super) unsafe fn cut(&self, len: u32) {
         // SAFETY: no thread uses the part from `len` on, by this function's contract.
         unsafe { self.0.cut(bytes(0..len).end) };
     }
 }
 
-/// Under a checker, watches that a page has one owner; empty in builds without a checker.
+/// Under loom and shuttle, checks that a page has one owner at a time. In normal builds, the type is empty.
 #[derive(Debug)]
 pub(super) struct PageLife;
 

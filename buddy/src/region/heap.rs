@@ -1,21 +1,23 @@
-//! Memory from the system's heap, for systems or programs without mappings.
+//! Regions in heap memory, for systems without `mmap` and for programs that must not call it.
 //!
-//! The heap has neither reserved memory nor protection: all memory is allocated from the start and stays accessible. A
-//! decommit overwrites the memory with zeros, so that newly committed memory is zero, as with mappings.
+//! The heap can neither reserve addresses without memory nor protect memory. A heap region is allocated completely from
+//! the start and stays accessible. A decommit overwrites heap memory with zeros, so that the next commit finds zeroed
+//! memory, as with `mmap`.
 
 use super::{Access, HugePages, Source};
 use core::ptr::NonNull;
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// A piece of the system's heap. The global allocator cannot be used, because it may be built on this crate.
+/// A heap allocation from the standard library's system allocator. The region cannot use the global allocator, because
+/// that allocator may be built on this crate.
 #[derive(Debug)]
 pub(super) struct Heap {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-/// With an alignment of 16, the heap returns zeroed memory without writing to all of it. To get a larger alignment,
-/// `new` allocates more bytes than requested.
+/// Alignment of heap allocations in bytes. With an alignment of 16, the heap can return zeroed memory without writing
+/// to it. For a larger alignment, `new` allocates more bytes than requested.
 const ALIGN: usize = 16;
 
 // SAFETY: the memory is zeroed, has `bytes` bytes from the first aligned address on, and belongs to this value until
@@ -40,7 +42,7 @@ unsafe impl Source for Heap {
         true
     }
 
-    /// `discard` is refused, because writing zeros would race with concurrent readers.
+    /// Always refuses, because overwriting the memory with zeros would race with concurrent readers.
     unsafe fn discard(&self, _: NonNull<u8>, _: usize) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! Memory by `mmap` on Linux.
+//! Regions in memory from `mmap`, on Linux.
 
 use super::{Access, HugePages, Source};
 use crate::PAGE_SIZE;
@@ -12,11 +12,11 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 use std::io::Read;
 
-/// A private mapping, described by its region.
+/// A private anonymous mapping. The region knows its address and size.
 #[derive(Debug)]
 pub(super) struct Mapped {
-    /// True if core dumps include only the committed parts of the region; each commit must then mark its part for core
-    /// dumps.
+    /// True if core dumps must contain only the committed parts of the region. Each commit in such a region marks the
+    /// committed part for core dumps.
     is_told: bool,
 }
 
@@ -30,8 +30,9 @@ impl Access {
     }
 }
 
-/// Returns an address at which the system would map `bytes` bytes now. Returns `None` if the system would refuse.
-pub(super) fn place_for(bytes: usize) -> Option<usize> {
+/// Returns an address at which the OS would currently map `bytes` bytes. Returns `None` if the OS would refuse the
+/// mapping.
+pub(super) fn find_mappable_address(bytes: usize) -> Option<usize> {
     let (flags, none) = (MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE, Access::Nothing.protection());
     let size = NonZeroUsize::new(bytes)?;
     // SAFETY: no fixed address is requested, and the mapping is unmapped before any other code knows it.
@@ -42,7 +43,7 @@ pub(super) fn place_for(bytes: usize) -> Option<usize> {
     }
 }
 
-/// Maps exactly the given addresses. Returns `None` if another mapping has any of them.
+/// Maps `bytes` bytes at exactly `address`. Returns `None` if another mapping occupies any of these addresses.
 fn map_at(address: usize, bytes: usize, access: Access) -> Option<NonNull<u8>> {
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_FIXED_NOREPLACE;
     let (wanted, bytes) = (NonZeroUsize::new(address)?, NonZeroUsize::new(bytes)?);
@@ -86,20 +87,21 @@ unsafe impl Source for Mapped {
         let is_told = access == Access::Read || access == Access::Nothing && bytes >= LARGE;
         if is_told {
             // SAFETY: the range was just mapped.
-            unsafe { set_in_dumps(base, bytes, false) };
+            unsafe { set_core_dump_inclusion(base, bytes, false) };
         }
         Some((base, Self { is_told }))
     }
 
     fn reserve_apart(bytes: usize, apart: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
         // The system maps downwards from this address, or upwards if stacks are unlimited.
-        let address = place_for(PAGE_SIZE)?;
-        let places = (1..=MAX_PLACES).map_while(|place| (address / apart * apart).checked_sub(place * apart));
+        let address = find_mappable_address(PAGE_SIZE)?;
+        let places = (1..=MAX_ADDRESS_ATTEMPTS)
+            .map_while(|place| (address / apart * apart).checked_sub(place * apart));
         let base = places.filter_map(|place| map_at(place, bytes, access)).next()?;
         let is_told = access == Access::Read;
         if is_told {
             // SAFETY: the range was just mapped.
-            unsafe { set_in_dumps(base, bytes, false) };
+            unsafe { set_core_dump_inclusion(base, bytes, false) };
         }
         Some((base, Self { is_told }))
     }
@@ -108,7 +110,7 @@ unsafe impl Source for Mapped {
         let grown = map_at(at.addr().get(), bytes, access).is_some();
         if grown && self.is_told {
             // SAFETY: the range was just mapped.
-            unsafe { set_in_dumps(at, bytes, false) };
+            unsafe { set_core_dump_inclusion(at, bytes, false) };
         }
         grown
     }
@@ -118,7 +120,7 @@ unsafe impl Source for Mapped {
         unsafe {
             let committed = mprotect(at.cast(), bytes, Access::ReadWrite.protection()).is_ok();
             if committed && self.is_told {
-                set_in_dumps(at, bytes, true);
+                set_core_dump_inclusion(at, bytes, true);
             }
             committed
         }
@@ -130,7 +132,7 @@ unsafe impl Source for Mapped {
         // SAFETY: the range is part of this mapping, and no thread uses it, by this function's contract.
         unsafe {
             if self.is_told {
-                set_in_dumps(at, bytes, false);
+                set_core_dump_inclusion(at, bytes, false);
             }
             mprotect(at.cast(), bytes, access.protection()).is_ok() && given
         }
@@ -199,44 +201,44 @@ unsafe impl Source for Mapped {
     }
 }
 
-/// Number of addresses to try for a region far from other mappings. Other mappings may already occupy some of
-/// the places.
-const MAX_PLACES: usize = 64;
+/// Maximum number of addresses to try when reserving a region far from other mappings. Some of the tried addresses may
+/// be occupied by other mappings.
+const MAX_ADDRESS_ATTEMPTS: usize = 64;
 
-/// Minimum size in bytes at which core dumps leave out inaccessible parts. A commit in a region of at least this size
-/// costs one more system call.
+/// Minimum size in bytes of a region whose inaccessible parts are excluded from core dumps. A commit in a region that
+/// is excluded from core dumps costs one more system call.
 const LARGE: usize = 1 << 30;
 
-/// Includes a part of a mapping in core dumps, or excludes it. The kernel leaves out pages that were never written.
-/// gdb's `gcore` writes all pages that are not excluded, even inaccessible pages: 64 GiB of zeros for the default
-/// range. A failure of the advice only affects the contents of a core dump.
+/// Includes memory in core dumps, or excludes it. The kernel's core dumps omit pages that were never written. The
+/// `gcore` command of gdb writes all pages that are not excluded, even inaccessible pages: 64 GiB of zeros for the
+/// default range. If the `madvise` call fails, only the contents of a core dump are affected.
 ///
 /// # Safety
-/// The part must be in a mapping of this module.
-unsafe fn set_in_dumps(at: NonNull<u8>, bytes: usize, included: bool) {
+/// The memory must be inside one mapping that this module created.
+unsafe fn set_core_dump_inclusion(at: NonNull<u8>, bytes: usize, included: bool) {
     let advice = if included { MmapAdvise::MADV_DODUMP } else { MmapAdvise::MADV_DONTDUMP };
     // SAFETY: the part is in a mapping of this module, by this function's contract, and the advice keeps its contents.
     let _ = unsafe { madvise(at.cast(), bytes, advice) };
 }
 
-/// Minimum size in bytes of memory that `clear` returns to the system instead of writing zeros. `mincore`
-/// would report which pages are backed, but sandboxes kill a process for calling it. Writing a cleared page
-/// costs a page fault, like writing a page of a new mapping.
+/// Minimum size in bytes from which `clear` returns memory to the OS instead of writing zeros. `clear` does not call
+/// `mincore` to find the backed pages, because some sandboxes kill a process that calls it. The next write to a
+/// returned page costs a page fault, as in a new mapping.
 const MIN_DISCARDED_BYTES: usize = 4 << 20;
 
-/// Returns a resource limit of this process. Returns `None` if the resource is unlimited.
-fn limit_of(resource: Resource) -> Option<u64> {
+/// Returns a resource limit of this process. Returns `None` if the process may use this resource without a limit.
+fn resource_limit(resource: Resource) -> Option<u64> {
     getrlimit(resource).ok().map(|(limit, _)| limit).filter(|limit| *limit != RLIM_INFINITY)
 }
 
-/// Implements [`region::process_limit`](super::process_limit). Reading a limit allocates nothing.
+/// Implements [`region::process_limit`](super::process_limit). The function allocates no memory.
 pub(super) fn process_limit() -> Option<u64> {
-    [Resource::RLIMIT_AS, Resource::RLIMIT_DATA].into_iter().filter_map(limit_of).min()
+    [Resource::RLIMIT_AS, Resource::RLIMIT_DATA].into_iter().filter_map(resource_limit).min()
 }
 
-/// Implements [`region::address_limit`](super::address_limit). Reading a limit allocates nothing.
+/// Implements [`region::address_limit`](super::address_limit). The function allocates no memory.
 pub(super) fn address_limit() -> Option<(usize, usize)> {
-    let limit = limit_of(Resource::RLIMIT_AS)?;
+    let limit = resource_limit(Resource::RLIMIT_AS)?;
     // The first number counts the pages of all mappings, and the kernel compares this count with the limit.
     // The size is 0 if the number is unknown.
     let mut text = [0; 128];
@@ -246,7 +248,7 @@ pub(super) fn address_limit() -> Option<(usize, usize)> {
     Some((usize::try_from(limit).ok()?, pages.saturating_mul(PAGE_SIZE)))
 }
 
-/// Implements [`region::commits_are_counted`](super::commits_are_counted). Reading the file allocates nothing.
+/// Implements [`region::commits_are_counted`](super::commits_are_counted). The function allocates no memory.
 pub(super) fn commits_are_counted() -> bool {
     let mut text = [0];
     let file = std::fs::File::open("/proc/sys/vm/overcommit_memory");
@@ -261,7 +263,7 @@ mod tests {
     use crate::region::{Backend, HugePages, Region, Reservation, Reserved, Uncommitted};
     use uslab_magazine::{Config, Cpus};
 
-    /// Returns the kernel's flags of the mapping at `address`.
+    /// Returns the kernel's flags for the mapping that contains `address`.
     fn flags(address: usize) -> String {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut inside = false;
@@ -303,7 +305,7 @@ mod tests {
         }
     }
 
-    /// Regression: `gcore` wrote 88 GB for a small process, mostly inaccessible pages, and filled a disk.
+    /// Regression: `gcore` dumped 88 GB of mostly inaccessible pages for a small process, and filled a disk.
     #[test]
     fn core_dumps_contain_committed_memory() {
         for (bytes, uncommitted) in [(1 << 20, Uncommitted::ReadsZero), (super::LARGE, Uncommitted::NoAccess)]

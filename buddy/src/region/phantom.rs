@@ -1,9 +1,9 @@
-//! Addresses without memory: pages for a simulator. The simulator needs the addresses of objects, but never accesses
-//! the objects.
+//! Phantom memory: addresses without memory, as pages for a simulator. The simulator computes with the addresses of
+//! objects, but never accesses the objects.
 //!
-//! On Linux, the range is reserved and stays inaccessible, so an access faults. On other systems, the range is only
-//! numbers. In WebAssembly the range is above the largest linear memory (see [`BASE`]), where an access traps. On other
-//! 64-bit systems, phantom addresses are outside the addresses that a process can map.
+//! On Linux, the phantom range is reserved and inaccessible, so any access faults. On other systems, phantom addresses
+//! are only numbers. In WebAssembly, phantom addresses are above the largest linear memory (see [`BASE`]), so any
+//! access traps. On other 64-bit systems, phantom addresses are beyond any address that a process can map.
 
 use super::{Access, HugePages, Source};
 use core::ptr::NonNull;
@@ -57,11 +57,11 @@ mod numbers {
         Ordering::{Acquire, Release},
     };
 
-    /// A quarter of all addresses: 1 GiB in WebAssembly, whose linear memory must stay below this address
-    /// (`--max-memory`).
+    /// The lowest phantom address, at a quarter of the address space. In WebAssembly it is 1 GiB, and the linear memory
+    /// must stay below it (`--max-memory`).
     const BASE: usize = usize::MAX / 4 + 1;
 
-    /// True while the only phantom range is in use.
+    /// True while a phantom range is in use; a process has at most one.
     static PHANTOM_IN_USE: AtomicBool = AtomicBool::new(false);
 
     #[derive(Debug)]
@@ -77,7 +77,7 @@ mod numbers {
             (!PHANTOM_IN_USE.swap(true, Acquire)).then_some((base, Self(())))
         }
         /// # Safety
-        /// No code may use the range any more.
+        /// No code may use the range after the call.
         pub(super) unsafe fn free(&mut self, _: NonNull<u8>, _: usize) -> bool {
             // Release: pairs with the Acquire in `new`.
             PHANTOM_IN_USE.store(false, Release);

@@ -1,4 +1,4 @@
-//! Address ranges for several regions, and regions that are committed on demand.
+//! Address reservations that several regions share, and regions that are committed on demand.
 
 use super::{Access, Backend, HugePages, MAPPED, Region, Uncommitted};
 use crate::PAGE_SIZE;
@@ -9,28 +9,30 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::{Counter, tell};
 use uslab_magazine::tracepoints::Step;
 
-/// Addresses for several regions. The tables of an allocator and its pages share one reservation, to save system calls.
+/// A reservation of addresses that is divided among several regions. An allocator's pages and page metadata tables
+/// share one reservation, which saves system calls.
 #[derive(Debug)]
 pub struct Reservation {
     left: Option<Region>,
-    /// The source of the memory.
+    /// The backend that supplies the memory.
     pub backend: Backend,
-    /// The faults to inject.
+    /// The fault injection rules that apply to the regions.
     pub faults: Faults,
 }
 
 impl Reservation {
-    /// Minimum size of a remainder that is kept for another region, in bytes.
+    /// Minimum size in bytes of a remainder that is kept for later regions. If the remainder is smaller, the last
+    /// region gets it.
     const MIN_REMAINDER: usize = 4 << 20;
 
-    /// Creates an empty reservation, with which each region reserves separately.
+    /// Creates an empty reservation. Each region taken from it reserves its own addresses.
     pub fn none(backend: Backend, faults: &Faults) -> Self {
-        Self { left: None, backend: backend.of_tables(), faults: faults.clone() }
+        Self { left: None, backend: backend.table_backend(), faults: faults.clone() }
     }
 
-    /// Reserves `tables` bytes for tables, followed by `pages` bytes at a multiple of `align`. The table bytes read as
-    /// zero until committed and are never in huge pages. Returns `None` if the system refuses, or on a backend without
-    /// mappings.
+    /// Reserves `tables` bytes for tables, followed by `pages` bytes at a multiple of `align`. Table memory reads as
+    /// zero before it is committed, and never uses huge pages. Returns `None` if the OS refuses the addresses, or if
+    /// the backend does not use `mmap`.
     ///
     /// `with_pages` costs up to six system calls.
     pub(crate) fn with_pages(
@@ -57,13 +59,14 @@ impl Reservation {
         hidden.then_some((Self { left: Some(left), ..Self::none(backend, faults) }, held))
     }
 
-    /// Returns `true` if no addresses are left.
+    /// Returns `true` if the reservation has no addresses left for another region.
     pub fn is_empty(&self) -> bool {
         self.left.is_none()
     }
 
-    /// Takes `bytes` bytes, rounded up to pages, from the reservation's addresses. If too few addresses are left, the
-    /// region gets a new reservation. See [`Region::reserve`]. Memory that reads as zero is never in huge pages.
+    /// Takes a region of `bytes` bytes, rounded up to pages, from the reservation. If too few addresses are left, the
+    /// region reserves its own addresses. See [`Region::reserve`]. A region whose uncommitted memory reads as zero
+    /// never uses huge pages.
     pub(crate) fn reserve(&mut self, bytes: usize, uncommitted: Uncommitted) -> Option<Region> {
         let whole = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
         let fits = self.left.as_ref().is_some_and(|left| left.bytes() >= whole);
@@ -87,33 +90,34 @@ impl Reservation {
     }
 }
 
-/// A region that is committed on demand, from its start upwards. Side tables keep their memory in `Reserved` regions.
+/// A region whose memory is committed on demand, from the start upwards. Page metadata tables are stored in `Reserved`
+/// regions.
 #[derive(Debug)]
 pub struct Reserved {
     region: Region,
-    /// Number of bytes from the start that are known to be committed. A stale count of committed bytes is too low, and
-    /// only causes a repeated commit.
+    /// Number of bytes, from the start of the region, that are known to be committed. A stale number of committed bytes
+    /// is too low, and only causes memory to be committed twice.
     committed: Counter,
-    /// The fault point of the region's commits.
+    /// The fault point that each commit of the region calls.
     point: Point,
-    /// Maximum size in bytes.
+    /// Maximum size of the region in bytes.
     most: usize,
 }
 
 impl Reserved {
-    /// Granularity of commits in bytes, so that not every new page costs a system call.
+    /// Commits are rounded up to this number of bytes, so that not every new page costs a system call.
     pub(super) const COMMIT_STEP: usize = 64 << 10;
-    /// Maximum number of bytes that a commit adds beyond the request. A commit doubles the committed bytes,
-    /// and adds at most `MAX_COMMIT_AHEAD`.
+    /// Maximum number of bytes that are committed in advance, beyond the request. Each commit doubles the committed
+    /// size, up to this limit.
     pub(super) const MAX_COMMIT_AHEAD: usize = 1 << 20;
 
-    /// Reserves `bytes` bytes. Returns `None` if the system refuses. Each commit of the region is a call of the fault
-    /// point `point`. On [`Backend::Phantom`], the memory comes from the default backend.
+    /// Reserves `bytes` bytes. Returns `None` if the OS refuses the addresses. Each commit of the region calls the
+    /// fault point `point`. With [`Backend::Phantom`], the region's memory comes from the default backend.
     pub fn new(bytes: usize, backend: Backend, faults: &Faults, point: Point) -> Option<Self> {
-        Self::cut_from(&mut Reservation::none(backend, faults), bytes, Uncommitted::NoAccess, point)
+        Self::new_in_reservation(&mut Reservation::none(backend, faults), bytes, Uncommitted::NoAccess, point)
     }
-    /// Takes `bytes` bytes from `addresses`, like [`new`](Self::new).
-    pub fn cut_from(
+    /// Creates a region like [`new`](Self::new), but takes its addresses from `addresses`.
+    pub fn new_in_reservation(
         addresses: &mut Reservation,
         bytes: usize,
         uncommitted: Uncommitted,
@@ -122,8 +126,9 @@ impl Reserved {
         let region = addresses.reserve(bytes, uncommitted)?;
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
-    /// Takes `bytes` inaccessible bytes from `addresses`. With `apart`, reserves only the beginning,
-    /// [apart](Region::reserve_apart) from other mappings, so that the region can [grow](Self::grow).
+    /// Creates a region of at most `bytes` bytes that is inaccessible until committed, with addresses from `addresses`.
+    /// If `apart` is set, the region reserves only its beginning, [apart](Region::reserve_apart) from other mappings,
+    /// and can [grow](Self::grow) later.
     pub fn growing(
         bytes: usize,
         apart: Option<usize>,
@@ -131,18 +136,18 @@ impl Reserved {
         point: Point,
     ) -> Option<Self> {
         let none = Uncommitted::NoAccess;
-        let Some(apart) = apart else { return Self::cut_from(addresses, bytes, none, point) };
+        let Some(apart) = apart else { return Self::new_in_reservation(addresses, bytes, none, point) };
         let region = Region::reserve_apart(bytes.min(Self::COMMIT_STEP), apart, none, &addresses.faults)?;
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
-    /// Ensures that at least the first `bytes` bytes have addresses, up to the region's maximum: see [`Region::grow`].
+    /// Reserves addresses for at least the first `bytes` bytes, up to the region's maximum size: see [`Region::grow`].
     /// Calls of `grow` and [`cut`](Self::cut) must not run concurrently.
     pub fn grow(&self, bytes: usize) -> bool {
         let ahead = bytes.next_multiple_of(Self::MAX_COMMIT_AHEAD).min(self.most);
         bytes <= self.most && [ahead, bytes].into_iter().any(|goal| self.region.grow(goal))
     }
-    /// Reserves like [`new`](Self::new), at a multiple of `align`. Uncommitted bytes read as zero. A readable region is
-    /// never in huge pages.
+    /// Creates a region like [`new`](Self::new), at an address that is a multiple of `align`. The region's uncommitted
+    /// bytes read as zero. The region never uses huge pages.
     pub fn readable(
         bytes: usize,
         align: usize,
@@ -150,17 +155,16 @@ impl Reserved {
         faults: &Faults,
         point: Point,
     ) -> Option<Self> {
-        let region = Region::reserve(bytes, align, Uncommitted::ReadsZero, backend.of_tables(), faults)?;
+        let region = Region::reserve(bytes, align, Uncommitted::ReadsZero, backend.table_backend(), faults)?;
         // Only a few bytes are used for each page in use.
         region.advise(HugePages::Never);
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
-    /// Returns the addresses after the first `bytes` bytes to the system, except addresses that a commit may
-    /// have taken in advance (at most 1 MiB and 64 KiB). Returned addresses cannot be committed before the
-    /// region [grows](Self::grow).
+    /// Unmaps the addresses after the first `bytes` bytes. Up to 1 MiB and 64 KiB more are kept, because a concurrent
+    /// commit may run ahead. Unmapped addresses cannot be committed until the region [grows](Self::grow) again.
     ///
     /// # Safety
-    /// During the call, no thread may use or commit memory after `bytes` bytes, or cut the region.
+    /// During the call, no other thread may use or commit memory after the first `bytes` bytes, or cut the region.
     pub unsafe fn cut(&self, bytes: usize) -> bool {
         // A concurrent commit was requested for at most `bytes` bytes, or for bytes that are already committed. A
         // concurrent commit runs ahead by at most `ahead` bytes.
@@ -168,7 +172,7 @@ impl Reserved {
         // SAFETY: no thread uses the cut part, by contract. The `ahead` bytes are kept for concurrent commits.
         unsafe { self.region.cut(bytes.max(self.committed()).next_multiple_of(Self::COMMIT_STEP) + ahead) }
     }
-    /// Number of reserved bytes of addresses.
+    /// Number of bytes of address space that the region currently reserves.
     pub fn reserved(&self) -> usize {
         self.region.bytes()
     }
@@ -176,21 +180,21 @@ impl Reserved {
     pub fn committed(&self) -> usize {
         self.committed.get() as usize
     }
-    /// The first byte of the region, page-aligned. The region never moves, and newly committed bytes are zero.
+    /// Returns the address of the region's first byte, which is page-aligned. The region never moves.
     pub fn base(&self) -> NonNull<u8> {
         self.region.base()
     }
-    /// Returns the memory behind `range`, in whole pages, to the system. The discarded range then reads as zero.
-    /// Returns `false` and changes nothing if the system refuses.
+    /// Returns the memory of `range`, which must be whole pages, to the OS. Discarded bytes read as zero. Returns
+    /// `false` and changes nothing if the OS does not take the memory back.
     ///
     /// # Safety
-    /// The range must be committed, and no thread may rely on its contents.
+    /// The bytes in `range` must be committed, and no thread may rely on their contents.
     pub unsafe fn discard(&self, range: Range<usize>) -> bool {
         // SAFETY: no thread relies on the contents, by this function's contract.
         unsafe { self.region.discard(range) }
     }
-    /// Commits at least the first `bytes` bytes, as part of `op`. Returns `false` if the region is smaller, or if the
-    /// system refuses.
+    /// Commits at least the first `bytes` bytes of the region, as part of the operation `op`. Returns `false` if the
+    /// region is smaller than `bytes`, or if the OS refuses.
     pub fn commit(&self, op: &Operation, bytes: usize) -> bool {
         if self.region.faults.fires(Call::of(self.point, bytes)) {
             return false;

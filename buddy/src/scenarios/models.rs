@@ -1,6 +1,6 @@
-//! loom's models: two or three threads on ranges of two or four pages.
+//! Loom models: two or three threads use an allocator of two or four pages.
 
-use super::world::{ONE, Owner, allocator_of, audit, free, order_one, zones_of};
+use super::world::{ONE, Owner, allocator_with_pages, audit, free, order_one, zones_with_pages};
 use crate::{Gfp, Order, PageAllocator, Pfn, ZoneKind};
 use uslab_magazine::sync::{Arc, AtomicU32, Ordering::*, thread};
 use uslab_magazine::tracepoints::Step;
@@ -9,10 +9,11 @@ use uslab_magazine::{Script, on_cpu};
 /// Creates an allocator of `pages` pages in one maximal block.
 fn allocator(pages: u32, per_cpu_pages: bool) -> Arc<PageAllocator> {
     let order = Order::new(pages.ilog2() as u8).unwrap();
-    allocator_of(pages, order, per_cpu_pages, |corruption| panic!("{corruption}"))
+    allocator_with_pages(pages, order, per_cpu_pages, |corruption| panic!("{corruption}"))
 }
 
-/// B1: an allocation runs against the free of its buddy. The two blocks never overlap, and no merge is missed.
+/// B1: one thread allocates a block while another thread frees its buddy. The allocated block and the merged free block
+/// never overlap, and no merge is missed.
 pub(super) fn allocation_during_the_free_of_its_buddy() {
     let pages = allocator(4, false);
     let mine = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
@@ -23,7 +24,7 @@ pub(super) fn allocation_during_the_free_of_its_buddy() {
     audit(&pages);
 }
 
-/// B1: each of two concurrent allocations reports only its own splits.
+/// B1: two threads allocate concurrently, and each allocation reports only the splits that it made.
 pub(super) fn each_of_two_allocations_reports_its_splits() {
     let pages = allocator(4, false);
     let reported = Arc::new(AtomicU32::new(0));
@@ -47,8 +48,9 @@ pub(super) fn each_of_two_allocations_reports_its_splits() {
     audit(&pages);
 }
 
-/// B2: an allocation runs against the frees of both halves. The halves merge once, and frames and lists agree.
-pub(super) fn alloc_against_two_frees() {
+/// B2: one thread allocates a block while other threads free its two halves. The two freed halves merge exactly once,
+/// and frames agree with free lists.
+pub(super) fn alloc_during_two_frees() {
     let pages = allocator(4, false);
     let halves = [(); 2].map(|()| pages.alloc(ONE, Gfp::KERNEL, None).unwrap());
     let frees = halves.map(|half| {
@@ -63,8 +65,8 @@ pub(super) fn alloc_against_two_frees() {
     audit(&pages);
 }
 
-/// B3: the order, the owner and the data of a block reach the thread that frees the block.
-pub(super) fn order_and_owner_travel_with_the_block() {
+/// B3: the thread that frees a block sees the order, the owner and the data that the allocating thread stored.
+pub(super) fn freed_block_keeps_order_and_owner() {
     const OWNER: *mut u8 = core::ptr::without_provenance_mut(64);
     let pages = allocator(2, false);
     let mine = pages.alloc(order_one(), Gfp::KERNEL, None).unwrap();
@@ -99,9 +101,9 @@ pub(super) fn order_and_owner_travel_with_the_block() {
     audit(&pages);
 }
 
-/// B4: of two frees of one block, one free succeeds and the other free is reported.
+/// B4: if two threads free the same block, one free succeeds and the other is reported as corruption.
 pub(super) fn two_frees_of_one_block() {
-    let pages = allocator_of(2, order_one(), false, |_| ());
+    let pages = allocator_with_pages(2, order_one(), false, |_| ());
     let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let other = pages.clone();
     let t = thread::spawn(move || free(&other, page, ONE));
@@ -111,7 +113,7 @@ pub(super) fn two_frees_of_one_block() {
     audit(&pages);
 }
 
-/// B5: any thread that reads a frame's owner finds it initialised, even without owning the block.
+/// B5: a thread that reads the owner of a frame finds an initialised owner, even if the thread does not own the block.
 pub(super) fn any_thread_reads_an_initialised_owner() {
     let pages = allocator(2, false);
     let owner = Arc::new(Owner::new());
@@ -126,9 +128,9 @@ pub(super) fn any_thread_reads_an_initialised_owner() {
     audit(&pages);
 }
 
-/// B6: decommitting memory does not decommit the frames of another block.
+/// B6: decommitting a block never decommits the frames of another block.
 pub(super) fn decommit_keeps_the_frames_of_a_block_in_use() {
-    let pages = allocator_of(4, order_one(), false, |corruption| panic!("{corruption}"));
+    let pages = allocator_with_pages(4, order_one(), false, |corruption| panic!("{corruption}"));
     let mine = pages.alloc(order_one(), Gfp::KERNEL, None).unwrap();
     let theirs = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     // SAFETY: this thread owns the block.
@@ -145,7 +147,7 @@ pub(super) fn decommit_keeps_the_frames_of_a_block_in_use() {
     audit(&pages);
 }
 
-/// B7: a trim during an allocation returns only free pages.
+/// B7: a decommit that runs during an allocation returns only free pages to the OS.
 pub(super) fn trim_during_an_allocation_returns_only_free_pages() {
     let pages = allocator(4, false);
     let mine = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
@@ -169,16 +171,16 @@ pub(super) fn trim_during_an_allocation_returns_only_free_pages() {
     audit(&pages);
 }
 
-/// B8: two charges, of which only one fits, run during an allocation. Charges and allocations together never
-/// exceed the number of pages.
+/// B8: two charges run during an allocation, and only one of them fits. Charged and allocated pages together never
+/// exceed the allocator's pages.
 pub(super) fn two_charges_during_an_allocation() {
     charge_on_two_threads(allocator(4, false));
 }
 
-/// B8: two charges across two zones run during an allocation. No single zone has enough pages for a charge.
+/// B8: two charges that span two zones run during an allocation. Neither zone alone has enough pages for one charge.
 pub(super) fn two_charges_of_two_zones_during_an_allocation() {
     let zones = [(ZoneKind::Dma32, 2), (ZoneKind::Normal, 2)];
-    charge_on_two_threads(zones_of(&zones, order_one(), false, |corruption| panic!("{corruption}")));
+    charge_on_two_threads(zones_with_pages(&zones, order_one(), false, |corruption| panic!("{corruption}")));
 }
 
 fn charge_on_two_threads(pages: Arc<PageAllocator>) {
@@ -198,8 +200,9 @@ fn charge_on_two_threads(pages: Arc<PageAllocator>) {
     audit(&pages);
 }
 
-/// P1: magazines are refilled and drained against the zone. Each page is in one place, and no page is lost.
-pub(super) fn refill_and_drain_against_the_zone(script: Script) {
+/// P1: magazines are filled from the zone and drained to it concurrently. Each page stays in exactly one place, and no
+/// page is lost.
+pub(super) fn refill_and_drain_during_zone_use(script: Script) {
     let pages = allocator(4, true);
     let other = pages.clone();
     let t = thread::spawn(move || {
@@ -215,8 +218,8 @@ pub(super) fn refill_and_drain_against_the_zone(script: Script) {
     audit(&pages);
 }
 
-/// P2: a thread drains another CPU during that CPU's allocation and free.
-pub(super) fn drain_against_the_cpu_itself(script: Script) {
+/// P2: one thread drains a CPU while another thread allocates and frees on this CPU.
+pub(super) fn drain_of_a_busy_cpu(script: Script) {
     let pages = allocator(2, true);
     on_cpu(0);
     let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();

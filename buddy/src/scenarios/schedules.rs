@@ -1,29 +1,29 @@
-//! shuttle's scenarios: four threads on sixteen pages, in blocks of at most four.
+//! Shuttle scenarios: four threads use an allocator of sixteen pages, in blocks of at most four pages.
 
-use super::world::{ONE, Owner, allocator_of, audit, free, order_one};
+use super::world::{ONE, Owner, allocator_with_pages, audit, free, order_one};
 use crate::{Gfp, Order, PageAllocator, Pfn};
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, Mutex};
-use uslab_magazine::threads::{migrate_between_cpus, run_crowd};
+use uslab_magazine::threads::{migrate_between_cpus, run_in_threads};
 
 const PAGES: u32 = 16;
 const THREADS: usize = 4;
 const STEPS: usize = 12;
 
 fn allocator(per_cpu_pages: bool) -> Arc<PageAllocator> {
-    allocator_of(PAGES, order_one().up(), per_cpu_pages, |corruption| panic!("{corruption}"))
+    allocator_with_pages(PAGES, order_one().up(), per_cpu_pages, |corruption| panic!("{corruption}"))
 }
 
 struct Blocks {
     pages: Arc<PageAllocator>,
-    /// One owner for each block that is ever allocated.
+    /// The owners of all blocks, one per allocation in the scenario.
     owners: Vec<Owner>,
-    /// Blocks that are being sent to another thread, each with its order and the number of its owner.
+    /// Blocks in transit to another thread, each with its order and its owner's number.
     post: Mutex<Vec<(Pfn, Order, usize)>>,
 }
 
 impl Blocks {
-    /// Allocates a block and marks it with its owner. The caller sends the block to another thread, or keeps it.
+    /// Allocates a block and stores an owner in its frame. The caller sends the block to another thread, or keeps it.
     fn alloc(&self, owner: usize) -> Option<(Pfn, Order, usize)> {
         let order = [ONE, order_one(), order_one().up()][choose(3)];
         let pfn = self.pages.alloc(order, Gfp::KERNEL, None).ok()?;
@@ -45,8 +45,8 @@ impl Blocks {
     }
 }
 
-/// Blocks of three orders are allocated, sent, freed and decommitted. Threads also charge memory and read the owners of
-/// blocks.
+/// Threads allocate blocks of three orders, send them to each other, free them and decommit memory. Some threads also
+/// charge memory, and read the owners of blocks that other threads allocated.
 pub(super) fn zone() {
     fn side(w: &Blocks, thread: usize) {
         let (mut held, mut charged) = (vec![], 0);
@@ -74,27 +74,28 @@ pub(super) fn zone() {
     }
     let owners = (0..THREADS * STEPS).map(|_| Owner::new()).collect();
     let world = Arc::new(Blocks { pages: allocator(false), owners, post: Mutex::new(vec![]) });
-    run_crowd(&world, THREADS, side);
+    run_in_threads(&world, THREADS, side);
     let left: Vec<_> = world.post.lock().drain(..).collect();
     left.into_iter().for_each(|block| world.free(block));
     audit(&world.pages);
 }
 
-/// All threads free the same pages, each thread starting at a different page.
+/// All threads free the same pages, and each thread starts at a different page.
 pub(super) fn twice() {
     fn side((pages, pfns): &(Arc<PageAllocator>, Vec<Pfn>), thread: usize) {
         let from = thread * pfns.len() / THREADS;
         pfns.iter().cycle().skip(from).take(pfns.len()).for_each(|pfn| free(pages, *pfn, ONE));
     }
-    let pages = allocator_of(PAGES, order_one().up(), false, |_| ());
+    let pages = allocator_with_pages(PAGES, order_one().up(), false, |_| ());
     let pfns: Vec<_> = (0..PAGES).map(|_| pages.alloc(ONE, Gfp::KERNEL, None).unwrap()).collect();
-    run_crowd(&Arc::new((pages.clone(), pfns)), THREADS, side);
+    run_in_threads(&Arc::new((pages.clone(), pfns)), THREADS, side);
     let reported = u64::from(PAGES) * (THREADS as u64 - 1);
     assert_eq!(pages.info().corruptions, reported, "all frees of a page except one are reported");
     audit(&pages);
 }
 
-/// Threads move between two CPUs and a CPU without a region. Each thread drains the other CPUs' pages.
+/// Each thread moves between two CPUs with regions and one CPU without a region. Each thread also drains the pages of
+/// the other CPUs.
 pub(super) fn per_cpu() {
     fn side(pages: &Arc<PageAllocator>, _: usize) {
         let mut held = vec![];
@@ -114,6 +115,6 @@ pub(super) fn per_cpu() {
         held.into_iter().for_each(|(pfn, order)| free(pages, pfn, order));
     }
     let pages = allocator(true);
-    run_crowd(&Arc::new(pages.clone()), THREADS, side);
+    run_in_threads(&Arc::new(pages.clone()), THREADS, side);
     audit(&pages);
 }

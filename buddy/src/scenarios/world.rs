@@ -1,7 +1,7 @@
-//! Common parts of models and schedules: an allocator of a few pages, owners of blocks, and the audit at the end.
+//! Code that loom and shuttle scenarios share: an allocator of a few pages, owners of blocks, and the final audit.
 //!
-//! Each allocation and free writes a cell of the page's frame, so two concurrent owners of a page fail the model. Under
-//! loom, a hand-over without happens-before also fails the model.
+//! Each allocation and free of a page writes a cell in its frame. Two concurrent owners of a page therefore fail the
+//! model. Under loom, handing over a page without a happens-before relation also fails the model.
 
 use crate::corruption::Handler;
 use crate::{Backend, Census, Frame, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
@@ -14,16 +14,16 @@ pub(crate) fn order_one() -> Order {
 }
 
 /// Creates an allocator of `pages` pages, in blocks of at most `order`, for two CPUs.
-pub(crate) fn allocator_of(
+pub(crate) fn allocator_with_pages(
     pages: u32,
     order: Order,
     per_cpu_pages: bool,
     corruption: Handler,
 ) -> Arc<PageAllocator> {
-    zones_of(&[(ZoneKind::Normal, pages)], order, per_cpu_pages, corruption)
+    zones_with_pages(&[(ZoneKind::Normal, pages)], order, per_cpu_pages, corruption)
 }
 
-pub(crate) fn zones_of(
+pub(crate) fn zones_with_pages(
     zones: &[(ZoneKind, u32)],
     order: Order,
     per_cpu_pages: bool,
@@ -47,7 +47,8 @@ pub(crate) fn free(pages: &PageAllocator, pfn: Pfn, order: Order) {
     unsafe { pages.free(pfn, order) }
 }
 
-/// Checks that all pages are free. The audit finds each page, and after a decommit the pages form one block again.
+/// Checks that all pages of the allocator are free. The audit must find every page, and after a decommit all pages must
+/// form one block again.
 pub(crate) fn audit(pages: &PageAllocator) {
     let checked = || pages.check().unwrap_or_else(|violation| panic!("{violation}"));
     let Census { managed, uncommitted, listed, per_cpu, allocated, lost, .. } = checked();
@@ -57,7 +58,8 @@ pub(crate) fn audit(pages: &PageAllocator) {
     assert_eq!(checked().uncommitted, managed, "coalescing is incomplete");
 }
 
-/// An owner of a block that must be initialised before other threads read it.
+/// The owner of a block in a scenario. The contents of an owner must be initialised before another thread reads the
+/// owner.
 pub(crate) struct Owner(AtomicU32);
 
 impl Owner {
@@ -65,7 +67,8 @@ impl Owner {
         Self(AtomicU32::new(0))
     }
     /// # Safety
-    /// The caller must own the frame's block, and readers of its owner must finish before `self` is dropped.
+    /// The caller must own the frame's block, and other threads must no longer read the block's owner when `self` is
+    /// dropped.
     pub(crate) unsafe fn publish(&self, frame: &Frame) {
         // SAFETY: the caller owns the block, and `self` outlives all readers, by this function's contract.
         let publish = || unsafe { frame.set_owner(core::ptr::from_ref(self).cast_mut().cast()) };
@@ -74,7 +77,7 @@ impl Owner {
         self.0.store(7, Relaxed);
         publish();
     }
-    /// Reads the frame's owner without owning the block, like a free of a wild pointer.
+    /// Reads the owner of a frame without owning the block, as a free of a wild pointer does.
     ///
     /// # Safety
     /// The frame's owner must be null or a live `Owner`.

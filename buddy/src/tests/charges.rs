@@ -1,4 +1,4 @@
-//! Tests of memory charged to zones.
+//! Tests of charges: memory that other code uses and that zones withhold.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn allocation_respects_memory_charged_to_the_limit() {
     audited(&pages);
 }
 
-/// Regression: the lowest zone was charged first, and a part of the charge was returned to another zone.
+/// Regression: a charge took pages from the lowest zone first, and cancelling a part of it freed pages of another zone.
 #[test]
 fn highest_zone_is_charged_first() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
@@ -50,7 +50,8 @@ fn highest_zone_is_charged_first() {
     audited(&pages);
 }
 
-/// Regression: the highest zone was charged and its free memory decommitted, before the next zone refused.
+/// Regression: a refused charge had already charged the highest zone and decommitted its free memory before the next
+/// zone refused.
 #[test]
 fn charge_refused_by_all_zones_takes_no_page() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
@@ -76,9 +77,9 @@ fn charges_are_limited_to_the_free_pages() {
     assert_eq!(pages.info().zones[0].charged, 0);
 }
 
-/// A thread may cancel a charge that another thread made in a different zone.
+/// One thread may cancel a charge that another thread made in a different zone.
 #[test]
-fn concurrent_charges_of_two_zones_are_all_returned() {
+fn concurrent_charges_of_two_zones_are_all_cancelled() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 4)];
     let pages = new_allocator(PageConfig { limited: true, ..plain(&zones) });
     let (each, at_once) = (if cfg!(miri) { 10 } else { 5_000 }, std::sync::Barrier::new(4));

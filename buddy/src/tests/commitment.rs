@@ -112,7 +112,7 @@ fn zeroing_skips_pages_known_to_be_zero() {
     audited(&pages);
 }
 
-/// The system does not discard the contents of locked memory.
+/// The OS does not discard the contents of locked memory (`mlock`).
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
 fn locked_pages_are_zeroed_by_writing() {
@@ -175,8 +175,8 @@ fn zone_tail_is_not_committed_for_a_larger_block() {
     assert_eq!(pages.info().committed_bytes(), 4 << 20);
 }
 
-/// Pages that users free in a reap count as unused for an interval. Pages freed in a reap are decommitted with the
-/// other free pages, and no CPU keeps them.
+/// Pages that the callback of `decommit_idle` frees count as unused for the whole interval. Pages that a reap frees are
+/// decommitted together with the other free pages, and do not stay in per-CPU magazines.
 #[test]
 fn pages_freed_by_a_reap_are_decommitted_immediately() {
     let pages = PageAllocator::new(PageConfig::default_for(Cpus::os())).unwrap();
@@ -215,15 +215,15 @@ fn frames_of_decommitted_memory_are_not_block_heads() {
     let first = block.pfn();
     drop(block);
     assert_eq!(pages.decommit_free(), Order::MAX.bytes());
-    assert_eq!(pages.frame(first).state(), crate::State::INSIDE);
+    assert_eq!(pages.frame(first).state(), crate::State::INSIDE_BLOCK);
     // The frames of a tail of four pages share one OS page with other frames, which therefore stays.
     let pages = new_allocator(normal(4));
     drop(pages.alloc_block(order(2), Gfp::KERNEL, None).unwrap());
     assert_eq!(pages.decommit(), 4 * PAGE_SIZE);
-    assert_eq!(pages.frame(Pfn::new(0)).state(), crate::State::INSIDE);
+    assert_eq!(pages.frame(Pfn::new(0)).state(), crate::State::INSIDE_BLOCK);
 }
 
-/// Regression: pages of the tail that had been decommitted before were counted twice.
+/// Regression: decommitting the zone's tail counted its already discarded pages a second time.
 #[test]
 fn zone_tail_decommit_does_not_recount_discarded_pages() {
     let pages = new_allocator(normal(6));
@@ -235,7 +235,7 @@ fn zone_tail_decommit_does_not_recount_discarded_pages() {
     assert_eq!(audited(&pages).uncommitted, 6);
 }
 
-/// Regression: pages decommitted elsewhere in the zone were counted.
+/// Regression: decommitting the zone's tail also counted pages that were discarded elsewhere in the zone.
 #[test]
 fn zone_tail_decommit_counts_only_tail_pages() {
     let pages =
@@ -253,7 +253,7 @@ fn zone_tail_decommit_counts_only_tail_pages() {
     drop(body);
 }
 
-/// A request may arrive while the block is being decommitted.
+/// Threads allocate a maximal block while another thread decommits it.
 #[test]
 fn maximal_block_is_either_decommitted_or_allocated() {
     let (pages, at_once) = (new_allocator(normal(1024)), std::sync::Barrier::new(3));
@@ -270,7 +270,7 @@ fn maximal_block_is_either_decommitted_or_allocated() {
     assert_eq!(audited(&pages).allocated, 0);
 }
 
-/// Regression: a quarter of the limit was withheld from pages, and three quarters from all other mappings.
+/// Regression: pages could use only three quarters of the address limit, and other mappings only a quarter.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn pages_are_mapped_at_commit_under_an_address_limit() {
@@ -314,7 +314,7 @@ fn child_runs_with_a_limited_address_space() {
     assert_eq!(alloc_all(&pages, order(10), Gfp::KERNEL).0.len(), all_of_it);
 }
 
-/// The limit is set later, as a program may do.
+/// The process sets its address limit after it created the allocator.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn commit_over_a_foreign_mapping_is_refused() {
@@ -381,8 +381,8 @@ fn freed_blocks_beyond_keep_free_are_decommitted() {
     pages.check().unwrap();
 }
 
-/// Frees return memory above the surplus, until three quarters of the surplus are left. If the zone keeps no
-/// more than the surplus, a free returns nothing.
+/// A free that leaves more free memory than the surplus decommits memory until three quarters of the surplus are left.
+/// A free that leaves less free memory than the surplus decommits nothing.
 #[test]
 fn frees_decommit_only_memory_above_the_surplus() {
     let pages = new_allocator(PageConfig { keep_free: Some(128 << 20), ..normal(4 * 1024) });
@@ -407,7 +407,8 @@ fn surplus_of_an_eighth_of_the_used_pages_stays_resident() {
     assert_eq!(pages.info().committed_bytes() >> 20, 112 + 8, "less than 3/4 above 14 MiB must stay");
 }
 
-/// Memory that is often returned and used again stays backed. Memory that is no longer used is returned to the system.
+/// Memory that was repeatedly returned to the OS and reused stays backed. Memory that is no longer used is returned to
+/// the OS.
 #[test]
 fn repeatedly_reused_memory_stays_resident() {
     let pages = new_allocator(PageConfig { keep_free: Some(64 << 20), ..normal(128 * 1024) });
@@ -425,8 +426,8 @@ fn repeatedly_reused_memory_stays_resident() {
     assert!(burst(100) <= 16, "{} MiB", pages.info().committed_bytes() >> 20);
 }
 
-/// The bound covers only free blocks that could be returned. A free of smaller blocks returns nothing, and must not
-/// report a return.
+/// The limit `keep_free` counts only free blocks that are large enough to be returned to the OS. Freeing a smaller
+/// block returns no memory, and the free must not report any.
 #[test]
 fn blocks_too_small_to_discard_do_not_count_towards_keep_free() {
     let pages =
@@ -445,7 +446,7 @@ fn blocks_too_small_to_discard_do_not_count_towards_keep_free() {
     assert_eq!(pages.info().committed_bytes(), 0);
 }
 
-/// Only addresses that were never committed are given up. Committed addresses stay usable.
+/// `give_up_addresses` unmaps only addresses that were never committed. Addresses that were committed once stay usable.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn only_never_committed_addresses_are_released() {
@@ -464,7 +465,7 @@ fn only_never_committed_addresses_are_released() {
     let of_all = frames.reserved();
     assert_eq!(of_all, 64 * 8 * 1024);
     // SAFETY: no other thread reads a frame during the call.
-    assert_eq!(unsafe { pages.give_up_frames() }, 3 << 10);
+    assert_eq!(unsafe { pages.release_unmapped_frames() }, 3 << 10);
     assert_eq!((frames.len(), frames.is_empty()), (3 << 10, false));
     assert_eq!(frames.reserved() * 8, of_all * 3, "the pages' frames must be decommitted");
     // Pages get addresses again if the limit allows it and no other mapping, such as another test's, has the addresses.
@@ -473,7 +474,7 @@ fn only_never_committed_addresses_are_released() {
     assert_eq!((pages.max_pages(), frames.len() as usize), (5 << 10, blocks.len() << 10));
 }
 
-/// The heap cannot return a part of its memory.
+/// A heap region cannot return a part of its memory.
 #[test]
 fn heap_backed_allocator_keeps_all_its_addresses() {
     let pages = new_allocator(PageConfig { backend: Backend::Heap, ..normal(4 * 1024) });
@@ -484,7 +485,7 @@ fn heap_backed_allocator_keeps_all_its_addresses() {
     assert_eq!(alloc_all(&pages, Order::MAX, Gfp::KERNEL).0.len(), 4);
 }
 
-/// Every eighth page stays in use, so no maximal block is wholly free.
+/// The test keeps every eighth page in use, so no maximal block is wholly free.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn free_pages_of_partly_used_blocks_are_discarded() {
@@ -522,7 +523,7 @@ fn free_pages_of_partly_used_blocks_are_discarded() {
     pages.check().unwrap();
 }
 
-/// A program that reuses its free memory keeps this memory.
+/// Free memory that the program reuses in each interval stays backed.
 #[test]
 fn idle_decommit_returns_memory_free_for_an_interval() {
     let config = PageConfig { per_cpu_pages: false, ..PageConfig::default_for(Cpus::os()) };
@@ -543,7 +544,7 @@ fn idle_decommit_returns_memory_free_for_an_interval() {
     pages.check().unwrap();
 }
 
-/// If two free blocks have one order, the backed block is allocated first.
+/// Of two free blocks of the same order, the backed block is allocated before the discarded block.
 #[test]
 fn resident_blocks_are_allocated_before_discarded_blocks() {
     let config = PageConfig { per_cpu_pages: false, ..PageConfig::default_for(Cpus::os()) };
@@ -559,8 +560,8 @@ fn resident_blocks_are_allocated_before_discarded_blocks() {
     assert_eq!(pages.alloc(Order::ZERO, Gfp::KERNEL, None), Ok(four[0]));
 }
 
-/// If memory should be in huge pages, no part of a huge page is returned. While the count of changes is unchanged, a
-/// reap finds nothing new.
+/// With huge pages enabled, no part of a huge page is returned to the OS. If the allocator's change counter did not
+/// increase, a reap finds nothing to free.
 #[test]
 fn change_count_includes_frees_and_decommits() {
     let pages = new_allocator(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) });
@@ -604,7 +605,7 @@ fn decommit_splits_no_huge_page() {
     pages.check().unwrap();
 }
 
-/// Pages that were discarded before are not counted, although they are next to pages discarded now.
+/// A discard counts only newly discarded pages, and not adjacent pages that were discarded before.
 #[test]
 fn discarded_pages_are_counted_once() {
     let pages = new_allocator(PageConfig { keep_free: Some(usize::MAX), ..normal(1024) });
@@ -618,7 +619,7 @@ fn discarded_pages_are_counted_once() {
     audited(&pages);
 }
 
-/// The small block does not count as memory that could be returned.
+/// A block too small to be discarded does not count as returnable memory.
 #[test]
 fn block_too_small_to_discard_stays_resident() {
     let config = PageConfig { pageblock_order: order(2), max_order: order(6), ..normal(64) };

@@ -1,4 +1,4 @@
-//! Tests of migrate types and their pageblocks.
+//! Tests of migrate types and the grouping of pages into pageblocks.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn fallback_claims_a_free_maximal_block_as_a_whole() {
     drop(pinned);
 }
 
-/// Merged pageblocks get the type of the pages that were freed last.
+/// When two pageblocks merge, both get the migrate type of the block that was freed last.
 #[test]
 fn merged_pageblocks_take_the_migratetype_of_the_last_free() {
     let config = PageConfig { pageblock_order: order(5), max_order: order(7), ..normal(128) };
@@ -78,9 +78,9 @@ fn stolen_block_returns_to_its_migratetype() {
     audited(&pages);
 }
 
-/// Allocates three pageblocks of 64 pages and a tail in blocks of `size` with `gfp`. `fallback` then frees the blocks
-/// of the first pageblock that `freed` selects (by number), and allocates `more`. Returns the numbers of claims and
-/// steals of the last step.
+/// Fills a zone of three 64-page pageblocks and a tail with blocks of order `size`, allocated with `gfp`. The function
+/// then frees the blocks of the first pageblock whose index `freed` selects, and makes the allocations in `more`.
+/// Returns how many claims and steals the allocations in `more` caused.
 fn fallback(
     tail: u32,
     (size, gfp): (Order, Gfp),

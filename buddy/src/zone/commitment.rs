@@ -1,34 +1,37 @@
-//! Commitment of a zone's memory: commits, decommits, discards, and charges.
+//! The commitment of a zone's memory: commits, decommits, discards and charges.
 //!
-//! Memory is committed one *maximal block* (largest order) at a time, when the lists of the type cannot serve a
-//! request. Uncommitted memory counts as free: watermarks, buddyinfo and indices describe the zone, not the backed
-//! memory. A zone begins at a multiple of the maximal block. If the size of a zone is not a multiple of the maximal
-//! block, its last pages are the *tail*. The tail is committed as a whole, in the largest aligned blocks that fit.
+//! A zone commits memory in *maximal blocks* (blocks of the largest order), one at a time. A zone commits a maximal
+//! block when the free lists of the requested migrate type cannot serve an allocation. Uncommitted memory counts as
+//! free in watermarks, in buddyinfo and in the fragmentation indices. A zone begins at a multiple of the maximal block
+//! size. If a zone's size is not a multiple of the maximal block size, the pages after its last maximal block are its
+//! *tail*. The tail is committed as a whole, and is divided into the largest aligned blocks that fit.
 //!
 //! ## Decommitting and discarding
 //!
-//! A wholly free maximal block is *decommitted*. Free pages next to pages in use are *discarded*: the block stays free
-//! and committed, and its pages are backed anew at the next touch. The zone uses `MADV_DONTNEED`, not `MADV_FREE`, so
-//! that the process's memory use falls immediately. One system call discards adjacent free blocks, up to [`CHUNK`]
-//! pages or one block. A freed block is backed, and so is the block into which it merges. The halves of a split block
-//! keep the block's state. If two blocks have one order, a backed block is allocated before a discarded block.
+//! A maximal block that is completely free is *decommitted*. Free blocks in a maximal block that also has pages in use
+//! are *discarded*. A discarded block stays free and committed, and the next access backs its pages again. Discarding
+//! uses `MADV_DONTNEED`, not `MADV_FREE`, so that the process's memory use drops immediately. One system call discards
+//! adjacent free blocks within a group of 2^[`CHUNK`] pages, or one larger block. A block is backed after it is freed,
+//! even if it merges with a discarded block. When a block is split, both halves keep its backed or discarded state.
+//! Among free blocks of the same order, backed blocks are allocated before discarded blocks.
 //!
-//! The counter `backed` has the number of free backed pages. The largest blocks are returned first:
-//! * frees return the pages above the *surplus*, down to three quarters of the surplus. The surplus is an
-//!   eighth of the pages in use, between a sixteenth of [`ZoneShared::keep`] and all of it. The lower bound
-//!   of the surplus doubles when the number of pages that were returned and used again reaches the bound. The
-//!   lower bound halves when four times as many pages as the bound were returned, and few of these pages were
-//!   used again;
-//! * [`decommit_idle`](Zone::decommit_idle) returns as many pages as were free throughout since its last call, and the
-//!   pages that a reap has just freed;
-//! * [`decommit_free`](Zone::decommit_free) returns all free pages.
+//! The counter `backed` is the number of backed free pages. Three functions return memory to the OS, largest blocks
+//! first:
+//! * frees return pages when more than the *surplus* is backed, until three quarters of the surplus are left. The
+//!   surplus is an eighth of the pages in use, but at least an adaptive lower bound and at most [`ZoneShared::keep`].
+//!   The lower bound is between a sixteenth of [`ZoneShared::keep`] and all of it. The lower bound of the surplus
+//!   doubles when more pages than the bound were returned and used again. The lower bound halves when more than four
+//!   times as many pages as the bound were returned, and less than a quarter of them were used again;
+//! * [`decommit_idle`](Zone::decommit_idle) returns as many pages as stayed free since its last call, and the pages
+//!   that the current reap has freed;
+//! * [`decommit_free`](Zone::decommit_free) returns the memory of all free pages to the OS.
 //!
 //! ## Charges
 //!
-//! Memory mapped outside the pages can be *charged* to a zone. A charged zone withdraws the charged number of
-//! free pages, like a balloon in a virtual machine. A limit on the zones thus also covers charged memory.
-//! With several zones, each zone is charged a part. All zones are locked while the room is checked and the
-//! parts are charged.
+//! Memory that other code maps can be *charged* to a zone. A charged zone withholds the charged number of free pages,
+//! like a balloon in a virtual machine. A limit on the zones' memory thus also covers memory that other code maps. With
+//! several zones, a charge is divided among them. All zones stay locked while a charge checks that enough pages are
+//! free and divides itself among the zones.
 
 use super::{CommitRefused, Inner, Zone, ZoneShared, blocks_between, byte_range, maximal_blocks};
 use crate::PAGE_SIZE;
@@ -39,13 +42,13 @@ use crate::pfn::{Order, Pfn};
 use core::ops::Range;
 use uslab_magazine::sync::MutexGuard;
 
-/// Order of the group of pages in which a discard searches for adjacent free blocks. The frames of the group
-/// fill one OS page.
+/// Order of the aligned group of pages in which a discard looks for adjacent free blocks. The frames of the pages in
+/// one chunk fill one OS page.
 const CHUNK: u8 = 6;
 
 impl Zone {
     /// Commits the next maximal block, or the tail if the tail can hold a block of `order`. Returns `Ok(false)` if no
-    /// memory is left.
+    /// uncommitted memory is left.
     pub(super) fn commit(
         &self,
         shared: &ZoneShared,
@@ -79,7 +82,7 @@ impl Zone {
         }
         inner.uncommitted -= pages;
         inner.events.commits += 1;
-        self.set_types(shared, start, pages, mobility);
+        self.set_pageblock_types(shared, start, pages, mobility);
         for (pfn, order) in maximal_blocks(start, pages, shared.max_order) {
             self.insert(
                 shared,
@@ -92,14 +95,14 @@ impl Zone {
         Ok(true)
     }
 
-    /// Decommits all free pages of the zone. Returns the number of decommitted bytes.
+    /// Decommits all free pages of the zone, including the tail. Returns the number of decommitted bytes.
     ///
-    /// Releases the zone's lock between blocks.
+    /// The zone's lock is released between two blocks.
     pub(crate) fn decommit_free(&self, shared: &ZoneShared) -> usize {
         let mut bytes = 0;
         let mut inner = self.inner.lock();
         let (start, pages) = (self.tail_start(shared), self.tail_pages(shared));
-        if inner.tail_committed && self.is_maximal(shared, start, pages) {
+        if inner.tail_committed && self.is_in_maximal_blocks(shared, start, pages) {
             let discarded = inner.discarded;
             self.decommit_block(shared, &mut inner, start, pages);
             inner.tail_committed = false;
@@ -110,13 +113,14 @@ impl Zone {
         bytes + self.decommit_down_to(shared, 0)
     }
 
-    /// Ends an interval. Pages freed until [`decommit_idle`](Self::decommit_idle) count as unused in the interval.
-    pub(crate) fn begin_reap(&self) {
+    /// Ends the zone's current reaping interval. Pages that are freed between this call and
+    /// [`decommit_idle`](Self::decommit_idle) count as unused in the interval.
+    pub(crate) fn end_reap_interval(&self) {
         let mut inner = self.inner.lock();
         inner.recent = inner.backed - inner.idle;
     }
-    /// Decommits free pages, except the number of pages that were used in the interval which the last
-    /// [`begin_reap`](Self::begin_reap) ended. Returns the number of decommitted bytes.
+    /// Decommits free pages, but keeps as many backed as were in use at some time during the interval that
+    /// [`end_reap_interval`](Self::end_reap_interval) ended. Returns the number of decommitted bytes.
     pub(crate) fn decommit_idle(&self, shared: &ZoneShared) -> usize {
         let keep = self.inner.lock().recent;
         let bytes = self.decommit_down_to(shared, keep);
@@ -128,7 +132,7 @@ impl Zone {
     /// Decommits free pages, largest blocks first, until `keep` backed pages are left. Returns the number of
     /// decommitted bytes.
     ///
-    /// Releases the zone's lock between blocks.
+    /// The zone's lock is released between two blocks.
     pub(super) fn decommit_down_to(&self, shared: &ZoneShared, keep: u32) -> usize {
         let mut bytes = 0;
         loop {
@@ -137,7 +141,7 @@ impl Zone {
                 return bytes;
             }
             let mut orders = shared.discard_from.through(shared.max_order).rev();
-            let largest = orders.find_map(|order| Some((inner.area(order).last_backed()?, order)));
+            let largest = orders.find_map(|order| Some((inner.area(order).last_backed_block()?, order)));
             let Some((pfn, order)) = largest else { return bytes };
             if order == shared.max_order {
                 self.decommit_block(shared, &mut inner, pfn, order.pages());
@@ -145,7 +149,7 @@ impl Zone {
                 bytes += order.bytes();
                 continue;
             }
-            let (run, pages) = self.mark_discarded(shared, &mut inner, pfn, order);
+            let (run, pages) = self.move_to_discarded_lists(shared, &mut inner, pfn, order);
             if pages == 0 {
                 // The frame disagrees with its list because of corruption, which the audit reports.
                 return bytes;
@@ -157,9 +161,9 @@ impl Zone {
         }
     }
 
-    /// Moves the backed free block `pfn` and its adjacent free blocks in the chunk to the lists of discarded
-    /// blocks. Returns the resulting run of free pages, and the number of pages that were backed.
-    fn mark_discarded(
+    /// Marks the backed free block `pfn` and the adjacent free blocks in its chunk as discarded, and moves them to the
+    /// discarded lists. Returns the run of free pages, and how many of them were backed.
+    fn move_to_discarded_lists(
         &self,
         shared: &ZoneShared,
         inner: &mut Inner,
@@ -198,21 +202,21 @@ impl Zone {
         (run, backed)
     }
 
-    /// Returns `true` if the `pages` pages from `start` are free in the largest possible blocks.
-    fn is_maximal(&self, shared: &ZoneShared, start: Pfn, pages: u32) -> bool {
+    /// Returns `true` if the `pages` pages from `start` are all free and merged into the largest possible blocks.
+    fn is_in_maximal_blocks(&self, shared: &ZoneShared, start: Pfn, pages: u32) -> bool {
         maximal_blocks(start, pages, shared.max_order)
             .all(|(pfn, order)| shared.frames.frame(pfn).state().is_free(order))
     }
 
-    /// Unlists the free maximal blocks of `pages` pages from `start` and decommits them.
+    /// Decommits the `pages` pages from `start`, whose blocks are free, and removes them from the free lists.
     fn decommit_block(&self, shared: &ZoneShared, inner: &mut Inner, start: Pfn, pages: u32) {
         for (pfn, order) in maximal_blocks(start, pages, shared.max_order) {
             let frame = shared.frames.frame(pfn);
             debug_assert!(frame.state().is_free(order));
             self.remove(shared, inner, pfn, frame.state());
-            frame.set_state(State::INSIDE);
+            frame.set_state(State::INSIDE_BLOCK);
         }
-        self.set_types(shared, start, pages, shared.default_type());
+        self.set_pageblock_types(shared, start, pages, shared.default_type());
         inner.uncommitted += pages;
         inner.idle = inner.idle.min(inner.backed);
         inner.events.decommits += 1;
@@ -226,10 +230,11 @@ impl Zone {
 
     // --- Charges ---------------------------------------------------------------------------------------------
 
-    /// Withdraws free pages, down to the minimum watermark. `others` is the function that charges the following zones.
-    /// `others` receives the number of pages for which this zone has room, charges as many pages as it can, and returns
-    /// the rest. Finally the zone charges as many of the remaining pages as it can, and `charge` returns the rest. If
-    /// `others` returns `None`, the charge is refused and changes nothing.
+    /// Charges this zone and the following zones. A zone can be charged its free pages above the min watermark. The
+    /// callback `others` charges the following zones. The argument of `others` is the number of pages that this zone
+    /// can be charged. After charging the other zones, `others` returns the number of pages that are left to charge. Of
+    /// the pages that are left to charge, this zone is charged as many as possible, and `charge` returns the rest. If
+    /// `others` returns `None`, the charge fails and changes nothing.
     pub(crate) fn charge(&self, others: impl FnOnce(u32) -> Option<u32>) -> Option<u32> {
         // The lock is nested, because the thread holds the locks of earlier zones, in ascending order.
         let mut inner = self.inner.lock_nested();
@@ -243,16 +248,17 @@ impl Zone {
         );
         Some(left - charged)
     }
-    /// Cancels a charge of up to `pages` pages. Returns the number of pages whose charge was cancelled.
+    /// Cancels up to `pages` pages of this zone's charge. Returns the number of pages whose charge was cancelled.
     pub(crate) fn uncharge(&self, pages: u32) -> u32 {
         let mut inner = self.inner.lock();
         let back = inner.charged.min(pages);
         inner.charged -= back;
         back
     }
-    /// Decommits the backed pages in excess of the free pages. The zone and its charges then take no more memory than
-    /// the zone's size. Without charges, the backed pages never exceed the free pages.
-    pub(crate) fn decommit_charged(&self, shared: &ZoneShared, inner: MutexGuard<'_, Inner>) {
+    /// Decommits backed pages until no more pages are backed than are free and not charged. As a result, the zone's
+    /// memory and its charges together do not exceed the zone's size. Without charges, the function does nothing,
+    /// because backed pages never exceed free pages.
+    pub(crate) fn decommit_excess_pages(&self, shared: &ZoneShared, inner: MutexGuard<'_, Inner>) {
         let free = inner.free();
         let above = inner.backed > free;
         drop(inner);

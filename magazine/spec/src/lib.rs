@@ -1,4 +1,5 @@
-//! Specifies the magazine layer: which objects (*rounds*) each operation moves, and where.
+//! The specification of the magazine layer: which objects (*rounds*) each operation moves, from which place and to
+//! which place.
 //!
 //! ```text
 //!  CPU 0: a stack          CPU 1: a stack
@@ -8,30 +9,30 @@
 //!              supplier                 slabs, or a zone
 //! ```
 //!
-//! - **Allocate**: take the newest object of the CPU's stack. If the stack is empty, take a magazine from the
-//!   depot. If the depot is also empty, take objects from the supplier. The caller gets the last object of
-//!   the magazine, and the stack gets the other objects.
-//! - **Fill**: the first fill requests [`first_fill`](Sizes::first_fill) objects from the supplier. Each
-//!   later fill requests twice as many, up to a full magazine.
-//! - **Free**: put the object on the CPU's stack. A full stack doubles its capacity, up to a limit. At the
-//!   limit, a full stack passes its newest magazine to the depot. If the depot refuses the magazine, the
-//!   supplier gets it.
-//! - **Depot**: holds full magazines, and hands out the [newest](Depot::take) magazine first. A depot refuses
-//!   a magazine above its own limit or above the [budget](Budget) of all depots.
-//! - **Drain**: removes all objects from the stacks of some CPUs. A drained stack starts again with capacity
-//!   0.
-//! - **Reap**: drains the stacks that no CPU used since the last reap, and flushes the magazines that the
-//!   depots did not need in that interval.
-//! - **Shortage**: halves the capacity limit of stacks, down to two magazines, and resets the size of fills.
-//!   Each reap in an interval without a shortage doubles the limit.
+//! - **Allocate**: takes the newest object from the CPU's stack. If the stack is empty, the operation takes a magazine
+//!   from the depot. If the depot is empty too, the operation requests objects from the supplier. The caller gets the
+//!   last object of the magazine, and the CPU's stack gets the other objects.
+//! - **Fill**: requests objects from the supplier. The first fill requests [`first_fill`](Sizes::first_fill) objects.
+//!   Each later fill requests twice as many objects as the fill before, up to a full magazine.
+//! - **Free**: pushes the object on the CPU's stack. A full stack doubles its capacity, up to a limit. A full stack at
+//!   its limit moves its newest magazine to the depot. If the depot refuses the magazine, its objects are returned to
+//!   the supplier.
+//! - **Depot**: stores full magazines, and hands out the [newest](Depot::take) one first. A depot refuses a magazine
+//!   that would exceed its own limit or the [budget](Budget) of all depots.
+//! - **Drain**: removes all objects from the stacks of some CPUs. The capacity of a drained stack is 0 until its next
+//!   use.
+//! - **Reap**: drains all stacks that were not used since the last reap, and flushes all depot magazines that were not
+//!   needed since the last reap.
+//! - **Shortage**: halves the capacity limit of stacks, down to two magazines, and resets the size of fills. A reap
+//!   doubles the limit again if no shortage occurred since the last reap.
 //!
-//! The specification's state has no memory management, no locks and no concurrency. Tests compare the
-//! shipping code with the specification, operation by operation. A model checker that interleaves the steps
-//! of operations has separate states for restartable sections and drains. From this crate, the checker uses
-//! [`Depot`], [`Usage`] and [`widened_places`].
+//! The specification models no memory management, no locks and no concurrency. Tests compare the shipping code with the
+//! specification, operation by operation. A separate model checker interleaves the steps of operations, and models
+//! restartable sequences and drains itself. The model checker uses [`Depot`], [`Usage`] and [`widened_capacity`] from
+//! this crate.
 //!
-//! Source: Bonwick and Adams, "Magazines and Vmem" (USENIX 2001), sections 3.1 to 3.4, but with one stack per
-//! CPU instead of two magazines.
+//! The design follows Bonwick and Adams, "Magazines and Vmem" (USENIX 2001), sections 3.1 to 3.4. In contrast to the
+//! paper, each CPU has one stack instead of two magazines.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -41,7 +42,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Elements in the order of their arrival, the oldest first.
+/// A list of elements in the order in which they were added, oldest first.
 pub trait List {
     /// An element.
     type Item;
@@ -51,9 +52,9 @@ pub trait List {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Adds the newest element.
+    /// Appends an element, which becomes the newest.
     fn push(&mut self, item: Self::Item);
-    /// Removes the element at index `at`; the oldest element has index 0.
+    /// Removes and returns the element at index `at`. The oldest element has index 0.
     fn remove(&mut self, at: usize) -> Self::Item;
 }
 
@@ -70,10 +71,11 @@ impl<T> List for Vec<T> {
     }
 }
 
-/// A list of at most `N` elements, without heap memory. A model checker can copy, compare and hash a `SmallList`.
+/// A list of at most `N` elements, without heap memory. Unlike a `Vec`, a `SmallList` is `Copy`, which a model checker
+/// needs for its states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SmallList<T, const N: usize> {
-    /// The elements; unused array entries have the default value.
+    /// The array that stores the elements. Unused entries have the default value.
     items: [T; N],
     len: u8,
 }
@@ -84,11 +86,11 @@ impl<T: Copy + Default, const N: usize> Default for SmallList<T, N> {
     }
 }
 impl<T, const N: usize> SmallList<T, N> {
-    /// The elements, the oldest first.
+    /// Returns the elements, oldest first.
     pub fn items(&self) -> &[T] {
         &self.items[..self.len.into()]
     }
-    /// The elements, the oldest first.
+    /// Returns the elements, oldest first.
     pub fn items_mut(&mut self) -> &mut [T] {
         &mut self.items[..self.len.into()]
     }
@@ -110,14 +112,14 @@ impl<T: Copy + Default, const N: usize> List for SmallList<T, N> {
     }
 }
 
-/// Number of magazines of each depot that the [budget](Budget) does not count.
-pub const UNCOUNTED: usize = 2;
+/// Number of magazines in each depot that do not count towards the [budget](Budget).
+pub const UNBUDGETED_MAGAZINES: usize = 2;
 
 /// A depot: full magazines that all CPUs share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Depot<L> {
     magazines: L,
-    /// `true` if the depot accepts magazines.
+    /// True if the depot accepts further magazines.
     pub open: bool,
     /// The smallest number of magazines in the depot since the last reap.
     fewest: u16,
@@ -129,53 +131,54 @@ impl<L: List + Default> Default for Depot<L> {
     }
 }
 impl<L: List> Depot<L> {
-    /// The magazines, the oldest first.
+    /// Returns the magazines in the depot, oldest first.
     pub fn magazines(&self) -> &L {
         &self.magazines
     }
-    /// Mutable access to the magazines, for a checker that renames the objects in them.
+    /// Returns the magazines mutably, so that a model checker can rename the objects in them.
     pub fn magazines_mut(&mut self) -> &mut L {
         &mut self.magazines
     }
-    /// Resets the depot's statistics since the last reap, for a program that never reaps.
-    pub fn forget_interval(&mut self) {
+    /// Resets the depot's minimum since the last reap. A model that never reaps calls this function.
+    pub fn reset_interval_statistics(&mut self) {
         self.fewest = 0;
     }
 
-    /// Returns the index of the magazine to take next from a depot of `len` magazines; the oldest magazine
-    /// has index 0.
-    fn next_index(len: usize) -> usize {
-        len - 1
+    /// Returns the index of the magazine that the next `take` removes from a depot of `len` magazines. The oldest
+    /// magazine has index 0.
+    fn next_index(_: usize) -> usize {
+        0
     }
-    /// Takes the next magazine out of the depot.
+    /// Removes and returns the newest magazine, or returns `None` if the depot is empty.
     pub fn take(&mut self) -> Option<L::Item> {
         let len = self.magazines.len();
         let taken = (len > 0).then(|| self.magazines.remove(Self::next_index(len)));
         self.fewest = self.fewest.min(self.magazines.len() as u16);
         taken
     }
-    /// Returns the magazines, the next one to be taken first.
-    pub fn in_take_order(&self) -> impl Iterator<Item = L::Item>
+    /// Iterates over copies of the magazines, in the order in which `take` would remove them.
+    pub fn magazines_in_take_order(&self) -> impl Iterator<Item = L::Item>
     where
         L: Clone,
     {
         let mut left = self.magazines.clone();
         core::iter::from_fn(move || (!left.is_empty()).then(|| left.remove(Self::next_index(left.len()))))
     }
-    /// Returns `true` if the depot accepts another magazine, up to `limit` magazines.
+    /// Returns `true` if the depot is open and has fewer than `limit` magazines.
     pub fn accepts(&self, limit: usize) -> bool {
         self.open && self.magazines.len() < limit
     }
-    /// Returns `true` if the budget counts the next magazine, because the depot already holds [`UNCOUNTED`]
-    /// magazines.
+    /// Returns `true` if the budget counts the next magazine that is added, because the depot already has
+    /// [`UNBUDGETED_MAGAZINES`] magazines.
     pub fn is_counted(&self) -> bool {
-        self.magazines.len() >= UNCOUNTED
+        self.magazines.len() >= UNBUDGETED_MAGAZINES
     }
-    /// Adds a magazine. The caller must have checked that the depot [accepts](Self::accepts) the magazine.
+    /// Adds a magazine. The caller must first check that the depot [accepts](Self::accepts) another magazine.
     pub fn put(&mut self, magazine: L::Item) {
         self.magazines.push(magazine);
     }
-    /// Ends a reaping interval. Returns the number of magazines that the depot did not need in the interval.
+    /// Ends the current reaping interval and begins the next one. Returns the number of magazines that were never taken
+    /// during the interval.
     pub fn surplus(&mut self) -> usize {
         let surplus = self.fewest;
         self.fewest = self.magazines.len() as u16 - surplus;
@@ -196,15 +199,15 @@ impl Budget {
         Self { held: 0, most }
     }
     /// Creates the budget of a machine with `cpus` CPUs: 1 MiB for each CPU, and at least 8 MiB.
-    pub fn of_machine(cpus: u32) -> Self {
+    pub fn from_cpu_count(cpus: u32) -> Self {
         Self::new((u64::from(cpus) << 20).max(8 << 20))
     }
-    /// The limit in bytes.
+    /// Returns the budget's limit in bytes.
     pub fn limit(&self) -> u64 {
         self.most
     }
-    /// Adds `bytes` to the counted bytes if the sum stays within the limit. Returns `false` if the bytes
-    /// would exceed the limit.
+    /// Charges `bytes` bytes to the budget, unless that would exceed its limit. Returns `false` and charges nothing if
+    /// the limit would be exceeded.
     fn charge(&mut self, bytes: u64) -> bool {
         let fits = bytes == 0 || self.held + bytes <= self.most;
         self.held += if fits { bytes } else { 0 };
@@ -215,10 +218,10 @@ impl Budget {
     }
 }
 
-/// The use of a stack since the last sweep, by which the next sweep detects an idle stack.
+/// How a stack was used since the last sweep. The next sweep uses the recorded state to detect an idle stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Usage {
-    /// `true` if a caller popped or pushed a single object since the last sweep.
+    /// True if a caller popped or pushed a single object since the last sweep.
     served: bool,
     /// The number of objects on the stack at the last sweep.
     seen: u16,
@@ -229,70 +232,72 @@ impl Usage {
     pub fn record_use(&mut self) {
         self.served = true;
     }
-    /// Records that a sweep inspects the stack, which has `len` objects.
+    /// Records that a sweep found `len` objects on the stack.
     pub fn record_sweep(&mut self, len: usize) {
         *self = Self { served: false, seen: len as u16 };
     }
-    /// Returns `true` if a stack of `len` objects is not empty and was not used since the last sweep.
+    /// Returns `true` if the stack, which now has `len` objects, is not empty and was not used since the last sweep.
     pub fn is_idle(&self, len: usize) -> bool {
         len > 0 && !self.served && usize::from(self.seen) == len
     }
 }
 
-/// Returns the new capacity of a stack that must hold `need` objects; `None` if `limit` is too low.
-pub fn widened_places(places: usize, need: usize, limit: usize) -> Option<usize> {
+/// Returns the capacity to which a stack of capacity `places` grows to hold `need` objects, or `None` if `limit` is too
+/// low.
+pub fn widened_capacity(places: usize, need: usize, limit: usize) -> Option<usize> {
     let most = (2 * places).max(need).min(limit);
     (need <= most).then_some(most)
 }
 
-/// The sizes of a layer.
+/// The sizes of a layer's magazines, stacks and depots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Number of objects in a full magazine, at least 1.
     pub capacity: usize,
-    /// Number of objects that the first fill requests, at least 1 and at most a magazine.
+    /// Number of objects that the first fill requests, from 1 to a full magazine.
     pub first_fill: usize,
-    /// Largest capacity of a stack, at least two magazines.
+    /// Maximum capacity of a stack in objects, at least two magazines.
     pub reach: usize,
-    /// Largest number of magazines of each depot.
+    /// Maximum number of magazines in each depot.
     pub depot_limit: usize,
-    /// Number of bytes in the objects of a full magazine.
+    /// Total size in bytes of the objects in a full magazine.
     pub magazine_bytes: u64,
 }
 
-/// A step of an operation, other than a push or pop of one object.
+/// An event that an operation reports to the observer, other than the push or pop of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A stack grew because a caller freed an object to the full stack.
     Widened,
     /// A magazine moved between a stack and the depot.
     Exchange,
-    /// A depot whose limit is above 0 refused a magazine.
+    /// A depot refused a magazine, although its limit is above 0.
     Refused,
 }
 
-/// The environment of a layer: its supplier, the budget of the depots, and an observer.
+/// The environment of a layer: the supplier, the budget of all depots, and an observer of events.
 pub trait World<R> {
-    /// Returns up to `most` new objects from a node's memory.
+    /// Returns up to `most` new objects from the memory of `node`.
     fn fill(&mut self, node: usize, most: usize) -> Vec<R>;
-    /// Takes flushed objects back, in the order of the vector.
+    /// Returns flushed objects to the supplier, in the order of the vector.
     fn flush(&mut self, rounds: Vec<R>);
-    /// Returns the node to which an object belongs.
+    /// Returns the memory node to which the object belongs.
     fn node_of(&self, _round: &R) -> usize {
         0
     }
-    /// The budget of the depots.
+    /// Returns the budget that all depots share.
     fn budget(&mut self) -> &mut Budget;
-    /// Observes a step.
+    /// Receives an event of an operation.
     fn observe(&mut self, _event: Event) {}
 }
 
-/// The stack of a CPU for the objects of one node.
+/// The stack of one CPU for objects of one memory node.
 #[derive(Clone, Debug)]
 struct Stack<R> {
-    /// The objects, the newest last.
+    /// The objects on the stack, newest last.
     rounds: Vec<R>,
-    /// The current capacity of the stack, in objects. After a shortage, the capacity may exceed the limit.
+    /// The current capacity of the stack, as a number of objects. A stack's capacity may exceed the limit after a
+    /// shortage has lowered the limit.
     places: usize,
     usage: Usage,
 }
@@ -303,17 +308,17 @@ impl<R> Default for Stack<R> {
     }
 }
 impl<R> Stack<R> {
-    /// Grows the stack, if necessary, until `more` further objects fit. Returns `None` if `limit` is too low,
-    /// and `Some(true)` if the stack grew.
+    /// Grows the stack, if necessary, so that `more` further objects fit. Returns `Some(true)` if the stack grew, and
+    /// `None` if `limit` does not permit the growth.
     fn widen(&mut self, more: usize, limit: usize) -> Option<bool> {
         let need = self.rounds.len() + more;
         if need <= self.places {
             return Some(false);
         }
-        self.places = widened_places(self.places, need, limit)?;
+        self.places = widened_capacity(self.places, need, limit)?;
         Some(true)
     }
-    /// Removes all objects and returns them, the newest first; the capacity becomes 0.
+    /// Removes and returns all objects, newest first, and sets the capacity to 0.
     fn take_all(&mut self) -> Vec<R> {
         let mut rounds = core::mem::take(&mut self.rounds);
         rounds.reverse();
@@ -325,28 +330,28 @@ impl<R> Stack<R> {
 
 #[derive(Clone, Debug)]
 struct Node<R> {
-    /// The stacks, indexed by CPU.
+    /// The stacks for this node's objects, indexed by CPU.
     stacks: Vec<Stack<R>>,
     depot: Depot<Vec<Vec<R>>>,
 }
 
-/// The state of a layer.
+/// The specified state of a layer: its stacks, depots and limits.
 #[derive(Clone, Debug)]
 pub struct Layer<R> {
     sizes: Sizes,
-    /// The node of each CPU.
+    /// The node of each CPU, indexed by CPU.
     node_of_cpu: Vec<usize>,
     nodes: Vec<Node<R>>,
     /// Number of objects that the next fill requests.
     fill: usize,
-    /// The current limit of a stack's places.
+    /// The current maximum capacity of a stack, in objects.
     limit: usize,
-    /// `true` if memory was short at any time since the last reap.
+    /// True if a shortage of memory occurred since the last reap.
     short: bool,
 }
 
 impl<R> Layer<R> {
-    /// Creates a layer without objects. `node_of_cpu` contains the node of each CPU. Every node must have a
+    /// Creates a layer without objects. `node_of_cpu` contains the node of each CPU. Every node must have at least one
     /// CPU.
     pub fn new(sizes: Sizes, node_of_cpu: Vec<usize>) -> Self {
         let (cpus, nodes) = (node_of_cpu.len(), node_of_cpu.iter().max().map_or(0, |last| last + 1));
@@ -355,7 +360,7 @@ impl<R> Layer<R> {
         let nodes = nodes.collect();
         Self { sizes, node_of_cpu, nodes, fill: sizes.first_fill, limit: sizes.reach, short: false }
     }
-    /// The sizes of the layer.
+    /// Returns the sizes with which the layer was created.
     pub fn sizes(&self) -> &Sizes {
         &self.sizes
     }
@@ -363,16 +368,16 @@ impl<R> Layer<R> {
     pub fn cpus(&self) -> usize {
         self.node_of_cpu.len()
     }
-    /// The objects of a node on a CPU's stack, the newest last.
+    /// Returns the objects on the stack of `cpu` for `node`, newest last.
     pub fn stack(&self, node: usize, cpu: usize) -> &[R] {
         &self.nodes[node].stacks[cpu].rounds
     }
-    /// The depot of a node.
+    /// Returns the depot of `node`.
     pub fn depot(&self, node: usize) -> &Depot<Vec<Vec<R>>> {
         &self.nodes[node].depot
     }
 
-    /// Allocates an object on a CPU. Returns `None` if the supplier has no object.
+    /// Allocates an object on `cpu`. Returns `None` if the stack, the depot and the supplier have no object.
     pub fn alloc(&mut self, cpu: usize, world: &mut impl World<R>) -> Option<R> {
         let (node, limit) = (self.node_of_cpu[cpu], self.limit);
         let stack = &mut self.nodes[node].stacks[cpu];
@@ -391,7 +396,7 @@ impl<R> Layer<R> {
         Some(round)
     }
 
-    /// Frees an object on a CPU.
+    /// Frees the object `round` on `cpu`.
     pub fn free(&mut self, cpu: usize, round: R, world: &mut impl World<R>) {
         let (node, limit, capacity) = (world.node_of(&round), self.limit, self.sizes.capacity);
         let stack = &mut self.nodes[node].stacks[cpu];
@@ -441,13 +446,13 @@ impl<R> Layer<R> {
         }
     }
 
-    /// Flushes the stacks of `cpus`. Returns the number of flushed objects.
+    /// Flushes the stacks of `cpus` to the supplier. Returns the number of flushed objects.
     pub fn drain(&mut self, cpus: Range<usize>, world: &mut impl World<R>) -> usize {
-        self.drain_if(cpus, world, |stack| !stack.rounds.is_empty(), |_| true)
+        self.drain_selected_stacks(cpus, world, |stack| !stack.rounds.is_empty(), |_| true)
     }
-    /// On each CPU with a stack for which `wanted` is true, flushes the stacks for which `taken` is true. A
-    /// drain takes the stacks of all nodes from a CPU together.
-    fn drain_if(
+    /// Visits each CPU that has a `wanted` stack, and flushes the CPU's stacks that are `taken`. A CPU is visited once
+    /// for the stacks of all nodes.
+    fn drain_selected_stacks(
         &mut self,
         cpus: Range<usize>,
         world: &mut impl World<R>,
@@ -470,7 +475,7 @@ impl<R> Layer<R> {
         flushed
     }
 
-    /// Flushes all stacks and depots. Returns the number of flushed objects.
+    /// Flushes all stacks and all depots to the supplier. Returns the number of flushed objects.
     pub fn flush_all(&mut self, world: &mut impl World<R>) -> usize {
         let stacks = self.drain(0..usize::MAX, world);
         stacks + (0..self.nodes.len()).map(|node| self.flush_depot(node, usize::MAX, world)).sum::<usize>()
@@ -486,11 +491,11 @@ impl<R> Layer<R> {
         flushed
     }
 
-    /// Ends a reaping interval: flushes idle stacks, and the magazines that the depots did not need. Returns
-    /// the number of flushed objects.
+    /// Ends a reaping interval: flushes all idle stacks, and all magazines that the depots did not need during the
+    /// interval. Returns the number of flushed objects.
     pub fn reap(&mut self, world: &mut impl World<R>) -> usize {
         let idle = |stack: &Stack<R>| stack.usage.is_idle(stack.rounds.len());
-        let mut flushed = self.drain_if(0..usize::MAX, world, idle, idle);
+        let mut flushed = self.drain_selected_stacks(0..usize::MAX, world, idle, idle);
         let stacks = self.nodes.iter_mut().flat_map(|node| &mut node.stacks);
         stacks.for_each(|stack| stack.usage.record_sweep(stack.rounds.len()));
         for node in 0..self.nodes.len() {
@@ -503,7 +508,8 @@ impl<R> Layer<R> {
         flushed
     }
 
-    /// Handles a shortage of memory. Each stack keeps its current capacity.
+    /// Handles a shortage of memory: lowers the capacity limit, and the next fill is small again. The current capacity
+    /// of each stack stays the same.
     pub fn shrink(&mut self) {
         let Sizes { capacity, first_fill, reach, .. } = self.sizes;
         self.short = true;

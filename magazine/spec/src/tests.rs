@@ -1,6 +1,6 @@
 use super::*;
 
-/// A supplier of the objects 1 to n, the lowest number first.
+/// A supplier of the objects 1 to n, which hands out the lowest-numbered object first.
 #[derive(Debug)]
 struct Rounds {
     free: Vec<u32>,
@@ -57,7 +57,7 @@ fn stack_passes_its_newest_magazine_to_the_depot() {
     assert_eq!(rounds, [2, 1, 4, 3, 6, 5]);
     rounds.iter().for_each(|round| layer.free(0, *round, &mut world));
     assert_eq!(layer.stack(0, 0), [2, 1, 6, 5]);
-    assert_eq!(layer.depot(0).in_take_order().collect::<Vec<_>>(), [[4, 3]]);
+    assert_eq!(layer.depot(0).magazines_in_take_order().collect::<Vec<_>>(), [[4, 3]]);
     assert_eq!(world.events, [Event::Widened, Event::Widened, Event::Exchange]);
     // The other CPU gets the magazine from the depot.
     assert_eq!([(); 2].map(|()| layer.alloc(1, &mut world)), [Some(3), Some(4)]);
@@ -66,7 +66,7 @@ fn stack_passes_its_newest_magazine_to_the_depot() {
 }
 
 #[test]
-fn flushed_magazines_pass_to_the_supplier_newest_object_first() {
+fn flushed_magazines_reach_the_supplier_newest_object_first() {
     for (depot_limit, events) in [(0, vec![Event::Widened; 2]), (1, vec![Event::Exchange; 2])] {
         let (mut layer, mut world) = (layer(2, 2, 0, depot_limit), Rounds::new(5, 0));
         let rounds: Vec<u32> = (0..5).map(|_| layer.alloc(0, &mut world).unwrap()).collect();
@@ -89,7 +89,7 @@ fn depot_refuses_magazines_beyond_its_limit_or_budget() {
     let (mut limited, mut world) = (layer(1, 1, 0, 9), Rounds::new(9, 1));
     let rounds: Vec<u32> = (0..7).map(|_| limited.alloc(0, &mut world).unwrap()).collect();
     rounds.iter().for_each(|round| limited.free(0, *round, &mut world));
-    assert_eq!(limited.depot(0).magazines().len(), UNCOUNTED + 1);
+    assert_eq!(limited.depot(0).magazines().len(), UNBUDGETED_MAGAZINES + 1);
     assert_eq!(limited.flush_all(&mut world), 5);
     assert_eq!((world.free.len(), world.budget), (9, Budget::new(1)));
 }
@@ -144,7 +144,7 @@ fn used_stack_of_the_same_length_is_not_idle() {
 }
 
 #[test]
-fn reap_leaves_the_capacity_of_an_empty_stack() {
+fn reap_keeps_the_capacity_of_an_empty_stack() {
     let (mut layer, mut world) = (layer(2, 2, 0, 0), Rounds::new(4, 0));
     for _ in 0..2 {
         let rounds: Vec<u32> = (0..4).map(|_| layer.alloc(0, &mut world).unwrap()).collect();
@@ -159,11 +159,11 @@ fn reap_leaves_the_capacity_of_an_empty_stack() {
 }
 
 #[test]
-fn surplus_is_the_smallest_number_of_magazines_in_an_interval() {
+fn depot_surplus_is_its_minimum_length_in_an_interval() {
     let mut depot = Depot::<Vec<u8>>::default();
     (0..3).for_each(|magazine| depot.put(magazine));
     assert_eq!(depot.surplus(), 0, "the depot began empty");
-    depot.forget_interval();
+    depot.reset_interval_statistics();
     assert_eq!([(); 3].map(|()| depot.surplus()), [0, 3, 0]);
     let taken = depot.take().unwrap();
     depot.put(taken);
@@ -171,8 +171,8 @@ fn surplus_is_the_smallest_number_of_magazines_in_an_interval() {
 }
 
 #[test]
-fn budget_of_a_machine_has_a_lower_limit() {
-    assert_eq!([4, 16].map(|cpus| Budget::of_machine(cpus).limit()), [8 << 20, 16 << 20]);
+fn depot_budget_is_at_least_8_mib() {
+    assert_eq!([4, 16].map(|cpus| Budget::from_cpu_count(cpus).limit()), [8 << 20, 16 << 20]);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn shortage_halves_the_limit_of_stacks() {
 }
 
 #[test]
-fn few_elements_keep_their_order() {
+fn small_list_keeps_its_elements_in_order() {
     let mut few = SmallList::<u8, 3>::default();
     [1, 2, 3].into_iter().for_each(|item| few.push(item));
     assert_eq!(few.remove(1), 2);

@@ -1,6 +1,5 @@
-//! Stubs for systems without restartable sequences: another OS, another processor, or a checker. On systems
-//! without restartable sequences, the crate never chooses the rseq mechanism, and the inlined path always
-//! misses.
+//! Stubs for builds without restartable sequences: for another OS, for another processor, or under loom or shuttle.
+//! Without restartable sequences, the rseq mechanism is never chosen, and the inlined path always misses.
 
 use super::Mechanism;
 pub use super::no_static_words::StaticWords;
@@ -28,7 +27,7 @@ pub(crate) fn fence(_: &impl Regions, _: impl Iterator<Item = u32>) -> bool {
     true
 }
 
-/// The class of a disabled fast path.
+/// The class of a disabled fast path, with which every operation misses.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

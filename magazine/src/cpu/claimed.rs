@@ -1,11 +1,9 @@
-//! The claimed slot: a portable mechanism that gives one operation exclusive access to a CPU's stacks (its
-//! *region*).
+//! The claimed mechanism: a portable way to give one operation exclusive access to a CPU's stacks (its *region*).
 //!
 //! The CPU number that an operation reads is only a hint. An operation claims the CPU's region with one
-//! compare-and-exchange. If another thread has already claimed the region, the operation bypasses the region
-//! instead of waiting. Waiting could take long, because the claiming thread may be pre-empted on the same
-//! CPU. A thread may migrate after it reads the CPU number, so the claim, not the number, grants access to
-//! the region.
+//! compare-and-exchange. If another thread has already claimed the region, the operation bypasses the region instead of
+//! waiting. Waiting could take a long time, because the claiming thread may be pre-empted on the same CPU. A thread may
+//! migrate after it reads the CPU number, so the claim, not the number, grants access to the region.
 //!
 //! Cost: one locked instruction (6 to 17 ns) per operation.
 
@@ -16,7 +14,7 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::relax;
 use core::ptr::NonNull;
 
-/// Claims the region and runs `f`. Returns `None` if the region is already claimed, or was never used.
+/// Claims the region of a CPU and runs `f` on it. Returns `None` if the region is already claimed, or was never used.
 #[inline(always)]
 fn claimed<R>(region: Region<'_>, f: impl FnOnce() -> R) -> Option<R> {
     // No thread may write to an uncommitted region, not even to claim the region.
@@ -53,9 +51,9 @@ pub(crate) fn pop_batch(table: &impl Regions, class: Class, n: u32, into: &mut M
     claimed(region, || region.pop_batch(class, n, into, Commit::Done)) == Some(true)
 }
 
-/// Claims the region for a drain and runs `f` on it. Waits while another thread, which may be pre-empted,
-/// holds the claim. A drain may wait for a claim, but a fast path may not.
-pub(crate) fn run_claimed(region: Region<'_>, f: &mut dyn FnMut(Region<'_>)) {
+/// Claims the region of a CPU for a drain, and runs `f` on the region. Waits if another thread holds the claim, even
+/// while that thread is pre-empted. A drain may wait for a claim, but a fast path must never wait.
+pub(crate) fn run_with_claimed_region(region: Region<'_>, f: &mut dyn FnMut(Region<'_>)) {
     while claimed(region, || f(region)).is_none() {
         relax();
     }

@@ -1,18 +1,18 @@
-//! CPU numbers and counts from Linux.
+//! CPU numbers and the number of CPUs, as Linux reports them.
 
-/// The CPU on which this thread runs, as a hint. Cost: 2 to 4 ns if the libc reads memory shared with the kernel,
-/// otherwise a system call (0.1 us).
+/// Returns the number of the CPU on which this thread runs, as a hint. Cost: 2 to 4 ns if the libc reads the number
+/// from memory that it shares with the kernel; otherwise a system call (0.1 us).
 #[inline]
 pub(super) fn current(_: u32) -> u32 {
     nix::sched::sched_getcpu().map_or(u32::MAX, |cpu| cpu as u32)
 }
 
-/// Number of CPUs that the kernel may ever bring up. Reading the number of CPUs allocates nothing.
+/// Number of CPUs that the kernel may ever bring online. The function allocates no memory.
 pub(super) fn count() -> u32 {
     possible_cpus().unwrap_or_else(configured_cpus)
 }
 
-/// The highest possible CPU number of the kernel plus one, if the kernel reports it.
+/// The kernel's highest possible CPU number plus one; `None` if the kernel does not report it.
 fn possible_cpus() -> Option<u32> {
     use std::io::Read;
     // Opening a file with a short path does not allocate.
@@ -22,8 +22,8 @@ fn possible_cpus() -> Option<u32> {
     highest_cpu(&text[..len])?.checked_add(1)
 }
 
-/// Returns the highest number of a list like `0-3,8,10-11`. Returns `None` if the list is malformed or lacks the final
-/// line feed.
+/// Returns the highest number in a list such as `0-3,8,10-11`. Returns `None` if the list is malformed or does not end
+/// with a line feed.
 fn highest_cpu(list: &[u8]) -> Option<u32> {
     let list = core::str::from_utf8(list).ok()?.strip_suffix('\n')?;
     let mut highest = None;
@@ -33,8 +33,8 @@ fn highest_cpu(list: &[u8]) -> Option<u32> {
     highest
 }
 
-/// Number of configured CPUs, or the highest CPU in this thread's affinity mask plus one if that is larger.
-/// The libc musl counts only the CPUs of the mask.
+/// Number of configured CPUs, or the highest CPU number in this thread's affinity mask plus one, whichever is larger.
+/// The mask is needed because musl reports only the number of CPUs in the mask as configured.
 fn configured_cpus() -> u32 {
     let count = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF).ok().flatten();
     let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))
@@ -64,7 +64,7 @@ mod tests {
         });
     }
     #[test]
-    fn cpu_lists_are_parsed() {
+    fn highest_cpu_is_parsed_from_a_sysfs_list() {
         assert_eq!(highest_cpu(b"0\n"), Some(0));
         assert_eq!(highest_cpu(b"0-1\n"), Some(1));
         assert_eq!(highest_cpu(b"0-3,8,10-11\n"), Some(11));

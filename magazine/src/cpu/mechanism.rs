@@ -1,16 +1,17 @@
 //! The mechanisms that give an operation exclusive access to a CPU's region.
 
-/// Maximum number of CPUs with regions in a table.
+/// Maximum number of CPUs for which a table has regions.
 pub const MAX_CPUS: u32 = 1024;
 
 /// The mechanism that gives an operation exclusive access to a CPU's region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mechanism {
-    /// A compare-and-exchange claims the region for one operation. The claimed mechanism works on every system and
-    /// costs one locked instruction.
+    /// The claimed mechanism: an operation claims its CPU's region with a compare-and-exchange. The claimed mechanism
+    /// works on every system and costs one locked instruction.
     #[default]
     Claimed,
-    /// A restartable sequence, on Linux for x86-64 and aarch64. A restartable sequence uses no locked instruction.
+    /// The rseq mechanism: restartable sequences, on Linux for x86-64 and aarch64. The rseq mechanism needs no locked
+    /// instruction.
     Rseq,
 }
 

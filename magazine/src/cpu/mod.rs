@@ -1,18 +1,18 @@
 //! CPUs: their number, their memory nodes, and the CPU of the current thread.
 //!
-//! The number of the current CPU is only a **hint**: a thread may migrate between reading and using the
-//! number. The [`Mechanism`] of an operation makes a stale CPU number harmless. The mechanism is `rseq`
-//! (restartable sequences) if the libc and the kernel support it, and `claimed` otherwise. A process chooses
-//! one mechanism. A layer never mixes mechanisms, because claiming a region does not stop a restartable
-//! sequence. Simulated CPUs always use the claimed mechanism. One OS thread can drive a thousand simulated
-//! CPUs deterministically by calling [`on_cpu`].
+//! The number of the current CPU is only a **hint**, because a thread may migrate between reading the number and using
+//! it. The [`Mechanism`] that an operation uses makes a stale CPU number harmless. The mechanism is `rseq` (restartable
+//! sequences) if the kernel supports rseq and the process's threads can be registered. The mechanism is `claimed` on
+//! all other systems. A process chooses one mechanism for all machine CPUs. A layer never mixes mechanisms, because
+//! claiming a region does not stop a restartable sequence. Simulated CPUs always use the claimed mechanism. One OS
+//! thread can drive a thousand simulated CPUs deterministically by calling [`on_cpu`].
 //!
-//! **`USLAB_RSEQ=off`** in the environment forces the claimed slot, for example for a debugger that single-steps.
+//! **`USLAB_RSEQ=off`** in the environment forces the claimed mechanism, for example to single-step with a debugger.
 //! `--cfg uslab_no_rseq` removes restartable sequences from the build.
 //!
-//! Linux reports the CPU of a thread. Other systems, and builds with `--cfg uslab_heap`, assign each thread a
-//! fixed CPU number (`threads`). With assigned CPU numbers, two threads may share one region while another
-//! region is idle. Two threads can share a region safely, because each operation claims the region.
+//! Linux reports the CPU on which a thread runs. On other systems, and with `--cfg uslab_heap`, each thread is assigned
+//! a fixed CPU number (module `threads`). If CPU numbers are assigned to threads, two threads may share one region
+//! while another region is idle. Sharing is safe, because each operation claims its region.
 
 pub(crate) mod claimed;
 mod mechanism;
@@ -54,12 +54,12 @@ use crate::sync::thread_local;
 use core::cell::Cell;
 pub use mechanism::{MAX_CPUS, Mechanism};
 
-/// Maximum number of memory nodes.
+/// Maximum number of NUMA memory nodes.
 pub const MAX_NODES: u32 = 16;
 
-/// The numbers of CPUs and memory nodes, and the source of the current CPU number.
+/// A set of CPUs: the number of CPUs, the number of memory nodes, and where a thread's CPU number comes from.
 ///
-/// CPUs belong to nodes in contiguous ranges of (nearly) equal size.
+/// Each node has a contiguous range of CPU numbers, and all ranges have nearly equal sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpus {
     count: u32,
@@ -70,13 +70,13 @@ pub struct Cpus {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// The number from the operating system, or the number assigned to the thread.
+    /// The CPU number comes from the operating system, or was assigned to the thread.
     Os,
-    /// The number from the thread's last call of [`on_cpu`].
+    /// The CPU number is the argument of the thread's last call of [`on_cpu`].
     Simulated,
 }
 
-/// Error for an unsupported number of CPUs or nodes.
+/// The error of [`Cpus::simulated`]: the number of CPUs or nodes is not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadCpus {
     cpus: u32,
@@ -99,32 +99,33 @@ thread_local! {
     static CURRENT: Cell<Script> = const { Cell::new(Script::on(0)) };
 }
 
-/// A thread's simulated CPU and planned migration.
+/// The simulated CPU of a thread, and at most one planned migration to another CPU.
 ///
-/// Shipping code only uses [`Script::on`] (through [`on_cpu`]). In a model, the thread migrates from `cpu` to `then`
-/// just before its `at`-th read of the CPU number. Each step of an operation reads the CPU number again, so a script
-/// can place a migration between any two steps.
+/// Outside models, only [`Script::on`] is used (through [`on_cpu`]). In a model, the thread migrates from CPU `cpu` to
+/// CPU `then` just before its `at`-th read of the CPU number. Each step of an operation reads the CPU number again, so
+/// a script can place a migration between any two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct Script {
-    /// The thread's CPU at the start.
+    /// The CPU on which the thread starts.
     pub cpu: u32,
-    /// The migration precedes this read of the CPU number, counted from 1; 0 disables the migration.
+    /// The thread migrates just before this read of the CPU number, counted from 1. With 0, the thread never migrates.
     pub at: u32,
-    /// The thread's CPU after the migration.
+    /// The CPU to which the thread migrates.
     pub then: u32,
-    /// True if the migration aborts a restartable sequence that has run on the old CPU up to its commit. The
-    /// claimed slot ignores `aborted`, because a thread with a claim cannot be aborted.
+    /// True if the migration aborts a restartable sequence, which has run on the old CPU up to its commit. The claimed
+    /// mechanism ignores `aborted`, because it has no restartable sequences.
     pub aborted: bool,
 }
 
 impl Script {
-    /// Creates a script that stays on `cpu`.
+    /// Creates a script for a thread that stays on `cpu`.
     pub const fn on(cpu: u32) -> Self {
         Self { cpu, at: 0, then: 0, aborted: false }
     }
-    /// Returns all scripts with at most one migration. One script stays on `cpu`; each other script moves to
-    /// another of `cpus` CPUs before one of the first `reads` reads.
+    /// Returns all scripts with at most one migration among `cpus` CPUs. In the first of the returned scripts, the
+    /// thread stays on `cpu`. In each other script, the thread migrates before one of its first `reads` reads of the
+    /// CPU number.
     pub fn all(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
         let moves = (1..=reads).flat_map(move |at| {
             let other_cpus = (0..cpus).filter(move |then| *then != cpu);
@@ -132,31 +133,31 @@ impl Script {
         });
         core::iter::once(Self::on(cpu)).chain(moves)
     }
-    /// Returns all scripts with at most one migration or abort. An aborted sequence restarts on the old CPU
-    /// or on another CPU.
-    pub fn all_aborting(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
+    /// Returns all scripts with at most one migration or one abort. An aborted sequence may restart on the old CPU or
+    /// on another CPU.
+    pub fn scripts_with_one_abort(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
         let aborts =
             (1..=reads).flat_map(move |at| (0..cpus).map(move |then| Self { cpu, at, then, aborted: true }));
         Self::all(cpu, cpus, reads).chain(aborts)
     }
-    /// Makes the calling thread follow the script.
+    /// Makes the calling thread follow this script.
     pub fn install(self) {
         CURRENT.with(|c| c.set(self));
     }
 }
 
-/// Sets the simulated CPU of the calling thread. Threads start on simulated CPU 0.
+/// Moves the calling thread to the simulated CPU `cpu`. Threads start on simulated CPU 0.
 pub fn on_cpu(cpu: u32) {
     Script::on(cpu).install();
 }
 
 impl Cpus {
-    /// The machine's CPUs (at most [`MAX_CPUS`]), on one node. On Linux, the count is the number of CPUs that
-    /// the kernel may ever bring up. On other systems, the count is the number of CPUs that the process may
-    /// use concurrently. If `/sys` has no list of CPUs, the count includes the CPUs that the C library knows
-    /// and the CPUs in this thread's affinity mask. A thread on a CPU beyond the count bypasses the stacks.
+    /// Returns the machine's CPUs (at most [`MAX_CPUS`]), on a single node. On Linux, the count is the number of CPUs
+    /// that the kernel may ever bring online. On other systems, the count is the number of CPUs that the process may
+    /// use concurrently. If `/sys` does not list the CPUs, the count covers the CPUs that the C library reports and the
+    /// CPUs in this thread's affinity mask. A thread that runs on a CPU beyond the count bypasses the stacks.
     ///
-    /// The first call chooses the process's [`Mechanism`]. On Linux, `Cpus::os` allocates nothing.
+    /// The first call chooses the [`Mechanism`] of the process. On Linux, `Cpus::os` allocates no memory.
     pub fn os() -> Self {
         let count = os::count().clamp(1, MAX_CPUS);
         Self { count, nodes: 1, source: Source::Os, mechanism: rseq::mechanism() }
@@ -165,8 +166,8 @@ impl Cpus {
     /// Creates `cpus` simulated CPUs on `nodes` nodes. Each thread selects its CPU with [`on_cpu`].
     ///
     /// # Errors
-    /// Returns an error if a count is zero or exceeds [`MAX_CPUS`] or [`MAX_NODES`], or if there are more
-    /// nodes than CPUs.
+    /// Returns an error if either number is 0, if `cpus` exceeds [`MAX_CPUS`], or if `nodes` exceeds [`MAX_NODES`] or
+    /// `cpus`.
     pub fn simulated(cpus: u32, nodes: u32) -> Result<Self, BadCpus> {
         let is_valid = (1..=MAX_CPUS).contains(&cpus) && (1..=MAX_NODES.min(cpus)).contains(&nodes);
         // The counterexample trace names each thread by its simulated CPU.
@@ -179,17 +180,17 @@ impl Cpus {
         }
     }
 
-    /// The mechanism of the CPUs' regions.
+    /// Returns the mechanism that protects the regions of these CPUs.
     #[inline]
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
-    /// Number of CPUs with a region.
+    /// Number of CPUs; each of them has a region.
     pub fn count(&self) -> u32 {
         self.count
     }
-    /// Number of per-CPU pointers in each set of a table: one for each CPU number that a restartable sequence
-    /// may read.
+    /// Number of per-CPU pointers in each of a table's sets. A set has a pointer for every CPU number that a
+    /// restartable sequence may read.
     pub(crate) fn word_count(&self) -> u32 {
         rseq::word_count(self.count, self.mechanism)
     }
@@ -197,7 +198,7 @@ impl Cpus {
     pub fn nodes(&self) -> u32 {
         self.nodes
     }
-    /// Returns the node of `cpu`. A CPU without a region belongs to the last node.
+    /// Returns the memory node of `cpu`. A CPU without a region belongs to the last node.
     #[inline]
     pub fn node_of(&self, cpu: u32) -> u32 {
         if self.nodes == 1 {
@@ -205,7 +206,7 @@ impl Cpus {
         }
         cpu.min(self.count - 1) * self.nodes / self.count
     }
-    /// The CPU on which this thread runs, as a hint. The number may be stale, and it may be
+    /// Returns the number of the CPU on which this thread runs, as a hint. The result may be stale, and it may be
     /// [`count`](Self::count) or higher.
     #[inline]
     pub fn current(&self) -> u32 {
@@ -219,35 +220,36 @@ impl Cpus {
                 cpu if cpu < self.count => cpu,
                 _ => os::current(self.count),
             },
-            (Source::Simulated, _) => next_cpu_read().0,
+            (Source::Simulated, _) => read_scripted_cpu().0,
         }
     }
 }
 
-/// Functions for the other crates of this allocator, which may change in any version.
+/// Functions that only the other uslab crates use, and that may change in any version.
 #[doc(hidden)]
 impl Cpus {
-    /// Returns the CPUs with the claimed slot as mechanism, even if the machine supports restartable sequences.
+    /// Returns the same CPUs, but with the claimed mechanism even if the machine supports restartable sequences.
     pub fn claimed(self) -> Self {
         Self { mechanism: Mechanism::Claimed, ..self }
     }
 
-    /// Returns simulated CPUs that use the token model of restartable sequences.
+    /// Returns the same simulated CPUs with another mechanism. Models select the token model of restartable sequences
+    /// this way.
     #[cfg(any(loom, shuttle))]
     pub fn with_mechanism(self, mechanism: Mechanism) -> Self {
         Self { mechanism, ..self }
     }
 
-    /// Number of restarts of restartable sequences in this *process*; 0 with the claimed mechanism.
+    /// Number of times that a restartable sequence restarted in this *process*; 0 with the claimed mechanism.
     pub fn aborts(&self) -> u64 {
         rseq::aborts()
     }
 }
 
-/// Reads the calling thread's simulated CPU. Also returns the CPU of an aborted sequence, if the script
-/// aborts a sequence at this read.
+/// Reads the CPU number of the calling thread, as its script determines it. If the script aborts a restartable sequence
+/// at this read, also returns the CPU on which the sequence ran.
 #[inline]
-fn next_cpu_read() -> (u32, Option<u32>) {
+fn read_scripted_cpu() -> (u32, Option<u32>) {
     CURRENT.with(|c| {
         let mut script = c.get();
         let mut aborted_on = None;
@@ -263,7 +265,7 @@ fn next_cpu_read() -> (u32, Option<u32>) {
     })
 }
 
-/// Returns the simulated CPU of the calling thread, without counting a read of the script.
+/// Returns the simulated CPU of the calling thread, without counting as a read of the CPU number.
 #[cfg(any(loom, shuttle))]
 pub(crate) fn current_cpu() -> u32 {
     CURRENT.with(|c| c.get().cpu)
@@ -301,11 +303,11 @@ mod tests {
     }
 
     #[test]
-    fn script_that_aborts_reports_the_aborted_step() {
+    fn aborting_script_reports_the_cpu_of_the_aborted_sequence() {
         Script { cpu: 0, at: 2, then: 1, aborted: true }.install();
-        assert_eq!([(); 3].map(|()| next_cpu_read()), [(0, None), (1, Some(0)), (1, None)]);
+        assert_eq!([(); 3].map(|()| read_scripted_cpu()), [(0, None), (1, Some(0)), (1, None)]);
         on_cpu(0);
-        assert_eq!(Script::all_aborting(1, 2, 2).count(), 7);
+        assert_eq!(Script::scripts_with_one_abort(1, 2, 2).count(), 7);
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! Placeholder for a table's static per-CPU pointers, in builds without restartable sequences.
+//! A placeholder for static per-CPU pointers, in builds without restartable sequences.
 
 use super::regions::Words;
 
-/// Unused static pointers, because the build has no restartable sequences.
+/// Static per-CPU pointers, which this build does not use.
 #[derive(Debug)]
 pub struct StaticWords(());
 
 impl StaticWords {
-    /// Creates unused static pointers.
+    /// Creates static per-CPU pointers that are never used.
     #[allow(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
         Self(())

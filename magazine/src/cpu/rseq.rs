@@ -1,27 +1,27 @@
-//! Region operations as restartable sequences, on x86-64 and aarch64 Linux with glibc or musl.
+//! Stack operations as restartable sequences, on x86-64 and aarch64 Linux with glibc or musl.
 //!
-//! This module has the code that all processors share. `rseq/x86_64.rs` and `rseq/aarch64.rs` have the sequences
-//! (*sections*) of [`PcpuPtr`]'s four operations, and the processor-specific access to symbols and thread-locals.
-//! [`registration`] registers threads with the kernel.
+//! This module contains the code that is the same on all processors. `rseq/x86_64.rs` and `rseq/aarch64.rs` contain the
+//! sequences (*sections*) of the four operations of [`PcpuPtr`]. The processor-specific files also access symbols and
+//! thread-locals. [`registration`] registers threads with the kernel.
 //!
 //! # The problem
 //!
-//! Per-CPU data needs no lock if the accessing thread cannot be pre-empted. A kernel can disable pre-emption, but a
-//! process cannot. A locked instruction (the [claimed slot](super::claimed)) costs three times as much as the rest of
-//! an allocation.
+//! Per-CPU data needs no lock if the thread that accesses it cannot be pre-empted. A kernel can disable pre-emption,
+//! but a process cannot. A locked instruction, as in the [claimed mechanism](super::claimed), costs three times as much
+//! as the rest of an allocation.
 //!
 //! # The mechanism
 //!
-//! Linux lets a thread detect that it was pre-empted. Each thread shares a `struct rseq` with the kernel. In
-//! `struct rseq`, the kernel stores the thread's CPU number (`cpu_id`), and the thread stores a pointer to
-//! the section that it runs (`rseq_cs`). When the kernel pre-empts or migrates a thread, or delivers a
-//! signal, the kernel checks whether the thread is inside its announced section. A thread that was inside its
-//! section continues at the section's abort address, which restarts the section. A section that reaches its
-//! end has run on a single CPU, and no other section ran on that CPU in between.
+//! Linux helps a thread to detect that it was pre-empted. Each thread shares a `struct rseq` with the kernel. In
+//! `struct rseq`, the kernel stores the thread's CPU number (`cpu_id`), and the thread announces the section that it
+//! runs (`rseq_cs`). When the kernel pre-empts a thread, migrates it or delivers a signal, the kernel checks if the
+//! thread is inside the announced section. If the thread is inside, the kernel makes it continue at the section's abort
+//! address, which restarts the section. If a section reaches its end, it has run on a single CPU, and no other section
+//! ran on this CPU in between.
 //!
-//! A section therefore uses plain loads and stores. The **last instruction of a section is one store**; this store
-//! makes the section's effect visible. Before its last store, a section has had no effect; after the store, its
-//! operation is complete. Region operations are four sections of one shape: [`PcpuPtr::pop`], [`PcpuPtr::push`],
+//! A section therefore needs only plain loads and stores. The **last instruction of a section is one store**, which
+//! makes the section's effect visible. A section that is aborted before its last store has no effect. After the store,
+//! the operation is complete. The four sections have the same structure: [`PcpuPtr::pop`], [`PcpuPtr::push`],
 //! [`PcpuPtr::push_batch`] and [`PcpuPtr::pop_batch`].
 //!
 //! ```text
@@ -33,58 +33,58 @@
 //!   3:                                            end: the first address behind the commit
 //! ```
 //!
-//! A section need not clear `rseq_cs` at its end: the kernel clears the field when it finds the thread outside the
-//! section. Code that contains section descriptors must not be unloaded while threads run. Never call `dlclose` on a
-//! library that contains this crate.
+//! A section need not clear `rseq_cs` at its end, because the kernel clears the field when it finds the thread outside
+//! the section. A library that contains section descriptors must not be unloaded while threads run. A program must
+//! therefore never call `dlclose` on a library that contains this crate.
 //!
 //! # Why it is sound
 //!
-//! * *Two operations of one CPU* never overlap. Consecutive operations of a CPU are ordered by program order or by the
-//!   context switch between them.
-//! * *A restart* begins at label 5 with the registers that the aborted attempt left. Before its commit, a
-//!   section never writes a register, a flag or memory that a restart reads. A section changes only copies of
-//!   its inputs. A test decodes every section of the program and checks that inputs stay unchanged
-//!   (`tests/sections`). Another test interrupts every section at each instruction and runs other operations
-//!   there (`rseq_stepper.rs`). Only one store survives an abort: a batch that grows its stack writes the new
-//!   `cap` before the commit. The new `cap` is within limits that hold on every CPU, so it is valid for any
-//!   later operation.
-//! * *A drain from another CPU* points the CPU's word to the empty region and calls
-//!   `membarrier(PRIVATE_EXPEDITED_RSEQ)`. When `membarrier` returns, every section that was running has
-//!   committed or will restart. A restarted section finds the empty region, to which the drain has pointed
-//!   the CPU's word. After `membarrier`, the drain owns the CPU's region.
-//! * *A wrong CPU number*: an unregistered thread reads -1, or -2 if the registration failed. On a CPU
-//!   without a region, a thread reads a number that is too large. A table has two spare words in front of CPU
-//!   0's word, and one word for every possible CPU number of the kernel (see [`word_count`]). Every word that
-//!   belongs to no CPU points to the empty region. A thread with a wrong CPU number therefore misses without
-//!   any comparison of CPU numbers. The slow path of a thread with a wrong CPU number bypasses the stacks.
-//!   The slow path does **not** use the claimed slot: claims and sections do not exclude each other, so a
-//!   table uses only one mechanism.
+//! * *Two operations on the same CPU* never overlap. Consecutive operations on a CPU are ordered by program order or by
+//!   the context switch between them.
+//! * *A restart* begins at label 5, with the register contents that the aborted attempt left. Before its commit, a
+//!   section therefore never writes a register, a flag or memory that a restart reads. A section changes only copies of
+//!   its inputs, never the inputs. A test decodes every section of the program and checks that inputs stay unchanged
+//!   (`tests/sections`). Another test interrupts every section at each of its instructions, and runs other operations
+//!   during the interruption (`rseq_stepper.rs`). Only one store has an effect after an abort: a batch that grows its
+//!   stack writes the new `cap` before its commit. The new `cap` respects limits that are the same on every CPU, so any
+//!   later operation may use it.
+//! * *A drain from another CPU* points the drained CPU's pointers to the empty region and calls
+//!   `membarrier(PRIVATE_EXPEDITED_RSEQ)`. When `membarrier` returns, every section that was running has committed or
+//!   will restart. A section that restarts after the drain's store uses the empty region, and misses. After
+//!   `membarrier` returns, the drain owns the CPU's region.
+//! * *A wrong CPU number*: a thread without rseq registration reads -1 as its CPU number, or -2 if the registration
+//!   failed. On a CPU without a region, a thread reads a CPU number that is too large. A table has two spare pointers
+//!   in front of CPU 0's pointer, and a pointer for every CPU number that the kernel may use (see [`word_count`]).
+//!   Every pointer that belongs to no CPU points to the empty region. A thread that reads a wrong CPU number therefore
+//!   misses, although no code compares CPU numbers. The slow path of a thread with a wrong CPU number bypasses the
+//!   stacks. The slow path does **not** use the claimed mechanism, because claims and sections do not exclude each
+//!   other.
 //! * *A signal handler may allocate*: the signal aborts the section that it interrupts, and the section
 //!   restarts after the handler.
 //!
 //! # When it is used
 //!
-//! [`mechanism`] decides once per process. Restartable sequences need the kernel's rseq membarrier, and
-//! threads registered by the libc (`__rseq_size` is not 0) or by this module ([registration](registration)).
-//! Without restartable sequences, or with **`USLAB_RSEQ=off`** in the environment, the claimed slot serves
-//! all operations. A debugger that single-steps needs `USLAB_RSEQ=off`: every step aborts the section, which
-//! never completes. Breakpoints outside a section are harmless.
+//! [`mechanism`] chooses the mechanism once per process. Restartable sequences need the kernel's rseq membarrier.
+//! Threads must also be registered, by the libc (`__rseq_size` is not 0) or by the module [registration](registration).
+//! Without restartable sequences, or with **`USLAB_RSEQ=off`** in the environment, all operations use the claimed
+//! mechanism. Single-stepping in a debugger needs `USLAB_RSEQ=off`, because every step aborts the section, so the
+//! section never completes. A breakpoint outside a section is harmless.
 //!
 //! # One path for both
 //!
-//! The code of an allocation does not test which mechanism is in use. A layer that must not use sections has
-//! a [`PcpuPtr`] path like every other layer. The path of a layer without sections points to the table's
-//! empty region, so every section misses. A thread announces the sections of a disabled path in a
-//! thread-local scratch area, which the kernel ignores. A slow path tests for the mechanism after the miss.
+//! The inlined code of an allocation does not test which mechanism is in use. Even a layer that does not use sections
+//! has a [`PcpuPtr`]. The `PcpuPtr` of a layer without sections leads to the table's empty region, so every section
+//! misses. A thread announces the sections of a layer without sections in a thread-local scratch area, which the kernel
+//! ignores. Only the slow path, after the miss, tests which mechanism is in use.
 //!
 //! # Measured choices
 //!
-//! A section loads and stores the head of a stack as one whole word. `add [word], imm` saves one instruction
-//! but costs 2 ns more per allocation and free, because store forwarding works best for whole words. A bounds
-//! check of the CPU number, compiled to a conditional move, cost 0.5 ns of the 2.9 ns for an allocation and
-//! free. Spare words make a bounds check of the CPU number unnecessary.
+//! A section loads and stores the head of a stack as one machine word. The instruction `add [word], imm` would save one
+//! instruction, but cost 2 ns more per allocation and free, because store forwarding works best for whole words. A
+//! bounds check of the CPU number, compiled to a conditional move, cost 0.5 of the 2.9 ns that an allocation and a free
+//! take together. The spare pointers make the bounds check unnecessary.
 //!
-//! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable Sequences".
+//! Sources: Linux, `Documentation/userspace-api/rseq.rst` and membarrier(2); the glibc manual, "Restartable Sequences".
 
 use super::regions::{Regions, Words};
 use super::{MAX_CPUS, Mechanism};
@@ -95,7 +95,7 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use nix::libc;
-use registration::{SIZE, UNREGISTERED, register};
+use registration::{SIZE, UNREGISTERED_CPU_ID, register};
 use sections::{cpu_id_at, scratch_offset, symbols, thread_pointer};
 pub use static_words::StaticWords;
 
@@ -111,28 +111,29 @@ mod static_words;
 /// Number of sections in this process that the kernel aborted.
 static ABORTS: Counter = Counter::new(0);
 
-/// Number of section restarts in this process.
+/// Number of times that a section was restarted in this process.
 pub(crate) fn aborts() -> u64 {
     ABORTS.get()
 }
 
-/// Byte offsets of fields in `struct rseq`.
+/// Byte offsets of the fields `cpu_id` and `rseq_cs` in `struct rseq`.
 const CPU_ID: usize = registration::CPU_ID;
 const RSEQ_CS: usize = 8;
-/// Byte offset of the committed size in a region.
+/// Byte offset of the committed size in the header of a region.
 const COMMITTED: usize = offset_of!(Header, committed);
 
-/// Returns the offset of the libc's `struct rseq` from the thread pointer. Returns `None` if the kernel does not
-/// maintain the fields that sections use.
-fn libc_area() -> Option<isize> {
+/// Returns the byte offset of the libc's `struct rseq` from the thread pointer. Returns `None` if the libc has no
+/// `struct rseq`, or one without the fields that sections use.
+fn libc_rseq_offset() -> Option<isize> {
     let (offset, size, _) = symbols();
     // SAFETY: if the symbols are defined, they are the libc's `const ptrdiff_t` and `const unsigned int`.
     let (offset, size) = unsafe { (offset.as_ref()?, size.as_ref()?) };
     (*size as usize >= RSEQ_CS + size_of::<u64>()).then_some(*offset)
 }
-/// Returns the offset of the libc's `struct rseq`, or of this module's area if the libc has no `struct rseq`.
-fn area_offset() -> isize {
-    libc_area().unwrap_or_else(|| scratch_offset() + SIZE as isize)
+/// Returns the byte offset of this thread's `struct rseq` from the thread pointer. The `struct rseq` is the libc's
+/// structure, or else this module's thread-local area.
+fn rseq_area_offset() -> isize {
+    libc_rseq_offset().unwrap_or_else(|| scratch_offset() + SIZE as isize)
 }
 
 // Thread-local memory for two areas: a scratch area for layers without sections, and a `struct rseq` for
@@ -153,33 +154,34 @@ global_asm!(
     ".popsection",
 );
 
-/// Returns the CPU on which this thread runs, as a hint. Returns `u32::MAX` or slightly less in an unregistered thread.
-/// Registers the thread if the libc has not registered it.
+/// Returns the number of the CPU on which this thread runs, as a hint. If the thread cannot be registered for rseq, the
+/// result is `u32::MAX` or `u32::MAX - 1`. The call registers the thread if the libc has not registered it.
 #[inline]
 pub(crate) fn cpu_id() -> u32 {
-    match cpu_id_at(area_offset()) {
-        UNREGISTERED => register_on_first_use(),
+    match cpu_id_at(rseq_area_offset()) {
+        UNREGISTERED_CPU_ID => register_on_first_use(),
         cpu => cpu,
     }
 }
-/// Returns `true` if this call registered the thread. The caller may then retry an operation that missed.
+/// Registers the thread for rseq if it is unregistered. Returns `true` if this call registered the thread. After
+/// `true`, the caller should retry the operation that missed.
 pub(crate) fn register_if_unregistered() -> bool {
-    cpu_id_at(area_offset()) == UNREGISTERED && register_on_first_use() < registration::REFUSED
+    cpu_id_at(rseq_area_offset()) == UNREGISTERED_CPU_ID && register_on_first_use() < registration::REFUSED
 }
 #[cold]
 fn register_on_first_use() -> u32 {
-    if chosen() != CLAIMED && libc_area().is_none() {
+    if chosen() != CLAIMED_MECHANISM && libc_rseq_offset().is_none() {
         register_thread();
     }
-    cpu_id_at(area_offset())
+    cpu_id_at(rseq_area_offset())
 }
 fn register_thread() -> bool {
     // SAFETY: the address is this thread's `struct rseq` in its TLS block.
-    unsafe { register(thread_pointer().offset(area_offset()).cast()) }
+    unsafe { register(thread_pointer().offset(rseq_area_offset()).cast()) }
 }
 
-/// Defines the descriptor (label `66`) of a section that starts at label `2`, ends at label `3` and aborts to
-/// label `4`. The macro also defines the section's entry for tools.
+/// Defines the descriptor (label `66`) of a section that starts at label `2`, ends at label `3` and aborts to label
+/// `4`. The macro also adds the section to the list of sections that debuggers and tests read.
 macro_rules! descriptor {
     () => {
         concat!(
@@ -198,18 +200,19 @@ use descriptor;
 
 // ---------------------------------------------------------------- the choice of the mechanism
 
-/// The chosen mechanism: 0 before the choice, then [`CLAIMED`] or the number of words in a table's set.
-static CHOSEN: Fixed = Fixed::new(0);
-const CLAIMED: u32 = 1;
+/// The chosen mechanism: 0 before the choice, [`CLAIMED_MECHANISM`] for the claimed mechanism, or the number of per-CPU
+/// pointers in each of a table's sets for rseq.
+static CHOSEN_MECHANISM: Fixed = Fixed::new(0);
+const CLAIMED_MECHANISM: u32 = 1;
 
-/// Returns the mechanism for all layers of this process on real CPUs. The first call of `mechanism` decides for the
-/// process. `mechanism` never allocates.
+/// Returns the mechanism that all layers on real CPUs use in this process. The first call chooses the mechanism.
+/// `mechanism` never allocates.
 pub(crate) fn mechanism() -> Mechanism {
-    if chosen() == CLAIMED { Mechanism::Claimed } else { Mechanism::Rseq }
+    if chosen() == CLAIMED_MECHANISM { Mechanism::Claimed } else { Mechanism::Rseq }
 }
 
-/// Returns the number of words in each set of a table, on a machine with `cpus` CPUs. With restartable
-/// sequences, the table has a word for every CPU number that the kernel may use.
+/// Returns the number of per-CPU pointers in each of a table's sets, on a machine with `cpus` CPUs. With restartable
+/// sequences, a set has a pointer for every CPU number that the kernel may use.
 pub(crate) fn word_count(cpus: u32, mechanism: Mechanism) -> u32 {
     match mechanism {
         Mechanism::Rseq => cpus.max(chosen()),
@@ -218,22 +221,23 @@ pub(crate) fn word_count(cpus: u32, mechanism: Mechanism) -> u32 {
 }
 
 fn chosen() -> u32 {
-    match CHOSEN.get() {
+    match CHOSEN_MECHANISM.get() {
         0 => {
             // Two concurrent first calls reach the same decision.
-            let serve =
-                !is_disabled() && membarrier(REGISTER, None) && (libc_area().is_some() || register_thread());
-            let chosen = if serve { max_cpus().unwrap_or(CLAIMED) } else { CLAIMED };
-            CHOSEN.set(chosen);
+            let serve = !is_disabled()
+                && membarrier(REGISTER_COMMAND, None)
+                && (libc_rseq_offset().is_some() || register_thread());
+            let chosen = if serve { max_cpus().unwrap_or(CLAIMED_MECHANISM) } else { CLAIMED_MECHANISM };
+            CHOSEN_MECHANISM.set(chosen);
             chosen
         }
         chosen => chosen,
     }
 }
 
-/// Upper bound of the kernel's CPU numbers: the size of its CPU masks, and at least [`MAX_CPUS`]. A
-/// checkpointed process may move to a machine with more CPUs. Returns `None` if the bound of CPU numbers is
-/// unknown, or exceeds what Linux supports.
+/// Upper bound of the kernel's CPU numbers: the number of bits in its CPU masks, and at least [`MAX_CPUS`]. The number
+/// of CPUs would be too low a bound, because a checkpointed process may be restored on a machine with more CPUs.
+/// Returns `None` if the kernel does not report the size of its masks.
 fn max_cpus() -> Option<u32> {
     const BYTES: usize = 8192 / 8;
     let mut mask = [0_u64; BYTES / size_of::<u64>()];
@@ -244,8 +248,8 @@ fn max_cpus() -> Option<u32> {
     (cpus > 0).then_some(cpus.max(MAX_CPUS))
 }
 
-/// Returns `true` if the environment has `USLAB_RSEQ=off`. Writes a warning to stderr if the value of `USLAB_RSEQ` is
-/// not `on` or `off`.
+/// Returns `true` if the environment variable `USLAB_RSEQ` is `off`. Writes a warning to standard error if its value is
+/// neither `on` nor `off`.
 fn is_disabled() -> bool {
     // Uses `getenv`, because a global allocator calls this function and `std::env` allocates. SAFETY: the name ends in
     // a NUL. As with any C library, no thread may change the environment concurrently.
@@ -269,49 +273,50 @@ fn is_disabled() -> bool {
 
 // ---------------------------------------------------------------- the fence
 
-const REGISTER: libc::c_int = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RSEQ as libc::c_int;
-const FENCE: libc::c_int = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ as libc::c_int;
+const REGISTER_COMMAND: libc::c_int = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RSEQ as libc::c_int;
+const FENCE_COMMAND: libc::c_int = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ as libc::c_int;
 
 fn membarrier(command: libc::c_int, cpu: Option<u32>) -> bool {
-    /// The value of `MEMBARRIER_CMD_FLAG_CPU`, for a barrier on one CPU.
+    /// The value of `MEMBARRIER_CMD_FLAG_CPU`, which restricts the barrier to one CPU.
     const ONE_CPU_FLAG: libc::c_int = 1;
     let flags = if cpu.is_some() { ONE_CPU_FLAG } else { 0 };
     // SAFETY: `membarrier` takes three numbers and touches no memory.
     unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu.unwrap_or(0)) == 0 }
 }
 
-/// Returns `true` if the process has never had another thread, according to glibc 2.32 or later. In a single-threaded
-/// process, only the caller's sections have run, and all have ended. A signal handler aborts the section that it
-/// interrupts. Returns `false` if the libc does not report the number of threads.
+/// Returns `true` if the process has never had a second thread, which glibc 2.32 or later reports. In a single-threaded
+/// process, no other thread can be inside a section, and the caller is not inside one. The same is true in a signal
+/// handler, because the signal aborts the section that it interrupts. Returns `false` if the libc does not report the
+/// number of threads.
 fn is_single_threaded() -> bool {
     // SAFETY: the pointer is null, or points to the libc's `char`. While the `char` is not 0, this thread is
     // the only thread. Only a thread that starts another thread writes the `char`.
     unsafe { symbols().2.as_ref().is_some_and(|alone| core::ptr::read_volatile(alone) != 0) }
 }
 
-/// Waits until every section of `cpus` that began before the call has committed or will restart. Returns `false` if the
-/// kernel refuses `membarrier`, for example in a sandbox. After a refused `membarrier`, the call guarantees nothing.
+/// Waits until every section that began on `cpus` before the call has committed or will restart. Returns `false` if the
+/// kernel refuses `membarrier`, for example in a sandbox. If the result is `false`, earlier sections may still commit.
 ///
-/// Cost: nothing in a single-threaded process; otherwise 0.15 us if none of the process's threads is running, and 16 us
-/// if one is. The number of CPUs does not change the cost.
+/// Cost: nothing in a single-threaded process. In a multi-threaded process, the cost is 0.15 us if no other thread of
+/// the process is running, and 16 us if one is. The cost does not depend on the number of CPUs.
 pub(crate) fn fence(_: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
     let mut cpus = cpus.peekable();
     let Some(first) = cpus.next() else { return true };
     let one = cpus.peek().is_none().then_some(first);
     #[cfg(test)]
-    tests::FENCES.add(1);
+    tests::FENCE_COUNT.add(1);
     if is_single_threaded() {
         return true;
     }
     // The kernel does not pass the `membarrier` registration to a child process, unless the child inherits
     // all memory. A second request to register for `membarrier` is cheap.
-    membarrier(FENCE, one) || membarrier(REGISTER, None) && membarrier(FENCE, one)
+    membarrier(FENCE_COMMAND, one) || membarrier(REGISTER_COMMAND, None) && membarrier(FENCE_COMMAND, one)
 }
 
 // ---------------------------------------------------------------- the sections
 
-/// A one-stack region that is never written, so every section misses. The scratch area contains CPU number 0 for all
-/// threads.
+/// A region with one empty stack that is never written, so every section misses in it. Sections reach it with CPU
+/// number 0, which the scratch area of every thread contains.
 #[repr(C)]
 struct EmptyRegion {
     word: *const u8,
@@ -321,16 +326,17 @@ struct EmptyRegion {
 }
 // SAFETY: no thread writes to the region, because every section misses and no table owns the region.
 unsafe impl Sync for EmptyRegion {}
-/// A class with which every operation of a fast path misses.
+/// The class of a disabled fast path, with which every operation misses.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: offset_of!(EmptyRegion, head) as u32 };
 static EMPTY_REGION: EmptyRegion =
     EmptyRegion { word: (&raw const EMPTY_REGION).cast(), cap: 0, head: 0, null: 0 };
 const _: () = assert!(offset_of!(EmptyRegion, head) - offset_of!(EmptyRegion, cap) == CAP);
 const _: () = assert!(offset_of!(EmptyRegion, null) - offset_of!(EmptyRegion, head) == NULL);
 
-/// The inputs of a section except its class: the address of the table's words, and the `struct rseq` of the thread.
+/// The inputs of a section except its class: the address of a table's per-CPU pointers, and the offset of the thread's
+/// `struct rseq`.
 ///
-/// The holder of a `PcpuPtr` must keep the table alive.
+/// The table must stay alive as long as the `PcpuPtr` is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr {
     words: NonNull<u8>,
@@ -343,20 +349,20 @@ unsafe impl Send for PcpuPtr {}
 unsafe impl Sync for PcpuPtr {}
 
 impl PcpuPtr {
-    /// Creates a pointer to the given words of `table` if sections serve the table. If no sections serve `table`, `new`
-    /// creates a pointer to the table's empty region.
+    /// Creates a `PcpuPtr` to a set of per-CPU pointers of `table`. If the table does not use sections, the `PcpuPtr`
+    /// leads to the table's empty region.
     pub(crate) fn new(table: &impl Regions, words: Words) -> Self {
         match table.words(words) {
-            Some(words) => Self { words, area: area_offset() },
+            Some(words) => Self { words, area: rseq_area_offset() },
             None => Self { words: table.spare_words(), area: scratch_offset() },
         }
     }
-    /// Returns the CPU on which this thread runs, as sections read it.
+    /// Returns the number of the CPU on which this thread runs, from the same field that sections read.
     #[inline(always)]
     pub(crate) fn cpu(&self) -> u32 {
         cpu_id_at(self.area)
     }
-    /// Creates a pointer with which every section of [`NO_CLASS`] misses.
+    /// Creates a `PcpuPtr` with which every section for the class [`NO_CLASS`] misses.
     pub(crate) fn disabled() -> Self {
         Self { words: NonNull::from(&EMPTY_REGION.word).cast(), area: scratch_offset() }
     }

@@ -1,15 +1,15 @@
-//! Interrupts every section at each of its instructions.
+//! Tests that interrupt every restartable sequence (section) of the program at each of its instructions.
 //!
-//! A breakpoint inside a section has the effect of a pre-emption: the kernel delivers a signal and sends the thread to
-//! the section's abort address. Before the thread reaches the abort address, the signal handler runs operations of
-//! another thread of the CPU, or a drain. The interrupted section then restarts with the registers that the aborted
-//! attempt left. An aborted attempt must not change the outcome.
+//! A breakpoint inside a section has the effect of a pre-emption: the kernel delivers a signal, and then lets the
+//! thread continue at the section's abort address. Before the thread continues, the signal handler runs operations of
+//! another thread on the same CPU, or a drain. The interrupted section then restarts, with the register contents that
+//! the aborted attempt left. The aborted attempt must not change the operation's outcome.
 //!
-//! [`sections`] reads the list of sections from the program, and each section runs in place ([`Call`]). The test counts
-//! all instructions of all sections, so that no instruction is left out. A breakpoint changes code that all threads
-//! share, so each test runs in a separate process ([`run_test_alone`]).
+//! [`sections`] reads the list of sections from the program file. The test runs each section at its address in the
+//! program ([`Call`]). The test checks that it interrupted every instruction of every section. Each test runs in a
+//! separate process, because a breakpoint changes code that all threads share ([`run_test_alone`]).
 
-use super::sections::{self, Code, Instruction, Kind, Operands, Register, Section, TRAP_CODE};
+use super::sections::{self, Code, Instruction, Kind, Register, Section, SectionOperands, TRAP_CODE};
 use super::*;
 use crate::sync::AtomicPtr;
 use nix::sys::mman::{ProtFlags, mprotect};
@@ -18,12 +18,12 @@ use std::collections::BTreeSet;
 use std::num::NonZero;
 use std::ops::Range;
 
-/// Returns `true` if the long test variants are requested.
-fn is_full_run() -> bool {
+/// Returns `true` if `USLAB_STRESS=full` requests the long variants of the tests.
+fn is_long_test_run() -> bool {
     std::env::var_os("USLAB_STRESS").is_some_and(|size| size == "full")
 }
 
-/// Pins this thread to one CPU and returns the CPU number.
+/// Pins this thread to one CPU, and returns the number of that CPU.
 fn pin_to_one_cpu() -> u32 {
     let cpu = usable_cpus()[0];
     pin(Pid::from_raw(0), &[cpu]);
@@ -33,21 +33,21 @@ fn pin_to_one_cpu() -> u32 {
 // ---------------------------------------------------------------- breakpoints
 
 struct Breakpoint<'a> {
-    code: Patch,
+    code: TrapPatch,
     while_trapped: &'a dyn Fn(),
     traps: Counter,
-    /// The breakpoint to set next, for the restarted section.
+    /// The breakpoint to set after this one was hit, to interrupt the restarted section.
     next: Option<&'a Breakpoint<'a>>,
 }
 
-/// A code address at which a trap can be written.
+/// A code address at which the test can write a trap instruction, and the original code there.
 #[derive(Clone, Copy)]
-struct Patch {
+struct TrapPatch {
     at: *mut Code,
     code: Code,
 }
 
-impl Patch {
+impl TrapPatch {
     fn new(at: usize) -> Self {
         let at = at as *mut Code;
         // SAFETY: code is readable, and no breakpoint is set at this address now.
@@ -70,9 +70,9 @@ static BREAKPOINT: AtomicPtr<Breakpoint<'static>> = AtomicPtr::new(core::ptr::nu
 
 impl<'a> Breakpoint<'a> {
     fn new(instruction: &Instruction, while_trapped: &'a dyn Fn(), next: Option<&'a Self>) -> Self {
-        Self { code: Patch::new(instruction.ip()), while_trapped, traps: Counter::new(0), next }
+        Self { code: TrapPatch::new(instruction.ip()), while_trapped, traps: Counter::new(0), next }
     }
-    fn activate(&self) {
+    fn activate_breakpoint(&self) {
         BREAKPOINT.store(core::ptr::from_ref(self).cast_mut().cast(), Relaxed);
         self.code.trap();
     }
@@ -89,11 +89,11 @@ extern "C" fn trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::
     breakpoint.traps.add(1);
     (breakpoint.while_trapped)();
     if let Some(next) = breakpoint.next {
-        next.activate();
+        next.activate_breakpoint();
     }
 }
 
-/// Makes the code of `sections` and of their misses writable, and installs the trap handler.
+/// Makes the code of `sections` writable, including the code that runs after a miss, and installs the trap handler.
 fn make_code_writable(sections: &[Section]) {
     const PAGE: usize = 4096;
     for Range { start, end } in sections.iter().flat_map(code_ranges) {
@@ -107,22 +107,21 @@ fn make_code_writable(sections: &[Section]) {
     unsafe { sigaction(Signal::SIGTRAP, &action) }.unwrap();
 }
 
-/// Runs `operation` and calls `while_trapped` when the operation first reaches `instruction`. Returns `false` if the
-/// operation ends without reaching `instruction`.
+/// Runs `operation`, and calls `while_trapped` when the operation reaches `instruction` for the first time. Returns
+/// `false` if the operation ends without reaching `instruction`.
 fn interrupted<T>(
     instruction: &Instruction,
     while_trapped: &dyn Fn(),
     operation: impl FnOnce() -> T,
 ) -> (T, bool) {
     let breakpoint = Breakpoint::new(instruction, while_trapped, None);
-    breakpoint.activate();
+    breakpoint.activate_breakpoint();
     let outcome = operation();
     breakpoint.code.remove();
     (outcome, breakpoint.traps.get() > 0)
 }
 
-/// Runs `operation`, interrupts it at the first instruction, and interrupts its restarted section at the
-/// second instruction.
+/// Runs `operation` and interrupts it at `first`. The restarted section is interrupted again at `second`.
 fn run_interrupted_twice<T>(
     [first, second]: [&Instruction; 2],
     [then, again]: [&dyn Fn(); 2],
@@ -130,7 +129,7 @@ fn run_interrupted_twice<T>(
 ) -> (T, bool) {
     let second = Breakpoint::new(second, again, None);
     let first = Breakpoint::new(first, then, Some(&second));
-    first.activate();
+    first.activate_breakpoint();
     let outcome = operation();
     [&second, &first].iter().for_each(|breakpoint| breakpoint.code.remove());
     (outcome, first.traps.get() > 0 && second.traps.get() > 0)
@@ -146,26 +145,25 @@ mod registers;
 mod registers;
 use registers::Registers;
 
-/// Returns the code ranges that breakpoints overwrite: the section itself, and the start of the code for a
-/// miss.
+/// Returns the code ranges that traps may overwrite: the section, and the start of the code that runs after a miss.
 fn code_ranges(section: &Section) -> impl Iterator<Item = Range<usize>> + use<> {
     let miss = section.miss().map(|miss| miss..miss + size_of::<Code>());
     core::iter::once(section.code.start..section.code.end + size_of::<Code>()).chain(miss)
 }
 
-/// Calls a section at its address in the program, even if the compiler inlined the section into a function
-/// that no test calls.
+/// Calls a section at its address in the program, even if the compiler inlined it into a function that the test does
+/// not call.
 ///
-/// A trap jumps to the section's restart label with the operands in the expected registers. A second trap, after the
-/// section, returns from the call.
+/// A trap handler jumps to the section's restart label, with the operands in the registers that the section expects. A
+/// second trap, behind the section, ends the call.
 struct Call {
     entry: usize,
     operands: Vec<(Register, u64)>,
-    /// Addresses at which the section ends, with and without a commit.
+    /// The two addresses at which the section ends: after a commit, and after a miss.
     exits: [usize; 2],
-    /// The caller's registers, stored until the section ends.
+    /// The caller's registers, which are restored when the section ends.
     caller: Option<Registers>,
-    /// The registers at the section's end.
+    /// The register contents at the end of the section.
     left: Option<Registers>,
 }
 
@@ -190,27 +188,27 @@ impl Call {
         true
     }
     fn run(mut self) -> Registers {
-        let exits = self.exits.map(Patch::new);
-        exits.iter().for_each(Patch::trap);
+        let exits = self.exits.map(TrapPatch::new);
+        exits.iter().for_each(TrapPatch::trap);
         CALL.store(&raw mut self, Relaxed);
         // SAFETY: the handler runs the section, which uses no stack, and then restores all registers.
         unsafe { registers::trap() };
         CALL.store(core::ptr::null_mut(), Relaxed);
-        exits.iter().for_each(Patch::remove);
-        self.left.expect("the called function must return")
+        exits.iter().for_each(TrapPatch::remove);
+        self.left.expect("the called section must end")
     }
 }
 
 struct TestCall<'s> {
     section: &'s Section,
-    operands: Operands,
+    operands: SectionOperands,
 }
 
 impl<'s> TestCall<'s> {
     fn new(section: &'s Section) -> Self {
         Self { section, operands: section.operands() }
     }
-    /// The operations that the section may perform on a class.
+    /// Returns the operations on the class with index `class` that the section can perform.
     fn operations(&self, class: usize) -> Vec<Operation> {
         match self.operands.kind {
             Kind::Pop => vec![Operation::Pop(class)],
@@ -221,7 +219,7 @@ impl<'s> TestCall<'s> {
         }
     }
     fn run(&self, world: &World, word: i64, operation: Operation) -> Outcome {
-        let Operands { area, words, stack, rounds, count, .. } = self.operands;
+        let SectionOperands { area, words, stack, rounds, count, .. } = self.operands;
         let (end, miss) = (self.section.code.end, self.section.miss());
         assert_ne!(
             Some(end),
@@ -272,21 +270,21 @@ impl<'s> TestCall<'s> {
     }
 }
 
-/// Counts of interruptions; the test requires a minimum for each count.
+/// What the test has covered: the entered sections, the interrupted instructions, and the number of interruptions.
 #[derive(Default)]
-struct Coverage {
+struct InterruptionCoverage {
     sections: BTreeSet<usize>,
     instructions: BTreeSet<usize>,
     interrupted: u64,
 }
 
-impl Coverage {
+impl InterruptionCoverage {
     fn add(&mut self, section: &Section, instruction: &Instruction) {
         self.sections.insert(section.code.start);
         self.instructions.insert(instruction.ip());
         self.interrupted += 1;
     }
-    /// Returns the instructions of sections that the test never interrupted.
+    /// Returns the names of the section instructions that the test never interrupted.
     fn uninterrupted_instructions(&self, all: &[Section]) -> Vec<String> {
         all.iter()
             .flat_map(|section| section.instructions.iter().map(move |one| (section, one)))
@@ -294,7 +292,7 @@ impl Coverage {
             .map(|(section, instruction)| section.name(instruction))
             .collect()
     }
-    /// Prints the counts and asserts that each count reaches its minimum.
+    /// Prints the counts, and asserts that they reach the given minimum numbers.
     fn end(&self, all: &[Section], sections: usize, interrupted: u64) {
         println!(
             "{} of {} sections, {} of {} instructions, {} interrupted operations",
@@ -311,25 +309,25 @@ impl Coverage {
 
 // ---------------------------------------------------------------- one operation
 
-/// An event on the CPU while a section is interrupted.
+/// What happens on the CPU while a section is interrupted.
 #[derive(Clone, Copy, Debug)]
 enum Interruption {
     Nothing,
-    /// A drain takes all stacks of the CPU.
+    /// A drain takes the objects on all stacks of the CPU.
     Drain,
-    /// A drain begins and does not end, so the CPU's word points to the empty region.
+    /// A drain begins and does not end, so the CPU's pointer leads to the empty region.
     Away,
-    /// Another part of the region is committed.
+    /// A larger part of the CPU's region is committed.
     Commit,
-    /// The class's limit on this CPU changes to the given number of places.
+    /// The limit of the class's stack on this CPU changes to the given number.
     Limit(u16),
-    /// Another operation runs completely.
+    /// Another operation runs from start to end.
     Whole(Operation),
 }
 
-/// The class of the tested operation. The class that events use while the tested operation is interrupted.
-const CLASS: usize = 1;
-const OTHER_CPU: usize = 0;
+/// The index of the class that the interrupting operations use.
+const TESTED_CLASS: usize = 1;
+const OTHER_CLASS: usize = 0;
 
 impl Interruption {
     const ALL: [Self; 14] = [
@@ -340,13 +338,13 @@ impl Interruption {
         Self::Limit(0),
         Self::Limit(4),
         Self::Limit(REACH),
-        Self::Whole(Operation::Pop(CLASS)),
-        Self::Whole(Operation::Push(CLASS, NonNull::without_provenance(NonZero::new(99).unwrap()))),
-        Self::Whole(Operation::PushBatch(CLASS, 2)),
-        Self::Whole(Operation::PopBatch(CLASS, 2)),
-        Self::Whole(Operation::Pop(OTHER_CPU)),
-        Self::Whole(Operation::Push(OTHER_CPU, NonNull::without_provenance(NonZero::new(98).unwrap()))),
-        Self::Whole(Operation::PushBatch(OTHER_CPU, 2)),
+        Self::Whole(Operation::Pop(TESTED_CLASS)),
+        Self::Whole(Operation::Push(TESTED_CLASS, NonNull::without_provenance(NonZero::new(99).unwrap()))),
+        Self::Whole(Operation::PushBatch(TESTED_CLASS, 2)),
+        Self::Whole(Operation::PopBatch(TESTED_CLASS, 2)),
+        Self::Whole(Operation::Pop(OTHER_CLASS)),
+        Self::Whole(Operation::Push(OTHER_CLASS, NonNull::without_provenance(NonZero::new(98).unwrap()))),
+        Self::Whole(Operation::PushBatch(OTHER_CLASS, 2)),
     ];
 
     fn run(self, world: &World, cpu: u32) {
@@ -364,16 +362,22 @@ impl Interruption {
             }
             Self::Away => world.detach_region(cpu),
             Self::Commit => {
-                _ = table.commit_places(&tracepoints::Operation::new(), cpu, classes[CLASS], REACH.into())
+                _ = table.commit_stack_places(
+                    &tracepoints::Operation::new(),
+                    cpu,
+                    classes[TESTED_CLASS],
+                    REACH.into(),
+                )
             }
-            Self::Limit(limit) => table.region(cpu).unwrap().open(classes[CLASS], limit, limit / 2),
+            Self::Limit(limit) => table.region(cpu).unwrap().open(classes[TESTED_CLASS], limit, limit / 2),
             Self::Whole(operation) => _ = operation.run_portable_code(world, cpu),
         }
     }
 }
 
-/// Returns start states of `class` with every length and capacity. In each state, the minimum or a larger
-/// part of the region is committed.
+/// Returns start states in which the stack of the class with index `class` has different lengths and capacities. In one
+/// half of the states, only the necessary part of the region is committed. In the other half of the start states, the
+/// whole region is committed.
 fn start_states(world: &World, class: usize) -> Vec<State> {
     let mut starts = vec![];
     for (len, cap) in [(0, 0), (0, 6), (1, 1), (1, 2), (2, 3), (3, 3), (3, 6), (6, 6)] {
@@ -398,7 +402,7 @@ fn start_states(world: &World, class: usize) -> Vec<State> {
     starts
 }
 
-/// The word that an operation reads, and the CPU of its region.
+/// The per-CPU pointer that an operation reads, and the CPU to whose region it points.
 #[derive(Clone, Copy, Debug)]
 struct Word {
     number: i64,
@@ -406,14 +410,14 @@ struct Word {
 }
 
 impl Word {
-    /// The words of the first and the last CPU, without duplicates.
+    /// Returns the per-CPU pointers of the first and the last CPU, without duplicates.
     fn cpus(world: &World) -> Vec<Self> {
         let mut cpus = vec![0, world.cpus() - 1];
         cpus.dedup();
         cpus.into_iter().map(|cpu| Self { number: cpu.into(), cpu: Some(cpu) }).collect()
     }
-    /// Returns words that belong to no CPU: the words in front of CPU 0's word, the first word behind the
-    /// last CPU's word, and the last word.
+    /// Returns per-CPU pointers that belong to no CPU: the two in front of CPU 0's pointer, the first one behind the
+    /// last CPU's pointer, and the last one of all.
     fn spare_words(world: &World) -> Vec<Self> {
         let (count, last) = (i64::from(world.cpus()), i64::from(world.table.cpus().word_count()) - 1);
         let spare =
@@ -422,9 +426,9 @@ impl Word {
     }
 }
 
-/// Returns the allowed outcomes of an operation that starts in `state` and is interrupted by each of
-/// `meanwhiles` in order. An outcome is allowed if the portable body produces it after `meanwhiles`, on the
-/// old stack or on a stack that an aborted attempt has grown.
+/// Returns the allowed outcomes of an operation that starts in `state` and is interrupted by all of `meanwhiles`, in
+/// this order. An outcome is allowed if the portable code produces it after the interruptions. The stack may be larger,
+/// because an aborted attempt may have grown it.
 fn expected_outcomes(
     twin: &World,
     word: Word,
@@ -458,20 +462,20 @@ fn expected_outcomes(
     starts.into_iter().flat_map(behind).collect()
 }
 
-/// A test of all program sections that interrupts each section at every instruction.
-struct AllSections {
+/// The state of the test that interrupts all sections of the program at every instruction.
+struct AllSectionsTest {
     world: World,
     twin: World,
-    steps: Coverage,
-    /// Number of runs in which the test saw a stack that an aborted attempt had grown.
+    steps: InterruptionCoverage,
+    /// Number of runs in which an aborted attempt had visibly grown the stack.
     survived: u64,
     pairs: u64,
 }
 
-impl AllSections {
-    /// Asserts that the answer and the memory equal the outcome of the portable body, run once after the
-    /// events.
-    fn assert_expected(
+impl AllSectionsTest {
+    /// Asserts that the result and the memory equal an outcome of the portable code that runs once, after the
+    /// interruptions.
+    fn assert_expected_outcome(
         &mut self,
         got: Outcome,
         at: &str,
@@ -487,7 +491,7 @@ impl AllSections {
         );
         self.survived += u64::from(found > Some(0));
     }
-    fn run_one(&mut self, call: &TestCall, case: (Word, &State, Operation)) {
+    fn run_with_one_interruption(&mut self, call: &TestCall, case: (Word, &State, Operation)) {
         let (word, start, operation) = case;
         for instruction in &call.section.instructions {
             for while_trapped in Interruption::ALL {
@@ -497,12 +501,22 @@ impl AllSections {
                 let (outcome, traps) = interrupted(instruction, &|| while_trapped.run(&self.world, cpu), run);
                 if traps {
                     self.steps.add(call.section, instruction);
-                    self.assert_expected(outcome, &call.section.name(instruction), case, &[while_trapped]);
+                    self.assert_expected_outcome(
+                        outcome,
+                        &call.section.name(instruction),
+                        case,
+                        &[while_trapped],
+                    );
                 }
             }
         }
     }
-    fn run_two(&mut self, call: &TestCall, case: (Word, &State, Operation), pairs: &[[Interruption; 2]]) {
+    fn run_with_two_interruptions(
+        &mut self,
+        call: &TestCall,
+        case: (Word, &State, Operation),
+        pairs: &[[Interruption; 2]],
+    ) {
         let (word, start, operation) = case;
         let cpu = word.cpu.unwrap_or(0);
         let instructions = &call.section.instructions;
@@ -518,19 +532,20 @@ impl AllSections {
                 );
                 if traps {
                     self.pairs += 1;
-                    self.assert_expected(outcome, &call.section.name(second), case, &[then, again]);
+                    self.assert_expected_outcome(outcome, &call.section.name(second), case, &[then, again]);
                 }
             }
         }
     }
 }
 
-/// Covers every section of this program, including sections inlined into functions that no test calls. The
-/// sections run on the words of the first CPU, of the last CPU and of no CPU, on the first and the last class
-/// of a region, and on stacks of every length.
+/// The test covers every section of this program, including sections inlined into functions that the test does not
+/// call. Each section runs for the first CPU, the last CPU and no CPU, for the first and the last class of a region,
+/// and with stacks of different lengths.
 ///
-/// Copies of a section that differ only in registers and addresses start from fewer stack states, but are
-/// also interrupted at each instruction. `USLAB_STRESS=full` starts these copies from all stack states, too.
+/// If several copies of a section differ only in registers and addresses, only the first copy runs from all start
+/// states. All copies of a section are interrupted at each of their instructions. With `USLAB_STRESS=full`, all copies
+/// run from all start states.
 #[test]
 fn interrupted_operation_takes_effect_after_its_interruption() {
     run_test_alone(module_path!(), "interrupted_operation_takes_effect_after_its_interruption", || {
@@ -540,32 +555,34 @@ fn interrupted_operation_takes_effect_after_its_interruption() {
         let (world, twin) = (World::new(), World::new());
         let starts = CLASSES.map(|class| start_states(&world, class));
         let (cpus, spare) = (Word::cpus(&world), Word::spare_words(&world));
-        let mut all = AllSections { world, twin, steps: Coverage::default(), survived: 0, pairs: 0 };
+        let mut all =
+            AllSectionsTest { world, twin, steps: InterruptionCoverage::default(), survived: 0, pairs: 0 };
         let (mut forms, mut missed) = (BTreeSet::new(), 0);
         for section in &sections {
             let call = TestCall::new(section);
-            let whole = forms.insert(section.form()) || is_full_run();
+            let whole = forms.insert(section.form()) || is_long_test_run();
             // Takes every n-th start state, beginning with the last state, whose stack is full.
             for (class, operation) in CLASSES
                 .into_iter()
                 .flat_map(|class| call.operations(class).into_iter().map(move |operation| (class, operation)))
             {
                 for (i, word) in cpus.iter().enumerate() {
-                    let step = if whole && i == 0 || is_full_run() { 1 } else { 9 + 2 * (class + i) };
+                    let step = if whole && i == 0 || is_long_test_run() { 1 } else { 9 + 2 * (class + i) };
                     for start in starts[class].iter().rev().step_by(step) {
-                        all.run_one(&call, (*word, start, operation));
+                        all.run_with_one_interruption(&call, (*word, start, operation));
                     }
                 }
                 for word in spare.iter().filter(|_| whole) {
-                    all.run_one(&call, (*word, &starts[class][7], operation));
+                    all.run_with_one_interruption(&call, (*word, &starts[class][7], operation));
                     missed += 1;
                 }
-                let some = Interruption::ALL.into_iter().step_by(if is_full_run() { 1 } else { 5 });
-                let then = Interruption::ALL.into_iter().skip(1).step_by(if is_full_run() { 2 } else { 7 });
+                let some = Interruption::ALL.into_iter().step_by(if is_long_test_run() { 1 } else { 5 });
+                let then =
+                    Interruption::ALL.into_iter().skip(1).step_by(if is_long_test_run() { 2 } else { 7 });
                 let both: Vec<_> = some.flat_map(|one| then.clone().map(move |two| [one, two])).collect();
-                let few = if is_full_run() { 5 } else { 17 };
+                let few = if is_long_test_run() { 5 } else { 17 };
                 for start in starts[class].iter().rev().step_by(few).filter(|_| whole) {
-                    all.run_two(&call, (cpus[0], start, operation), &both);
+                    all.run_with_two_interruptions(&call, (cpus[0], start, operation), &both);
                 }
             }
         }
@@ -589,12 +606,12 @@ fn interrupted_operation_takes_effect_after_its_interruption() {
 
 // ---------------------------------------------------------------- the layer as a whole
 
-/// A layer, and the owner of each object.
-struct LayerGame {
+/// A layer under test, with a record of the objects that threads own.
+struct TestedLayer {
     table: Arc<Table<Heap>>,
     layer: Layer<TestRound>,
     supplier: TestSupplier,
-    /// True for each object that a thread owns.
+    /// For each object number, true while a thread owns the object.
     out: Vec<AtomicBool>,
     allocs: Counter,
     frees: Counter,
@@ -603,17 +620,17 @@ struct LayerGame {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Alloc,
-    /// Frees the thread's oldest object.
+    /// Frees the object that the thread has owned for the longest time.
     Free,
     Drain,
     Reap,
     Purge,
     Shrink,
-    /// Creates another layer and drops it with objects on its stacks, so that its class number is reused.
+    /// Creates another layer and drops it while objects are on its stacks. The next layer then reuses the class number.
     Another,
 }
 
-impl LayerGame {
+impl TestedLayer {
     const ROUNDS: usize = 64;
 
     fn new(table: &Arc<Table<Heap>>) -> Self {
@@ -657,7 +674,7 @@ impl LayerGame {
             }
         }
     }
-    /// Asserts that each object is in exactly one place, and that the counts are exact.
+    /// Asserts that each object is either with a thread or with the supplier, and that the counts are exact.
     fn census(&self) {
         let stats = self.layer.stats();
         assert_eq!(
@@ -675,7 +692,8 @@ impl LayerGame {
     }
 }
 
-/// The objects that a thread owns. An `OwnedRounds` does not allocate while a signal handler runs.
+/// The list of objects that a thread owns. The list has enough capacity from the start, because a signal handler must
+/// not allocate.
 struct OwnedRounds {
     rounds: Vec<TestRound>,
     oldest: usize,
@@ -696,8 +714,8 @@ impl OwnedRounds {
 
 use Step::{Alloc, Another, Drain, Free, Purge, Reap, Shrink};
 
-/// The steps of the interrupted thread. The steps include misses, grown stacks, accesses of the depot, fills
-/// and flushes.
+/// The steps that the interrupted thread executes. The steps cause misses, growing stacks, depot accesses, fills and
+/// flushes.
 const SCRIPT: [&[Step]; 9] = [
     &[Alloc; 9],
     &[Free; 9],
@@ -709,7 +727,7 @@ const SCRIPT: [&[Step]; 9] = [
     &[Purge],
     &[Free; 7],
 ];
-const OTHER_STEPS: [&[Step]; 12] = [
+const OTHER_CPU_STEPS: [&[Step]; 12] = [
     &[],
     &[Drain],
     &[Reap, Reap],
@@ -724,8 +742,8 @@ const OTHER_STEPS: [&[Step]; 12] = [
     &[Drain, Another, Free, Free, Free, Free, Free, Alloc, Alloc, Free],
 ];
 
-/// No interruption of an allocation or a free loses an object, hands it out twice or changes the counts. The
-/// test interrupts every instruction, and then runs other threads of the CPU.
+/// Interrupting an allocation or a free never loses an object, never hands out an object twice, and keeps the counts
+/// exact. The test interrupts every instruction, and then runs the steps of another thread of the same CPU.
 #[test]
 fn layer_interrupted_at_any_instruction_loses_no_round() {
     run_test_alone(module_path!(), "layer_interrupted_at_any_instruction_loses_no_round", || {
@@ -736,7 +754,7 @@ fn layer_interrupted_at_any_instruction_loses_no_round() {
         // Runs the script with one step interrupted at one instruction.
         let run = |at: usize, instruction: &Instruction, others: &[Step]| {
             let (game, mut mine, theirs) =
-                (LayerGame::new(&table), OwnedRounds::new(), RefCell::new(OwnedRounds::new()));
+                (TestedLayer::new(&table), OwnedRounds::new(), RefCell::new(OwnedRounds::new()));
             (0..8).for_each(|_| game.step(Alloc, &mut theirs.borrow_mut()));
             let while_trapped = || others.iter().for_each(|step| game.step(*step, &mut theirs.borrow_mut()));
             let mut traps = false;
@@ -750,14 +768,14 @@ fn layer_interrupted_at_any_instruction_loses_no_round() {
             game.census();
             traps
         };
-        let mut steps = Coverage::default();
+        let mut steps = InterruptionCoverage::default();
         for at in 0..script.len() {
             for section in &sections {
                 if !run(at, &section.instructions[0], &[]) {
                     continue;
                 }
                 for instruction in &section.instructions {
-                    for others in OTHER_STEPS {
+                    for others in OTHER_CPU_STEPS {
                         if run(at, instruction, others) {
                             steps.add(section, instruction);
                         }

@@ -1,5 +1,5 @@
-//! Compares the assembly sections with the portable bodies under many signals and migrations, and tests threads without
-//! a region.
+//! Tests that compare the assembly sections with the portable code, under many signals and migrations. Other tests run
+//! threads without a region.
 
 #[path = "../../../tests/kit/sections.rs"]
 mod sections;
@@ -23,11 +23,11 @@ use nix::unistd::{Pid, gettid};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-pub(super) static FENCES: Counter = Counter::new(0);
+pub(super) static FENCE_COUNT: Counter = Counter::new(0);
 
-/// Number of places of the stacks in a [`World`].
+/// Maximum number of objects on a stack in a [`World`].
 const REACH: u16 = 6;
-/// The classes of a [`World`], by index.
+/// The indices of the two classes of a [`World`].
 const CLASSES: [usize; 2] = [0, 1];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +42,7 @@ enum Operation {
 enum Outcome {
     Pop(Option<NonNull<u8>>),
     Push(bool),
-    /// The objects of the popped batch; empty if the pop failed.
+    /// The popped objects; empty if the pop failed.
     PopBatch(Vec<NonNull<u8>>),
 }
 
@@ -86,8 +86,8 @@ impl Operation {
     }
 }
 
-/// The part of a region that sections read or write. Objects above the length are left out, because an
-/// aborted push may have written them.
+/// The contents of a region that sections may read or write. The copy leaves out stack entries above the length,
+/// because an aborted push may have written them.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct SectionState {
     committed: usize,
@@ -102,13 +102,13 @@ struct State {
     cpus: Vec<SectionState>,
 }
 
-/// A table, its first and last class, and the data to copy and compare them.
+/// A table under test, its first and last class, and what is needed to copy and compare its contents.
 struct World {
     table: Table<Heap>,
     classes: [Class; 2],
     pcpu: PcpuPtr,
     bytes: usize,
-    /// The region to which each CPU's word points when no drain runs.
+    /// For each CPU, the address of the region to which its pointer leads when no drain runs.
     homes: Vec<NonNull<u8>>,
 }
 
@@ -141,7 +141,7 @@ impl World {
         // SAFETY: the table has a word for each CPU, and only this thread uses the world.
         unsafe { self.table.words_of(Words::Always).cast::<NonNull<u8>>().add(cpu as usize).write(to) };
     }
-    /// Points the word of `cpu` to the empty region, like a running drain.
+    /// Points the per-CPU pointer of `cpu` to the empty region, as a running drain does.
     fn detach_region(&self, cpu: u32) {
         // SAFETY: each table has spare words, which point to the empty region.
         self.set_cpu_word(cpu, unsafe { self.table.spare_words().cast::<NonNull<u8>>().read() });
@@ -178,7 +178,7 @@ impl World {
             }
         }
     }
-    /// Asserts that sections wrote only the words in [`State`] and places above the stacks' lengths.
+    /// Asserts that sections changed only the contents in [`State`] and stack entries above the length.
     fn assert_only_state_written(&self) {
         let empty_stack = SectionState {
             places: CLASSES.map(|_| vec![None; usize::from(REACH) + 1]),
@@ -216,8 +216,8 @@ impl Random {
     }
 }
 
-/// Returns a random object, or one of a few objects that may already be on top of a stack.
-fn some_round(dice: &mut Random) -> NonNull<u8> {
+/// Returns a random object to push. Sometimes it is one of a few objects that may already be on top of a stack.
+fn random_round(dice: &mut Random) -> NonNull<u8> {
     let most = dice.of(&[2, 1 << 40]);
     // The value 1 marks places that were never written.
     round(2 + dice.below(most))
@@ -227,14 +227,14 @@ fn operation(dice: &mut Random) -> Operation {
     let (class, n) = (dice.of(&CLASSES), 1 + dice.below(3));
     match dice.below(6) {
         0 | 1 => Operation::Pop(class),
-        2 | 3 => Operation::Push(class, some_round(dice)),
+        2 | 3 => Operation::Push(class, random_round(dice)),
         4 => Operation::PushBatch(class, n),
         _ => Operation::PopBatch(class, n),
     }
 }
 
-/// Returns a random state, in which stacks have any length and any capacity. The committed part of the region
-/// is the minimum, the maximum, or ends exactly at the end of a grown stack.
+/// Returns a random state, in which each stack has a random length and capacity. The committed part of the region has
+/// the minimum size, has the maximum size, or ends exactly where a grown stack ends.
 fn state(dice: &mut Random, world: &World) -> State {
     let look = |dice: &mut Random| {
         let caps = CLASSES.map(|_| dice.below(usize::from(REACH) + 1));
@@ -247,13 +247,13 @@ fn state(dice: &mut Random, world: &World) -> State {
             heads: lens.map(|len| OP_STEP * dice.below(1 << 20) as u64 + len as u64),
             caps: caps.map(|cap| cap as u32),
             limits: CLASSES.map(|_| dice.of(&[0, 4, REACH.into(), REACH.into()])),
-            places: lens.map(|len| (0..=len).map(|i| (i > 0).then(|| some_round(dice))).collect()),
+            places: lens.map(|len| (0..=len).map(|i| (i > 0).then(|| random_round(dice))).collect()),
         }
     };
     State { cpus: (0..world.cpus()).map(|_| look(dice)).collect() }
 }
 
-/// Signals this thread every 40 us until the value is dropped.
+/// Sends this thread a signal every 40 us, until the value is dropped.
 struct SignalStorm(libc::timer_t);
 impl SignalStorm {
     fn begin() -> Self {
@@ -293,7 +293,7 @@ fn pin(thread: Pid, cpus: &[usize]) {
     sched_setaffinity(thread, &set).unwrap();
 }
 
-/// An aborted section restarts from its restart label, so its inputs must be unchanged at that label.
+/// The inputs of a section must be unchanged at its restart label, because an aborted section continues there.
 #[test]
 fn restartable_sections_do_not_modify_their_restart_inputs() {
     let checked = sections::check();
@@ -301,12 +301,12 @@ fn restartable_sections_do_not_modify_their_restart_inputs() {
     assert!(checked.survive >= 1, "a batch widens its stack: {checked:?}");
 }
 
-/// Writes all sections to a file, and the results of the portable bodies on regions of random words. A proof
-/// compares the sections with a separate specification. The proof uses the samples in this file to compare
-/// its specification with the portable bodies.
+/// Writes all sections to a file, together with the results of the portable code on regions with random contents. A
+/// machine-checked proof compares the sections with a separate specification. The proof uses the samples in this file
+/// to check its specification against the portable code.
 #[test]
 #[ignore = "writes to a file; run by .ci/sections"]
-fn restartable_sections_are_written_to_the_document() {
+fn restartable_sections_are_written_to_the_proof_file() {
     use serde_json::json;
     let (world, mut dice) = (World::new(), Random(11));
     let address = |round: Option<NonNull<u8>>| round.map_or(0, |round| round.addr().get());
@@ -347,15 +347,15 @@ fn restartable_sections_are_written_to_the_document() {
             })
         })
         .collect();
-    sections::write_down(json!({ "samples": samples, "layout": {
+    sections::write_sections_file(json!({ "samples": samples, "layout": {
         "CAP": CAP, "LIMIT": LIMIT, "NULL": NULL, "ROUND": ROUND, "OP_STEP": OP_STEP, "LEN_MASK": LEN_MASK,
         "COMMITTED": core::mem::offset_of!(crate::region::Header, committed),
         "CPU_ID": CPU_ID, "RSEQ_CS": RSEQ_CS,
     }}));
 }
 
-/// Each operation must return the portable body's answer, and must have its effect on the memory of one CPU.
-/// An aborted operation may also have grown the stack of another CPU, as the portable body would.
+/// Each operation must return the same result as the portable code, and must change the memory of one CPU in the same
+/// way. An operation that was aborted may also have grown the stack of another CPU, as the portable code would.
 #[test]
 fn restartable_sections_agree_with_the_portable_code() {
     if mechanism() != Mechanism::Rseq {
@@ -428,7 +428,7 @@ fn restartable_sections_agree_with_the_portable_code() {
     assert_eq!(seen.count_ones() as usize, usable.len().min(64), "every CPU's region was used");
 }
 
-/// Runs only the test `name` of `module`, in another process of this program.
+/// Runs this program again, in another process, with only the test `name` of `module`.
 fn run_test_alone(module: &str, name: &str, test: fn()) {
     if mechanism() == Mechanism::Rseq {
         rerun_test_program(module, name, test, None);
@@ -436,7 +436,7 @@ fn run_test_alone(module: &str, name: &str, test: fn()) {
         println!("skipped: the system has no restartable sequences to check");
     }
 }
-/// Runs the test in a process whose libc registers no thread.
+/// Runs a test in a process whose libc does not register threads for rseq.
 fn run_without_libc_registration(module: &str, name: &str, test: fn()) {
     // The parent process checks for restartable sequences, because the test may have to make the first call.
     if std::env::var_os(SINGLE_TEST_VARIABLE).is_some() || mechanism() == Mechanism::Rseq {
@@ -461,18 +461,18 @@ fn rerun_test_program(module: &str, name: &str, test: fn(), variable: Option<(&s
     assert!(output.status.success() && said.contains("1 passed"), "{name}: {}", output.status);
 }
 
-/// A drain issues one fence for any number of CPUs and classes, and no fence if there is nothing to take.
+/// A drain issues one fence for any number of CPUs and classes, and no fence if all stacks are empty.
 #[test]
 fn drain_issues_a_single_fence() {
     run_test_alone(module_path!(), "drain_issues_a_single_fence", || {
         let world = World::new();
         let fences = |which: DrainScope| {
-            let before = FENCES.get();
+            let before = FENCE_COUNT.get();
             let mut rounds = 0;
             world
                 .table
                 .drain(0..world.cpus(), which, world.classes.into_iter(), |_, taken| rounds += taken.len());
-            (FENCES.get() - before, rounds)
+            (FENCE_COUNT.get() - before, rounds)
         };
         let put = |cpu: u32, at: usize| {
             world.table.open(&tracepoints::Operation::new(), cpu, world.classes[at], REACH.into());
@@ -503,9 +503,9 @@ impl Supplier<TestRound> for TestSupplier {
     }
 }
 
-/// Moves 100 objects through a layer on a thread without a region. All operations bypass the stacks, and none
-/// hangs.
-fn cycle_rounds(layer: &Layer<TestRound>, supplier: &TestSupplier) {
+/// Allocates and frees 100 objects on a thread without a region. All operations of a thread without a region bypass the
+/// stacks, and no operation hangs.
+fn alloc_and_free_rounds(layer: &Layer<TestRound>, supplier: &TestSupplier) {
     let before = layer.stats();
     let held: Vec<_> = (0..100).map(|_| layer.alloc(supplier).unwrap()).collect();
     held.into_iter().for_each(|b| layer.free(supplier, b));
@@ -531,17 +531,17 @@ fn thread_without_registration_bypasses_the_stacks() {
     held.into_iter().for_each(|b| layer.free(&supplier, b));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let here = thread_pointer().wrapping_offset(area_offset());
+            let here = thread_pointer().wrapping_offset(rseq_area_offset());
             // SAFETY: the area and the registration belong to this thread, registered by the libc or this module.
             unsafe { registration::leave(here.cast()) };
             assert_eq!(cpu_id(), REFUSED);
-            cycle_rounds(&layer, &supplier);
+            alloc_and_free_rounds(&layer, &supplier);
             // Simulates a libc that registers no threads. `registration` registers no threads either.
-            if libc_area().is_some() {
+            if libc_rseq_offset().is_some() {
                 // SAFETY: the thread is not registered, so the kernel does not write to the area.
-                unsafe { here.add(CPU_ID).cast::<u32>().write_volatile(UNREGISTERED) };
-                assert_eq!(cpu_id(), UNREGISTERED);
-                cycle_rounds(&layer, &supplier);
+                unsafe { here.add(CPU_ID).cast::<u32>().write_volatile(UNREGISTERED_CPU_ID) };
+                assert_eq!(cpu_id(), UNREGISTERED_CPU_ID);
+                alloc_and_free_rounds(&layer, &supplier);
             }
             layer.drain(&supplier, 0..layer.cpus().count());
             layer.reap(&supplier);
@@ -552,7 +552,7 @@ fn thread_without_registration_bypasses_the_stacks() {
 }
 
 #[test]
-fn cpu_beyond_the_table_bypasses_the_stacks() {
+fn thread_on_a_cpu_beyond_the_table_bypasses_the_stacks() {
     let usable = usable_cpus();
     if mechanism() != Mechanism::Rseq || usable.iter().all(|c| *c == 0) {
         return;
@@ -562,26 +562,26 @@ fn cpu_beyond_the_table_bypasses_the_stacks() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             pin(Pid::from_raw(0), &[*usable.last().unwrap()]);
-            cycle_rounds(&layer, &supplier);
+            alloc_and_free_rounds(&layer, &supplier);
         });
     });
 }
 
-/// Without unregistration, the kernel writes to memory that has been freed and reused.
+/// If a thread did not unregister itself, the kernel would write to memory that has been freed and reused.
 #[test]
 fn exiting_thread_unregisters_its_rseq_area() {
-    /// The thread's CPU after the destructors of all other keys have run.
+    /// The CPU number that the thread reads after the destructors of all other pthread keys have run.
     static CPU_AT_THREAD_END: Fixed = Fixed::new(0);
     static KEY: Fixed = Fixed::new(0);
     unsafe extern "C" fn ends(turns: *mut libc::c_void) {
-        CPU_AT_THREAD_END.set(cpu_id_at(area_offset()));
+        CPU_AT_THREAD_END.set(cpu_id_at(rseq_area_offset()));
         // Key destructors run up to four times while values remain. SAFETY: the key belongs to this test, and its value
         // is a number, not an address.
         unsafe { libc::pthread_setspecific(KEY.get(), turns.wrapping_byte_sub(1)) };
     }
     run_without_libc_registration(module_path!(), "exiting_thread_unregisters_its_rseq_area", || {
         let joined = std::thread::spawn(|| {
-            let before = cpu_id_at(area_offset());
+            let before = cpu_id_at(rseq_area_offset());
             let used = cpu_id();
             let mut key = 0;
             // SAFETY: the first argument is a place for the key, and the second call uses the created key.
@@ -593,13 +593,13 @@ fn exiting_thread_unregisters_its_rseq_area() {
             (before, used)
         });
         let (before, used) = joined.join().unwrap();
-        assert_eq!(before, UNREGISTERED, "a thread is registered when it first misses");
+        assert_eq!(before, UNREGISTERED_CPU_ID, "a thread is registered when it first misses");
         assert!(used < Cpus::os().count(), "{used}");
         assert_eq!(CPU_AT_THREAD_END.get(), REFUSED);
     });
 }
 
-/// The kernel accepts one `struct rseq` per thread and refuses a second one.
+/// The kernel registers one `struct rseq` per thread, and refuses to register a second one.
 #[test]
 fn claimed_slot_is_used_if_another_library_registered_first() {
     const NAME: &str = "claimed_slot_is_used_if_another_library_registered_first";
@@ -608,7 +608,7 @@ fn claimed_slot_is_used_if_another_library_registered_first() {
         struct Area {
             _words: [u32; 8],
         }
-        let theirs = Box::leak(Box::new(Area { _words: [0, UNREGISTERED, 0, 0, 0, 0, 0, 0] }));
+        let theirs = Box::leak(Box::new(Area { _words: [0, UNREGISTERED_CPU_ID, 0, 0, 0, 0, 0, 0] }));
         // SAFETY: the area is never freed.
         let answer = unsafe { libc::syscall(libc::SYS_rseq, &raw mut *theirs, SIZE, 0, sections::SIGNATURE) };
         assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
@@ -618,13 +618,14 @@ fn claimed_slot_is_used_if_another_library_registered_first() {
     });
 }
 
-/// The environment and the libc determine the mechanism. A layer of simulated CPUs never uses sections. The pointers of
-/// a layer of simulated CPUs lead to the empty region, in which all sections miss.
+/// The environment and the libc determine which mechanism the process uses. A layer on simulated CPUs never uses
+/// restartable sequences. The `PcpuPtr` of a layer on simulated CPUs leads to the empty region, in which all sections
+/// miss.
 #[test]
-fn environment_selects_the_mechanism() {
+fn environment_and_libc_select_the_mechanism() {
     let is_off = std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off");
     // If the libc registers no threads, the kernel decides the mechanism.
-    if libc_area().is_some() || is_off {
+    if libc_rseq_offset().is_some() || is_off {
         assert_eq!(mechanism() == Mechanism::Rseq, !is_off);
     }
     assert_eq!(layer(Cpus::os()).stats().mechanism, mechanism());

@@ -1,8 +1,9 @@
-//! CPU numbers on systems that do not report the CPU of a thread. A thread's first call assigns its number, round
-//! robin.
+//! CPU numbers for systems that do not report on which CPU a thread runs. The first call on a thread assigns the thread
+//! a number, round robin.
 //!
-//! If there are no more threads than CPUs, no two threads share a region. Numbers are assigned by counting
-//! threads. Hashes of addresses would map to few CPUs, because stacks and thread-locals have equal alignment.
+//! As long as the process has no more threads than CPUs, no two threads share a region. A thread's number comes from a
+//! count of the threads, and not from a hash of the thread's address. A hash of an address would select only a few
+//! CPUs, because the stacks and thread-locals of all threads have the same alignment.
 
 use crate::sync::{Counter, thread_local};
 use core::cell::Cell;
@@ -14,7 +15,7 @@ thread_local! {
     static NUMBER: Cell<u32> = Cell::new(0);
 }
 
-/// Returns the CPU assigned to this thread. Cost: a thread-local access and a division.
+/// Returns the number of the CPU that is assigned to this thread. Cost: one thread-local access and one division.
 #[inline]
 pub(super) fn current(cpus: u32) -> u32 {
     NUMBER.with(|number| {
@@ -27,7 +28,7 @@ pub(super) fn current(cpus: u32) -> u32 {
     })
 }
 
-/// Number of CPUs that this process may use concurrently.
+/// Number of CPUs that this process may use at the same time.
 pub(super) fn count() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
 }

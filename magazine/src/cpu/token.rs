@@ -1,20 +1,20 @@
-//! Restartable sequences for a checker: each CPU has a **token**.
+//! A model of restartable sequences for loom and shuttle, in which each CPU has a **token**.
 //!
-//! The thread that holds a CPU's token runs on that CPU. Tokens model the kernel's guarantees. Sections of one CPU
-//! never overlap, and a context switch orders them. The rseq membarrier takes and drops the token, so each section of
-//! the CPU has committed or will restart.
+//! A thread runs on a CPU while it holds the CPU's token. The token models the kernel's guarantees. Sections on one CPU
+//! never overlap, and a context switch between two sections orders them. The rseq membarrier takes and drops the token
+//! of each CPU. After the membarrier, each section on the CPU has committed or will restart.
 //!
-//! Pre-emption, a signal and a migration inside a section have one visible effect: the section is aborted. An
-//! aborted section may have executed any step before its commit. The section restarts, perhaps on another
-//! CPU. The thread's [`Script`](super::Script) chooses the place of a migration. If the script sets
-//! `aborted`, the section first runs up to its commit on the old CPU.
+//! Pre-emption, a signal and a migration inside a section have the same effect: the section is aborted. An aborted
+//! section may have executed any of its steps before the commit. The aborted section restarts, possibly on another CPU.
+//! The thread's [`Script`](super::Script) determines when the thread migrates. If the script sets `aborted`, the
+//! section first runs on the old CPU, up to its commit.
 //!
-//! Tests cover what the token model leaves out: the assembly, the registration and the kernel.
+//! The token model leaves out the assembly code, the registration and the kernel, which tests cover.
 
 #[allow(unreachable_pub, reason = "another mechanism has its own `StaticWords`")]
 pub use super::no_static_words::StaticWords;
 use super::regions::{Regions, Words};
-use super::{Mechanism, current_cpu, next_cpu_read};
+use super::{Mechanism, current_cpu, read_scripted_cpu};
 use crate::magazine::Magazine;
 use crate::region::{Class, Commit, Region};
 use crate::sync::{MutexGuard, thread_local};
@@ -22,11 +22,11 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 
 thread_local! {
-    /// True while the calling thread is the only thread of its process, like `__libc_single_threaded`.
+    /// The model of `__libc_single_threaded`: true while the calling thread is the only thread of its process.
     static SINGLE_THREADED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f` as in a process that has had only one thread.
+/// Runs `f` as if the process had never had another thread.
 #[allow(dead_code, reason = "only models have a single-threaded process")]
 pub(crate) fn run_single_threaded(f: impl FnOnce()) {
     SINGLE_THREADED.with(|alone| alone.set(true));
@@ -50,10 +50,11 @@ pub(crate) fn word_count(cpus: u32, _: Mechanism) -> u32 {
     cpus
 }
 
-/// The token of a CPU, held by the thread that runs on the CPU.
+/// A CPU's token, held by the thread that runs on this CPU.
 struct HeldToken<'t>(#[allow(dead_code, reason = "held")] Option<MutexGuard<'t, ()>>);
 
-/// Takes the token of `cpu`. The token is in the CPU's region, even while the CPU's word points elsewhere.
+/// Waits for the token of `cpu` and takes it. The token is stored in the CPU's region, even while a drain has
+/// redirected the CPU's pointer.
 fn token(table: &impl Regions, cpu: u32) -> Option<HeldToken<'_>> {
     let token = &table.region(cpu)?.0.token;
     // Threads that held a token at a `fork` do not exist in the child.
@@ -71,10 +72,10 @@ pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bo
     true
 }
 
-/// Runs `body` on the region of the CPU that the script selects. If the script has an abort, an aborted
-/// attempt runs first. Returns `None` on a CPU without a region.
+/// Runs the section `body` on the region of the CPU that the thread's script selects. If the script aborts the section,
+/// an aborted attempt runs first. Returns `None` if the CPU has no region.
 fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
-    let (cpu, aborted_on) = next_cpu_read();
+    let (cpu, aborted_on) = read_scripted_cpu();
     if let Some(old) = aborted_on
         && let Some(_running) = token(table, old)
         && let Some(region) = table.current(words, old)
@@ -86,11 +87,11 @@ fn section<R>(table: &impl Regions, words: Words, body: impl Fn(Region<'_>, Comm
     Some(body(region, Commit::Done))
 }
 
-/// The class of a fast path with which every operation misses.
+/// The class of a disabled fast path, with which every operation misses.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 
-/// The inlined path under a checker. Under a checker, the inlined path always misses, and the slow path runs
-/// the operation instead.
+/// The inlined path under loom and shuttle. Under loom and shuttle, the inlined path always misses, and the slow path
+/// runs the operation instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PcpuPtr;
 

@@ -51,8 +51,8 @@ fn extreme_layer_sizes_cause_no_panic() {
     }
 }
 
-/// Regression: a panicking supplier left the drained classes closed, and objects taken from other CPUs were
-/// lost.
+/// Regression: if the supplier panicked during a drain, the drained classes stayed closed, and objects taken from other
+/// CPUs were lost.
 #[test]
 fn panicking_supplier_leaves_no_class_closed() {
     struct OncePanickingSupplier<'a>(&'a TestSupplier, Counter);
@@ -81,7 +81,8 @@ fn panicking_supplier_leaves_no_class_closed() {
     assert_eq!(layer.stats().in_magazines, 1, "the class is open again");
 }
 
-/// Regression: the second node's class stayed closed, and the objects taken from it were lost.
+/// Regression: a panic while one node's objects were flushed left the next node's class closed, and lost the objects
+/// taken from it.
 #[test]
 fn panic_while_flushing_a_node_does_not_stop_others() {
     struct PanickingSupplier<'a>(&'a TestSupplier, Counter);
@@ -116,8 +117,8 @@ fn panic_while_flushing_a_node_does_not_stop_others() {
     assert_eq!(layer.stats().in_magazines, 1, "the other node's class is open");
 }
 
-/// Regression: the class stayed closed in the child, and objects freed in the child were put on top of
-/// objects being flushed.
+/// Regression: after a fork during a drain, the class stayed closed in the child, and frees in the child overwrote
+/// objects that were being flushed.
 #[test]
 fn fork_during_a_drain_flush_loses_no_round() {
     struct ForkingSupplier<'a>(&'a TestSupplier, &'a Layer<TestRound>, Counter, u64);
@@ -166,9 +167,9 @@ fn fork_during_a_drain_flush_loses_no_round() {
     }
 }
 
-/// Regression: freeing an object of a node without CPUs panicked.
+/// Regression: a free panicked if the object's node has no CPUs.
 #[test]
-fn round_from_a_cpuless_node_goes_to_the_supplier() {
+fn round_of_a_cpuless_node_is_flushed_to_the_supplier() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(0, 3));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
     on_cpu(0);
@@ -180,7 +181,7 @@ fn round_from_a_cpuless_node_goes_to_the_supplier() {
     assert_eq!((stats.frees, stats.busy, stats.paths.slab), (3, 1, 1));
 }
 
-/// The supplier may take its own locks, or call the layer.
+/// A layer must be called without a lock held, because its supplier may take locks or call the layer.
 #[cfg(debug_assertions)]
 #[test]
 fn supplier_called_with_a_lock_held_panics() {
@@ -219,7 +220,7 @@ fn quiet_threshold_is_a_magazine_below_the_stack_limit() {
     assert_eq!((region.limit(class), region.quiet(class)), (8, 4));
 }
 
-/// Regression: a layer that got a class number for only one of its nodes leaked that number.
+/// Regression: if a layer got a class number for only one of its nodes, its creation failed and leaked the number.
 #[test]
 fn refused_layer_keeps_no_class_number() {
     let cpus = Cpus::simulated(3, 3).unwrap();
@@ -236,8 +237,8 @@ fn refused_layer_keeps_no_class_number() {
     assert_eq!(numbers(), 4);
 }
 
-/// A new layer reuses the class numbers of a dropped layer. The counts of the new layer begin at 0, and the
-/// new layer never sees the old objects.
+/// A new layer reuses the class numbers of a dropped layer. The new layer's counts begin at 0, and it never sees
+/// objects of the dropped layer.
 #[test]
 fn reused_class_number_starts_empty() {
     let cpus = Cpus::simulated(2, 1).unwrap();
@@ -265,7 +266,7 @@ fn reused_class_number_starts_empty() {
     assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
 }
 
-/// One sweep of a table drains, flushes or reaps many layers.
+/// One sweep of a table can drain, flush or reap several layers.
 #[test]
 fn each_layer_flushes_its_part_of_a_shared_drain() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(40, 1));
@@ -360,7 +361,7 @@ fn closed_layer_keeps_no_freed_round() {
     );
 }
 
-/// A larger fill would fetch a whole magazine for one object.
+/// If the objects of a fill cannot be put on a stack, requesting a whole magazine would be wasteful.
 #[test]
 fn fill_without_a_usable_stack_requests_a_single_round() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(9, 1));
@@ -404,7 +405,8 @@ fn freed_rounds_return_to_their_node() {
     assert_eq!(unsafe { layer.fast_path(Words::Inlined).alloc() }, None, "each operation reads the node");
 }
 
-/// A cache tries other sources before the layer. The operation counts at the highest level that it reached.
+/// A cache may try other sources of objects before the layer. An operation is counted at the highest level that it
+/// reached, even if it tried other sources first.
 #[test]
 fn miss_is_counted_at_its_highest_level() {
     use crate::Path;
@@ -444,7 +446,8 @@ fn reopened_layer_holds_as_many_rounds_as_before() {
     assert_eq!(holds(), (6, 2));
 }
 
-/// Allocations and frees are counted separately, although only the sum of pops and pushes is stored.
+/// The statistics count allocations and frees separately, although a stack's head stores only the sum of pops and
+/// pushes.
 #[test]
 fn operation_counts_stay_exact_through_drains_and_reaps() {
     let cpus = Cpus::simulated(2, 1).unwrap();

@@ -1,27 +1,28 @@
-//! A region of constructed cells that a checker can watch. Zeroed memory cannot contain a checker's atomics.
+//! A region for loom and shuttle, which consists of separate cells. A model's region cannot be zeroed memory, because
+//! the atomics of loom and shuttle must be constructed.
 
 use super::*;
 use crate::sync::Counter;
 use crate::sync::Ordering::Release;
 use crate::sync::{AtomicU32, AtomicU64, UnsafeCell};
 
-/// Number of classes in a checker's region, which is enough for models.
+/// Number of classes in a region of a model; class number 0 is unused.
 pub(crate) const CLASSES: u32 = 4;
-/// Size of a page, and of the space for a class, in bytes.
+/// Size in bytes of a page, and of the space for one class.
 pub(crate) const PAGE: usize = 64;
-/// Offsets of words that are not objects. A checker's region has separate cells for the words that are not
-/// objects.
+/// The offsets of a stack's control words are all 0. A model's region stores the control words in separate cells.
 pub(crate) const SEEN_OFFSET: usize = 0;
 pub(crate) const NULL: usize = 0;
 pub(crate) const STACKS: usize = 0;
 
 #[derive(Debug)]
 pub(crate) struct Cells {
-    /// The region's CPU, for the trace. The empty region's CPU number is one more than the last CPU's number.
+    /// The number of the region's CPU, for counterexample traces. The number of the empty region is one more than the
+    /// last CPU's number.
     cpu: u32,
     claim: AtomicU32,
     committed: Counter,
-    /// In the model of restartable sequences, the thread that runs on the CPU holds this mutex.
+    /// The CPU's token. In the model of restartable sequences, a thread that runs on the CPU holds this mutex.
     pub(crate) token: crate::sync::Mutex<()>,
     classes: Vec<ClassCells>,
     places: Vec<UnsafeCell<*mut u8>>,
@@ -31,9 +32,10 @@ pub(crate) struct Cells {
 #[derive(Debug)]
 struct ClassCells {
     head: AtomicU64,
-    /// A cell written with each store of the head, so that the checker reports two unordered writers as a race.
+    /// A cell for race detection. Each store to the head also writes this cell, so that two unordered writers are
+    /// reported as a race.
     writer: UnsafeCell<()>,
-    /// 1 if the head was ever stored, else 0.
+    /// Is 1 if the head was ever written, and 0 otherwise.
     used: Counter,
     cap: UnsafeCell<u32>,
     limit: AtomicU32,
@@ -42,7 +44,8 @@ struct ClassCells {
     served: AtomicU64,
 }
 impl Cells {
-    /// Creates the region of `cpu`, with `words` words for stacks. Every class starts with `cap` places.
+    /// Creates the region of `cpu`, with `words` entries for all stacks together. The initial capacity of each stack is
+    /// `cap`.
     pub(crate) fn new(cpu: u32, words: usize, cap: u32) -> Self {
         let class = |_| ClassCells {
             head: AtomicU64::new(0),
@@ -96,8 +99,8 @@ impl<'t> Region<'t> {
     pub(super) fn unwritable_pages_cell(&self) -> &'t UnsafeCell<Pages> {
         &self.0.unwritable_pages
     }
-    /// Zeroes the classes whose stacks begin on `pages`, as the system does with decommitted pages. Words that are
-    /// already null are skipped.
+    /// Zeroes the stacks that begin on `pages`, as the OS does with decommitted pages. Entries that are already null
+    /// are not written.
     pub(crate) fn zero(&self, pages: core::ops::Range<usize>, classes: impl Iterator<Item = Class>) {
         for class in classes {
             self.class(class).writer.with_mut(|_| ());
@@ -126,7 +129,7 @@ impl<'t> Region<'t> {
         self.0.committed.set(bytes as u64);
     }
 
-    /// The stacks that were ever used, for a counterexample trace.
+    /// Returns the stacks that were ever used, to print in a counterexample trace.
     #[cfg(loom)]
     pub(super) fn watched(&self) -> crate::sync::story::Watched {
         let stack = |(index, class): (usize, &ClassCells)| {
@@ -138,11 +141,11 @@ impl<'t> Region<'t> {
         crate::sync::story::Watched { id: core::ptr::from_ref(self.0).addr(), parts }
     }
 
-    /// Records a writer of a class, so that the checker reports two unordered writers as a race.
+    /// Records a write to the class's stack, so that two unordered writers are reported as a race.
     pub(super) fn is_written(&self, class: Class) {
         self.class(class).writer.with_mut(|_| self.class(class).used.set(1));
     }
-    /// Asserts that the region is committed up to `end`.
+    /// Asserts that the first `end` bytes of the region are committed.
     pub(super) fn writable(&self, end: usize) {
         assert!(self.committed() >= end, "a region that is not committed was written");
     }

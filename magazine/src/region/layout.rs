@@ -1,18 +1,18 @@
-//! The layout of a region in memory.
+//! The memory layout of a region.
 
 use super::*;
 use crate::sync::Ordering::{Acquire, Release};
 use crate::sync::{AtomicU32, AtomicU64, UnsafeCell};
 use core::ptr::NonNull;
 
-/// Number of classes of a table. Class number 0 is unused.
+/// Maximum number of classes in a table. Class number 0 is unused.
 pub(crate) const CLASSES: u32 = 512;
 
-/// Granularity of decommits of a region, in bytes: a page.
+/// Size in bytes of a page, the unit in which a region is decommitted.
 pub(crate) const PAGE: usize = 4096;
 
-/// Size of each word between a class's start and the null word, in bytes. `WORD` is independent of an
-/// object's size.
+/// Size in bytes of each control word in front of a stack. The size of a control word does not depend on the size of an
+/// object.
 const WORD: usize = size_of::<u64>();
 pub(crate) const SEEN_OFFSET: usize = 2 * WORD;
 pub(crate) const CAP: usize = WORD;
@@ -21,25 +21,26 @@ pub(crate) const NULL: usize = WORD;
 // Regression: with objects of 4 bytes, heads overlapped the null word, and `seen` overlapped `cap`.
 const _: () = assert!(SEEN_OFFSET - CAP == WORD && LIMIT == size_of::<u32>() && NULL == WORD);
 
-/// The fixed part at the start of a region. Zeroed memory is a valid header of an unused region.
+/// The header at the start of a region. In an unused region, the header contains only zeros.
 #[repr(C, align(128))]
 pub(crate) struct Header {
-    /// 1 while an operation of the claimed mechanism runs, else 0.
+    /// Is 1 while an operation has claimed the region, and 0 otherwise.
     pub(crate) claim: AtomicU32,
-    /// Number of writable bytes from the start of the region. The committed size only grows.
+    /// Number of committed bytes at the start of the region. The number of committed bytes never decreases.
     pub(crate) committed: AtomicU64,
     backed: UnsafeCell<Pages>,
     unwritable_pages: UnsafeCell<Pages>,
 }
 
-/// After the header come two words for each class: the taken objects, and the served operations. The `taken`
-/// and `served` words are not fields, because checkers of references (such as Miri) visit each field.
-const TAKEN_WORDS: usize = size_of::<Header>();
-const SERVED_WORDS: usize = TAKEN_WORDS + CLASSES as usize * size_of::<u64>();
-/// Byte offset of the first stack.
-pub(crate) const STACKS: usize = SERVED_WORDS + CLASSES as usize * size_of::<u64>();
+/// After the header, a region has two words for each class: the number of taken objects, and the number of served
+/// operations. The per-class words are not fields of `Header`, because Miri would visit each of them for every
+/// reference to the header.
+const TAKEN_WORDS_OFFSET: usize = size_of::<Header>();
+const SERVED_WORDS_OFFSET: usize = TAKEN_WORDS_OFFSET + CLASSES as usize * size_of::<u64>();
+/// Byte offset in a region of the first stack.
+pub(crate) const STACKS: usize = SERVED_WORDS_OFFSET + CLASSES as usize * size_of::<u64>();
 
-/// A reference to a region in memory.
+/// A reference to the region of one CPU, or to the empty region.
 #[derive(Clone, Copy)]
 pub(crate) struct Region<'t> {
     header: &'t Header,
@@ -48,17 +49,18 @@ pub(crate) struct Region<'t> {
 
 impl<'t> Region<'t> {
     /// # Safety
-    /// `base` must be the start of a region that lives for `'t`, is readable as a whole, and was zero at first.
+    /// A region that is readable as a whole must start at `base` and stay alive for `'t`. The region's memory must have
+    /// been zero initially.
     #[inline(always)]
     pub(crate) unsafe fn at(base: NonNull<u8>) -> Self {
         // SAFETY: `base` is a live region, by contract. Zeroed memory is a valid header, and no exclusive reference to
         // the header exists.
         Self { header: unsafe { base.cast().as_ref() }, base }
     }
-    /// Returns the value at byte offset `at` of the region.
+    /// Returns a reference to the value at byte offset `at` in the region.
     ///
     /// # Safety
-    /// The offset must be within the region and aligned, and every access of the value must have type `T`.
+    /// The offset must be inside the region and aligned, and all accesses to the value must use the type `T`.
     #[inline(always)]
     unsafe fn part<T>(&self, at: usize) -> &'t T {
         // SAFETY: the offset is valid for a `T`, by contract. Zeroed memory is a valid value of each type in use.
@@ -85,12 +87,12 @@ impl<'t> Region<'t> {
     pub(super) fn served_word(&self, class: Class) -> &'t AtomicU64 {
         debug_assert!(class.index < CLASSES);
         // SAFETY: the region has a `served` word for each class in front of the first stack.
-        unsafe { self.part(SERVED_WORDS + class.index as usize * size_of::<u64>()) }
+        unsafe { self.part(SERVED_WORDS_OFFSET + class.index as usize * size_of::<u64>()) }
     }
     pub(super) fn taken_word(&self, class: Class) -> &'t AtomicU64 {
         debug_assert!(class.index < CLASSES);
         // SAFETY: the region has a `taken` word for each class in front of the first stack.
-        unsafe { self.part(TAKEN_WORDS + class.index as usize * size_of::<u64>()) }
+        unsafe { self.part(TAKEN_WORDS_OFFSET + class.index as usize * size_of::<u64>()) }
     }
     pub(super) fn backed_cell(&self) -> &'t UnsafeCell<Pages> {
         &self.header.backed
@@ -98,7 +100,7 @@ impl<'t> Region<'t> {
     pub(super) fn unwritable_pages_cell(&self) -> &'t UnsafeCell<Pages> {
         &self.header.unwritable_pages
     }
-    /// Returns place `i` of the stack, counted from 1. Place 0 is the null word.
+    /// Returns a pointer to the `i`-th entry of the class's stack, counted from 1. Entry 0 is the null word.
     #[inline(always)]
     pub(super) fn place(&self, class: Class, i: u32) -> &'t UnsafeCell<*mut u8> {
         // SAFETY: at this offset of each region, the table has reserved space for this many places of the
@@ -109,22 +111,23 @@ impl<'t> Region<'t> {
     pub(crate) fn claim(&self) -> &'t AtomicU32 {
         &self.header.claim
     }
-    /// Number of writable bytes from the region's start.
+    /// Returns the number of committed bytes at the start of the region.
     #[inline(always)]
     pub(crate) fn committed(&self) -> usize {
         // Acquire: pairs with the Release in `set_committed`.
         self.header.committed.load(Acquire) as usize
     }
-    /// Publishes that the first `bytes` bytes are committed. The caller must hold the table's lock.
+    /// Publishes that the first `bytes` bytes of the region are committed. The caller must hold the table's lock
+    /// `making`.
     pub(crate) fn set_committed(&self, bytes: usize) {
         // Release: pairs with the Acquire in `committed`.
         self.header.committed.store(bytes as u64, Release);
     }
 
-    /// For checkers: records a writer of a class.
+    /// Under loom and shuttle, records a write to the class's stack; otherwise does nothing.
     #[inline(always)]
     pub(super) fn is_written(&self, _: Class) {}
-    /// For checkers: asserts that the region is committed up to `_end`.
+    /// Under loom and shuttle, asserts that the first `_end` bytes of the region are committed; otherwise does nothing.
     #[inline(always)]
     pub(super) fn writable(&self, _end: usize) {}
 }

@@ -1,10 +1,10 @@
-//! loom's models: two or three threads on one or two CPUs, with magazines of one or two objects.
+//! Loom models: two or three threads run on one or two CPUs, with magazines of one or two objects.
 //!
-//! A model R2 does not exist, because ABA cannot occur. The code uses compare-and-swap only for claims, and a
-//! stack's places never leave their CPU's region.
+//! There is no property R2, which would cover the ABA problem, because ABA cannot occur. The code uses compare-and-swap
+//! only for claims, and the entries of a stack never leave their CPU's region.
 //!
-//! The models plant no wrong memory orderings as bugs. `cargo check-orderings` weakens each ordering and
-//! requires that a model fails. The checker provides the depot's lock, a mutex.
+//! The planted bugs of these models do not include wrong memory orderings. To test memory orderings,
+//! `cargo check-orderings` weakens each ordering and requires that a model fails. The depot's lock is loom's mutex.
 
 use super::world::{
     DepotWorld, ThreadFn, World, alloc_then_free, continue_as_child, fork, magazine, raw_rounds, table,
@@ -20,13 +20,13 @@ use crate::sync::check::{Bound, Model, Models, models, plant};
 use crate::sync::unset;
 use crate::sync::{Arc, Ordering::Relaxed, UnsafeCell, thread};
 use crate::table::{DrainScope, SweepGroup, Table};
-use crate::threads::run_together;
+use crate::threads::run_concurrently;
 use crate::tracepoints::Operation;
 use std::sync::Arc as Shared;
 
 impl World {
-    /// Creates a world with one node, magazines of `capacity` objects, and stacks with room for `stock + 2`
-    /// magazines. The supplier supplies objects only if `fills` is set.
+    /// Creates a world with one node, magazines of `capacity` objects, and stacks with room for `stock + 2` magazines.
+    /// The supplier hands out objects only if `fills` is set.
     fn new(by: Mechanism, cpus: u32, capacity: u16, stock: u16, fills: bool, rounds: usize) -> Self {
         let table = table(Cpus::simulated(cpus, 1).unwrap().with_mechanism(by), 1);
         Self::on(&table, Config::new(capacity, stock, 4), fills, rounds)
@@ -39,41 +39,43 @@ impl World {
         assert!(region.push_batch(class, &raw_rounds(rounds), Commit::Done));
         self.layer.nodes[node].net.add(rounds.len() as u64);
     }
-    /// Puts a magazine of the given objects into a node's depot.
+    /// Puts a magazine with the objects `rounds` into a node's depot.
     fn put_in_depot(&self, node: usize, rounds: &[usize]) {
         let budget = &self.layer.table.depots;
         let depot = &self.layer.nodes[node].depot;
         assert!(depot.put(&Operation::new(), budget, &magazine(rounds), || Some(Block::on_heap())));
     }
-    /// Marks an object as allocated from the beginning.
+    /// Marks an object as allocated before the model starts.
     fn mark_allocated(&self, round: usize) {
         self.set_owned(round, true);
         self.allocs.add(1);
         self.layer.counts.around_allocs.add(1);
     }
-    /// Returns `true` if the supplier has all of `rounds`.
-    fn are_with_supplier(&self, rounds: &[usize]) -> bool {
+    /// Returns `true` if the supplier holds all of `rounds`.
+    fn supplier_has_rounds(&self, rounds: &[usize]) -> bool {
         let supplier = self.supplier.rounds.lock();
         rounds.iter().all(|round| supplier.contains(round))
     }
 }
 
-/// Runs all threads concurrently, and then takes the census of the world.
+/// Runs all threads concurrently, and then checks that every object is in exactly one place.
 fn run(world: World, left: (Script, ThreadFn), others: &[(Script, ThreadFn)]) {
     let world = Arc::new(world);
-    let live = run_together(&world, left, others);
+    let live = run_concurrently(&world, left, others);
     world.census(&live);
 }
 
-/// The parameters of a model: the mechanism, and the place at which the first thread migrates or is aborted.
+/// The parameters of a model: the mechanism, and the script that determines when the first thread migrates or is
+/// aborted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     by: Mechanism,
     script: Script,
 }
 
-/// Scripts of the first thread. The first thread stays on CPU 0, or migrates before one of its first `reads`
-/// reads of the CPU number. A restartable sequence can also be aborted at a read of the CPU number.
+/// The scripts that the first thread of a model follows, one after another. In a script, the first thread stays on CPU
+/// 0, or migrates before one of its first `reads` reads of the CPU number. With rseq, a script can also abort a
+/// restartable sequence at a read of the CPU number.
 #[derive(Clone, Copy)]
 pub(super) struct Scripts {
     pub(super) reads: u32,
@@ -86,23 +88,21 @@ pub(super) const fn stays() -> Scripts {
     Scripts { reads: 0, cpus: 1 }
 }
 
-/// A model that runs with the claimed mechanism and with rseq.
+/// A model that runs twice: with the claimed mechanism, and with rseq.
 pub(super) struct BothMechanisms {
     claimed: Models<Case>,
     rseq: Models<Case>,
 }
-/// Creates a model for each mechanism. `floors` has the minimum numbers of executions with claims and with rseq.
-pub(super) fn both_mechanisms(
-    bound: Bound,
-    floors: [u64; 2],
-    Scripts { reads, cpus }: Scripts,
-) -> BothMechanisms {
+/// Creates a model that runs with each mechanism. The array `floors` has the minimum numbers of executions with the
+/// claimed mechanism and with rseq.
+pub(super) fn both(bound: Bound, floors: [u64; 2], Scripts { reads, cpus }: Scripts) -> BothMechanisms {
     let [claimed, rseq] = floors.map(|floor| Model::new(bound, floor));
     BothMechanisms {
         claimed: claimed
             .each(Script::all(0, cpus, reads).map(|script| Case { by: Mechanism::Claimed, script })),
-        rseq: rseq
-            .each(Script::all_aborting(0, cpus, reads).map(|script| Case { by: Mechanism::Rseq, script })),
+        rseq: rseq.each(
+            Script::scripts_with_one_abort(0, cpus, reads).map(|script| Case { by: Mechanism::Rseq, script }),
+        ),
     }
 }
 impl BothMechanisms {
@@ -110,7 +110,7 @@ impl BothMechanisms {
         self.claimed.run(&format!("{name} (claimed)"), f);
         self.rseq.run(&format!("{name} (rseq)"), f);
     }
-    /// Asserts that the models of both mechanisms detect the bug.
+    /// Asserts that the model detects the planted bug with each of the two mechanisms.
     pub(super) fn bug(self, bug: &'static str, property: &str, expected: &str, f: fn(Case)) {
         self.claimed.bug(bug, property, expected, f);
         self.rseq.bug(bug, property, expected, f);
@@ -130,7 +130,7 @@ fn drain_cpu_0(w: &World) -> Vec<Option<usize>> {
     w.drain(0..1);
     vec![]
 }
-fn drain_both(w: &World) -> Vec<Option<usize>> {
+fn drain_both_cpus(w: &World) -> Vec<Option<usize>> {
     w.drain(0..2);
     vec![]
 }
@@ -140,13 +140,13 @@ fn on(cpu: u32, side: ThreadFn) -> (Script, ThreadFn) {
 
 // ---------------------------------------------------------------- the contract of a section
 
-/// R1: CPU 0 has an object, CPU 1 has none, and the depot has two magazines of two objects.
+/// R1: threads allocate and free while one object is on CPU 0's stack and two magazines are in the depot.
 pub(super) fn contract(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 6);
     w.fill_stack(0, 0, 2, &[1]);
     w.put_in_depot(0, &[2, 3]);
     w.put_in_depot(0, &[4, 5]);
-    w.with_supplier(&[6]);
+    w.give_rounds_to_supplier(&[6]);
     let uses = |w: &World| {
         alloc_then_free(w);
         vec![w.alloc(), w.alloc()]
@@ -156,7 +156,7 @@ pub(super) fn contract(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- M: movement of rounds
 
-/// M1, M2: objects freed on one CPU reach another CPU in whole magazines.
+/// M1, M2: objects that one CPU frees reach another CPU in whole magazines.
 pub(super) fn travel(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 3);
     w.fill_stack(0, 0, 1, &[]);
@@ -170,7 +170,7 @@ pub(super) fn travel(Case { by, script }: Case) {
     run(w, (script, producer), &[on(1, consumer)]);
 }
 
-/// M2: a stack is full, and two threads of its CPU take magazines off the stack.
+/// M2: a stack is full, and two threads on its CPU free objects, so that both move a magazine to the depot.
 pub(super) fn overflow(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 6);
     w.fill_stack(0, 0, 4, &[1, 2, 3, 4]);
@@ -190,9 +190,9 @@ pub(super) fn overflow(Case { by, script }: Case) {
     );
 }
 
-/// M3: two threads with one CPU number never both own the region, and neither thread waits. One thread misses
-/// and pushes a batch while the other thread frees an object.
-pub(super) fn same_cpu(Case { by, script }: Case) {
+/// M3: two threads with the same CPU number never own the region at the same time, and neither thread waits. The first
+/// thread misses and pushes a batch while the second thread frees an object.
+pub(super) fn two_threads_on_one_cpu(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 4);
     w.fill_stack(0, 0, 1, &[]);
     w.put_in_depot(0, &[1, 2]);
@@ -206,11 +206,12 @@ pub(super) fn same_cpu(Case { by, script }: Case) {
     run(w, (script, keep_one), &[on(0, frees)]);
 }
 
-/// M4: two CPUs take from a depot that runs empty. If the depot is empty, the supplier supplies objects.
-pub(super) fn depot_runs_dry(Case { by, script }: Case) {
+/// M4: two CPUs take magazines from the depot until it is empty. When the depot is empty, the supplier provides
+/// objects.
+pub(super) fn two_cpus_empty_the_depot(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, true, 4);
     w.put_in_depot(0, &[1]);
-    w.with_supplier(&[2, 3]);
+    w.give_rounds_to_supplier(&[2, 3]);
     w.mark_allocated(4);
     let frees = |w: &World| {
         w.free(4);
@@ -219,8 +220,8 @@ pub(super) fn depot_runs_dry(Case { by, script }: Case) {
     run(w, (script, keep_one), &[on(1, keep_one), on(1, frees)]);
 }
 
-/// M4: an allocation that fails because the supplier refuses changes nothing.
-pub(super) fn nothing_to_fill_from(Case { by, script }: Case) {
+/// M4: if the supplier has no objects, the allocation fails and changes nothing.
+pub(super) fn alloc_with_an_empty_supplier(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.fill_stack(0, 0, 1, &[]);
     w.mark_allocated(1);
@@ -233,8 +234,8 @@ pub(super) fn nothing_to_fill_from(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- H: drain
 
-/// H1: a thread pops and pushes during a drain of its CPU.
-pub(super) fn drain_fast(Case { by, script }: Case) {
+/// H1: a thread pops and pushes while another thread drains its CPU.
+pub(super) fn drain_during_pop_and_push(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.fill_stack(0, 0, 2, &[1, 2]);
     let alloc_and_free = |w: &World| {
@@ -244,9 +245,9 @@ pub(super) fn drain_fast(Case { by, script }: Case) {
     run(w, (script, alloc_and_free), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: the only thread of a process drains both CPUs without a fence. The thread then starts a second thread, and the
-/// next drain uses a fence.
-pub(super) fn drain_alone(Case { by, script }: Case) {
+/// H1: while a process has only one thread, a drain of both CPUs issues no fence. After the thread has started a second
+/// thread, the next drain issues a fence.
+pub(super) fn drain_in_a_single_threaded_process(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, true, 2);
     w.fill_stack(0, 0, 1, &[1]);
     w.fill_stack(1, 0, 1, &[2]);
@@ -255,8 +256,9 @@ pub(super) fn drain_alone(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: an inlined free runs during a drain. The drain must also point the words of inlined paths to the empty region.
-pub(super) fn drain_inlined(Case { by, script }: Case) {
+/// H1: an inlined free runs during a drain of its CPU. The drain must also redirect the per-CPU pointers that inlined
+/// paths read.
+pub(super) fn drain_during_an_inlined_free(Case { by, script }: Case) {
     let table = table_with_inlined_words(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 1);
     let w = World::on(&table, Config::new(1, 0, 4), false, 2);
     w.fill_stack(0, 0, 2, &[1]);
@@ -268,8 +270,8 @@ pub(super) fn drain_inlined(Case { by, script }: Case) {
     run(w, (script, free), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: a miss with its batch, a growing stack, and an overflow run during a drain.
-pub(super) fn drain_batches(Case { by, script }: Case) {
+/// H1: during a drain, a thread of the CPU misses and pushes a batch, grows the stack, and overflows it.
+pub(super) fn drain_during_batches(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
     w.fill_stack(0, 0, 0, &[]);
     w.put_in_depot(0, &[1, 2]);
@@ -284,9 +286,9 @@ pub(super) fn drain_batches(Case { by, script }: Case) {
     run(w, (script, batches), &[on(1, drain_cpu_0)]);
 }
 
-/// H1: frees grow the stack and overflow it during a drain. After the drain, the layer shrinks, as in a
-/// shortage of memory.
-pub(super) fn drain_growing(Case { by, script }: Case) {
+/// H1: during a drain, frees grow the stack and overflow it. After the drain, the draining thread lowers the layer's
+/// limits, as in a shortage of memory.
+pub(super) fn drain_while_the_stack_grows(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 3);
     (1..=3).for_each(|round| w.mark_allocated(round));
     let frees = |w: &World| {
@@ -301,8 +303,9 @@ pub(super) fn drain_growing(Case { by, script }: Case) {
     run(w, (script, frees), &[on(1, drain_and_shrink)]);
 }
 
-/// H1: when a drain returns, the supplier has the unused objects of a CPU, although the CPU continues.
-pub(super) fn drain_leaves_nothing(Case { by, script }: Case) {
+/// H1: when a drain returns, the supplier has all objects that were on the CPU's stack and unused, although the CPU
+/// continues to run.
+pub(super) fn drain_flushes_all_unused_rounds(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 1, false, 3);
     w.fill_stack(0, 0, 3, &[2, 3]);
     w.mark_allocated(1);
@@ -312,23 +315,23 @@ pub(super) fn drain_leaves_nothing(Case { by, script }: Case) {
     };
     let drain = |w: &World| {
         w.drain(0..1);
-        assert!(w.are_with_supplier(&[2, 3]), "a drain leaves no rounds");
+        assert!(w.supplier_has_rounds(&[2, 3]), "a drain leaves no rounds");
         vec![]
     };
     run(w, (script, frees), &[on(1, drain)]);
 }
 
-/// H1: the supplier fills a magazine while the CPU is drained.
-pub(super) fn drain_filling(Case { by, script }: Case) {
+/// H1: a thread gets a magazine from the supplier while another thread drains its CPU.
+pub(super) fn drain_during_a_fill(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, true, 3);
     w.fill_stack(0, 0, 1, &[1]);
-    w.with_supplier(&[2, 3]);
+    w.give_rounds_to_supplier(&[2, 3]);
     let takes = |w: &World| vec![w.alloc(), w.alloc()];
     run(w, (script, takes), &[on(1, drain_cpu_0)]);
 }
 
-/// An idle CPU wakes up during a reap.
-pub(super) fn reap_waking(Case { by, script }: Case) {
+/// H1, T1: a CPU that was idle allocates and frees again during a reap.
+pub(super) fn reap_while_a_cpu_wakes(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.fill_stack(0, 0, 2, &[1, 2]);
     assert_eq!(w.layer.reap(&w.supplier), 0, "a round that was just freed is not idle");
@@ -339,39 +342,39 @@ pub(super) fn reap_waking(Case { by, script }: Case) {
         vec![]
     };
     let world = Arc::new(w);
-    let live = run_together(&world, (script, alloc_then_free), &[on(0, reap)]);
+    let live = run_concurrently(&world, (script, alloc_then_free), &[on(0, reap)]);
     // Two reaps without operations in between: the second reap finds the CPU idle.
     (0..2).for_each(|_| _ = world.layer.reap(&world.supplier));
     world.assert_cpus_hold_no_round("a reap");
     world.census(&live);
 }
 
-/// H2: one drain covers both CPUs, while a thread runs on each CPU.
-pub(super) fn drain_and_two(Case { by, script }: Case) {
+/// H2: one drain covers two CPUs while a thread runs on each of them.
+pub(super) fn drain_of_two_busy_cpus(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.fill_stack(0, 0, 1, &[1]);
     w.fill_stack(1, 0, 1, &[2]);
-    run(w, (script, alloc_then_free), &[on(1, alloc_then_free), on(1, drain_both)]);
+    run(w, (script, alloc_then_free), &[on(1, alloc_then_free), on(1, drain_both_cpus)]);
 }
 
-/// H2, M3: two threads run on one CPU during a drain of that CPU.
-pub(super) fn drain_and_two_of_one(Case { by, script }: Case) {
+/// H2, M3: two threads run on the same CPU during a drain of this CPU.
+pub(super) fn drain_of_a_cpu_with_two_threads(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.fill_stack(0, 0, 2, &[1, 2]);
     run(w, (script, alloc_then_free), &[on(0, alloc_then_free), on(1, drain_cpu_0)]);
 }
 
-/// H3: two concurrent drains of both CPUs run during an allocation and a free.
+/// H3: two threads drain both CPUs concurrently, while another thread allocates and frees.
 pub(super) fn two_drains(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.fill_stack(0, 0, 1, &[1]);
     w.fill_stack(1, 0, 1, &[2]);
-    run(w, (script, alloc_then_free), &[on(0, drain_both), on(1, drain_both)]);
+    run(w, (script, alloc_then_free), &[on(0, drain_both_cpus), on(1, drain_both_cpus)]);
 }
 
-/// H3: during a free to a stack, a drain meets another drain that is still flushing objects of the stack's
-/// class.
-pub(super) fn drain_meets_drain(Case { by, script }: Case) {
+/// H3: a drain begins while another drain is still flushing objects of the same class, and while a thread frees an
+/// object.
+pub(super) fn drain_during_the_flush_of_another(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.fill_stack(0, 0, 1, &[1]);
     w.mark_allocated(2);
@@ -382,8 +385,9 @@ pub(super) fn drain_meets_drain(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, drain_cpu_0), on(0, drain_cpu_0)]);
 }
 
-/// H4: a thread migrates to a CPU beyond the table (plugged in later), on which another thread already runs.
-pub(super) fn beyond_the_table(Case { by, script }: Case) {
+/// H4: a thread migrates to a CPU without a region (as if it were hotplugged later), on which another thread already
+/// runs.
+pub(super) fn migration_to_a_cpu_without_a_region(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
     w.supplier.second_node = 2;
@@ -393,8 +397,9 @@ pub(super) fn beyond_the_table(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(2, alloc_then_free)]);
 }
 
-/// H4: a thread without a region bypasses the stacks, while another thread uses its region and a drain runs.
-pub(super) fn drain_and_no_region(Case { by, script }: Case) {
+/// H4: a thread on a CPU without a region bypasses the stacks. At the same time, another thread uses its region, and a
+/// drain runs.
+pub(super) fn drain_during_a_bypass(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
     w.fill_stack(0, 0, 1, &[1]);
     w.put_in_depot(0, &[3, 4]);
@@ -406,9 +411,10 @@ pub(super) fn drain_and_no_region(Case { by, script }: Case) {
     run(w, (script, alloc_then_free), &[on(2, past), on(1, drain_cpu_0)]);
 }
 
-/// H5: a layer is closed and flushed during two frees. One free finds a place on its stack, and the other
-/// finds its stack full. When the close, the flush and the frees have returned, the supplier has all objects.
-pub(super) fn close_and_flush(Case { by, script }: Case) {
+/// H5: one thread closes and flushes a layer while two threads free objects. One of the frees finds room on its stack,
+/// and the other free finds its stack full. After close, flush and frees have finished, the supplier must have all
+/// objects.
+pub(super) fn close_and_flush_during_frees(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 4);
     w.fill_stack(0, 0, 2, &[]);
     w.fill_stack(1, 0, 2, &[1, 2]);
@@ -428,12 +434,12 @@ pub(super) fn close_and_flush(Case { by, script }: Case) {
         vec![]
     };
     let world = Arc::new(w);
-    run_together(&world, (script, closes), &[on(0, frees), on(1, overflows)]);
-    assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a closed layer holds no rounds");
+    run_concurrently(&world, (script, closes), &[on(0, frees), on(1, overflows)]);
+    assert!(world.supplier_has_rounds(&[1, 2, 3, 4]), "a closed layer holds no rounds");
     world.census(&[]);
 }
-/// H5: a layer is closed and flushed while memory is short; the shortage changes the layer's limits.
-pub(super) fn closed_during_a_shrink(Case { by, script }: Case) {
+/// H5: one thread closes and flushes a layer while another thread lowers the layer's limits because memory is short.
+pub(super) fn close_during_shrink(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, false, 2);
     w.fill_stack(0, 0, 2, &[1]);
     w.mark_allocated(2);
@@ -447,13 +453,14 @@ pub(super) fn closed_during_a_shrink(Case { by, script }: Case) {
         vec![]
     };
     let world = Arc::new(w);
-    run_together(&world, (script, closes), &[on(1, shrinks)]);
+    run_concurrently(&world, (script, closes), &[on(1, shrinks)]);
     world.free(2);
-    assert!(world.are_with_supplier(&[1, 2]), "a closed layer holds no rounds");
+    assert!(world.supplier_has_rounds(&[1, 2]), "a closed layer holds no rounds");
     world.census(&[]);
 }
-/// H5: a layer is closed and flushed while a CPU frees for the first time. No drain has visited the CPU before.
-pub(super) fn closed_during_a_first_free(Case { by, script }: Case) {
+/// H5: one thread closes and flushes a layer while another CPU frees an object for the first time. No drain has visited
+/// this CPU before.
+pub(super) fn close_during_first_free(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, false, 4);
     w.fill_stack(0, 0, 2, &[1, 2]);
     w.mark_allocated(3);
@@ -469,15 +476,15 @@ pub(super) fn closed_during_a_first_free(Case { by, script }: Case) {
         vec![]
     };
     let world = Arc::new(w);
-    run_together(&world, (script, closes), &[on(1, frees)]);
-    assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a closed layer holds no rounds");
+    run_concurrently(&world, (script, closes), &[on(1, frees)]);
+    assert!(world.supplier_has_rounds(&[1, 2, 3, 4]), "a closed layer holds no rounds");
     world.census(&[]);
 }
 
 // ---------------------------------------------------------------- T: the table
 
-/// T1: a drain of one class leaves the other classes of its CPU unchanged.
-pub(super) fn two_classes(Case { by, script }: Case) {
+/// T1: a drain of one class does not affect the stacks of other classes on the same CPU.
+pub(super) fn drain_of_one_of_two_classes(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 1);
     w.fill_stack(0, 0, 1, &[1]);
@@ -491,8 +498,9 @@ pub(super) fn two_classes(Case { by, script }: Case) {
     run(w, (script, uses), &[on(1, drain_cpu_0)]);
 }
 
-/// T1: one sweep covers two layers, and each layer collects its objects, while a thread uses the two layers.
-pub(super) fn sweep_of_two(Case { by, script }: Case) {
+/// T1: one sweep covers two layers, and each layer then collects its objects. In the model, another thread uses the two
+/// layers during the sweep.
+pub(super) fn sweep_of_two_layers(Case { by, script }: Case) {
     let table = table(Cpus::simulated(1, 1).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 1);
     w.fill_stack(0, 0, 1, &[1]);
@@ -513,8 +521,8 @@ fn sweep(w: &World) -> Vec<Option<usize>> {
     vec![]
 }
 
-/// T1: a sweep of two layers runs during a drain of one layer and a free that would use the stack.
-pub(super) fn sweep_meets_drain(Case { by, script }: Case) {
+/// T1: one thread sweeps two layers while another thread drains one of them and a third thread frees an object.
+pub(super) fn sweep_during_a_drain(Case { by, script }: Case) {
     let table = table(Cpus::simulated(1, 1).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 2);
     w.fill_stack(0, 0, 1, &[1]);
@@ -529,9 +537,9 @@ pub(super) fn sweep_meets_drain(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, sweep), on(0, drain_cpu_0)]);
 }
 
-/// H3: two threads of a CPU push to places whose objects a drain has flushed. One of the threads opens the
-/// stack, and the other thread may write first.
-pub(super) fn opened_for_another(Case { by, script }: Case) {
+/// H3: after a drain, two threads on the CPU push objects over stack entries that the drain has read. One thread opens
+/// the stack again, but the other thread may push first.
+pub(super) fn push_to_a_stack_that_another_opened(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 3);
     w.fill_stack(0, 0, 2, &[1]);
     w.mark_allocated(2);
@@ -547,9 +555,9 @@ pub(super) fn opened_for_another(Case { by, script }: Case) {
     run(w, (script, drain_cpu_0), &[on(0, frees_2), on(0, frees_3)]);
 }
 
-/// T1: a region is committed up to a stack's first place, and a drain visits the region while a thread grows
-/// the stack.
-pub(super) fn committed_in_part(Case { by, script }: Case) {
+/// T1: only the first entry of a stack is in committed memory. A drain visits the region while a thread grows the
+/// stack.
+pub(super) fn drain_of_a_partly_committed_region(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 2);
     w.fill_stack(0, 0, 1, &[]);
     w.layer.table.region(0).unwrap().set_committed(w.class(0).end(1));
@@ -561,7 +569,7 @@ pub(super) fn committed_in_part(Case { by, script }: Case) {
     run(w, (script, frees), &[on(0, drain_cpu_0)]);
 }
 
-/// T3: the pages of a drained stack are decommitted while a free and an allocation use the stack again.
+/// T3: one thread decommits the pages of a drained stack while another thread frees and allocates with this stack.
 pub(super) fn pages_are_decommitted_during_use(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.fill_stack(0, 0, 2, &[1]);
@@ -578,8 +586,8 @@ pub(super) fn pages_are_decommitted_during_use(Case { by, script }: Case) {
     run(w, (script, uses), &[on(0, release)]);
 }
 
-/// T3: pages are decommitted during a drain that flushes the objects on the page.
-pub(super) fn pages_beside_a_drain(Case { by, script }: Case) {
+/// T3: one thread decommits idle pages while a drain is flushing objects that are stored on such a page.
+pub(super) fn decommit_during_a_drain(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.fill_stack(0, 0, 2, &[1]);
     let release = |w: &World| {
@@ -589,7 +597,7 @@ pub(super) fn pages_beside_a_drain(Case { by, script }: Case) {
     run(w, (script, drain_cpu_0), &[on(0, release)]);
 }
 
-/// T3: the counts of the stacks on a page survive the page's decommit, for any concurrent reader.
+/// T3: a thread that reads the operation counts sees them unchanged, even while the page that held them is decommitted.
 pub(super) fn counts_survive_a_decommit(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 1);
     w.fill_stack(0, 0, 2, &[1]);
@@ -607,9 +615,9 @@ pub(super) fn counts_survive_a_decommit(Case { by, script }: Case) {
     run(w, (script, looks), &[on(0, release)]);
 }
 
-/// T2: the last user of a layer returns the class number while the stacks hold objects. The next created
-/// layer may get the returned class number.
-pub(super) fn number_is_reused(Case { by, script }: Case) {
+/// T2: the last user drops a layer, which returns its class number, while objects are still on its stacks. A layer that
+/// is created next may reuse this class number.
+pub(super) fn class_number_is_reused(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 2);
     let config = Config::new(1, 0, 4);
     let old = Arc::new(World::on(&table, config, false, 2));
@@ -626,7 +634,7 @@ pub(super) fn number_is_reused(Case { by, script }: Case) {
     alloc_then_free(&old);
     drop(old);
     let new = World::on(&table, config, true, 4);
-    new.with_supplier(&[3, 4]);
+    new.give_rounds_to_supplier(&[3, 4]);
     new.set_owned(1, true);
     new.set_owned(2, true);
     let here = new.alloc();
@@ -642,13 +650,14 @@ pub(super) fn number_is_reused(Case { by, script }: Case) {
     new.census(&all);
 }
 
-/// T2: two threads take class numbers and return them. No class number has two owners, and none is lost.
-pub(super) fn numbers_have_one_owner() {
+/// T2: two threads concurrently allocate and return class numbers. No class number ever has two owners, and no number
+/// is lost.
+pub(super) fn class_numbers_have_one_owner() {
     struct NumberSupplier {
         table: Shared<Table<Heap>>,
         owned: [UnsafeCell<()>; 3],
     }
-    fn take_and_give_back(numbers: &NumberSupplier) {
+    fn take_and_return_number(numbers: &NumberSupplier) {
         let class = numbers.table.class(2).unwrap();
         // The checker reports a race if another thread owns the number.
         numbers.owned[class.index as usize].with_mut(|_| ());
@@ -658,8 +667,8 @@ pub(super) fn numbers_have_one_owner() {
     table.retire(table.class(2).unwrap());
     let numbers = Arc::new(NumberSupplier { table, owned: [(); 3].map(UnsafeCell::new) });
     let other = numbers.clone();
-    let t = thread::spawn(move || take_and_give_back(&other));
-    take_and_give_back(&numbers);
+    let t = thread::spawn(move || take_and_return_number(&other));
+    take_and_return_number(&numbers);
     t.join().unwrap();
     let [one, two] = [(); 2].map(|()| numbers.table.class(2).expect("a class number must be available"));
     assert_ne!(one.index, two.index, "a class number has one owner");
@@ -668,9 +677,8 @@ pub(super) fn numbers_have_one_owner() {
 
 // ---------------------------------------------------------------- N: nodes
 
-/// N1: a CPU frees objects that belong to another CPU's node; these objects return to their node in
-/// magazines.
-pub(super) fn frees_of_another_node(Case { by, script }: Case) {
+/// N1: a CPU frees objects of another CPU's node. The objects return to their node in magazines.
+pub(super) fn frees_to_remote_node(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
     w.supplier.second_node = 1;
@@ -683,27 +691,27 @@ pub(super) fn frees_of_another_node(Case { by, script }: Case) {
     run(w, (script, frees), &[on(1, |w| vec![w.alloc(), w.alloc()])]);
 }
 
-/// N1: a thread migrates to another node at each of its steps. Each stack has an object at first, so that a
-/// thread needs few steps.
-pub(super) fn between_nodes(Case { by, script }: Case) {
+/// N1: a thread migrates to a CPU of another node before one of its steps. Each stack contains an object initially, so
+/// that the thread needs only a few steps.
+pub(super) fn migration_between_nodes(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, Config::new(2, 0, 4), true, 4);
     w.supplier.second_node = 3;
     w.fill_stack(0, 0, 2, &[1]);
     w.fill_stack(1, 1, 2, &[3]);
-    w.with_supplier(&[2, 4]);
+    w.give_rounds_to_supplier(&[2, 4]);
     run(w, (script, alloc_then_free), &[on(1, alloc_then_free)]);
 }
 
 // ---------------------------------------------------------------- F: fork
 
-/// F1: a thread holds all locks for a fork during an exchange and a drain. In the child of a fork, another thread's
-/// claim and drain never end.
-pub(super) fn fork_beside_exchange(Case { by, script }: Case) {
+/// F1: a thread acquires all locks for a fork while another thread accesses the depot and a drain runs. In the child of
+/// the fork, the other threads' claims and drains must be undone.
+pub(super) fn fork_during_a_depot_access(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, true, 3);
     w.fill_stack(0, 0, 1, &[]);
     w.put_in_depot(0, &[1]);
-    w.with_supplier(&[2, 3]);
+    w.give_rounds_to_supplier(&[2, 3]);
     let world = Arc::new(w);
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -719,8 +727,8 @@ pub(super) fn fork_beside_exchange(Case { by, script }: Case) {
 
 // ---------------------------------------------------------------- D: the depot alone
 
-/// D1: one thread takes a magazine while another thread takes two and puts the first one back.
-pub(super) fn depot_aba() {
+/// D1: one thread takes a magazine from the depot while another thread takes two and puts one of them back.
+pub(super) fn depot_take_during_take_and_put() {
     let d = DepotWorld::new(2);
     (0..2).for_each(|round| d.put(round));
     let e = d.clone();
@@ -734,8 +742,8 @@ pub(super) fn depot_aba() {
     d.census(&[mine, theirs]);
 }
 
-/// D2: writes before a put are visible after the take.
-pub(super) fn depot_publish() {
+/// D2: what a thread wrote before it put a magazine into the depot is visible to the thread that takes the magazine.
+pub(super) fn depot_take_sees_earlier_writes() {
     let d = DepotWorld::new(1);
     let e = d.clone();
     let t = thread::spawn(move || e.put(0));
@@ -745,8 +753,8 @@ pub(super) fn depot_publish() {
     d.census(&[]);
 }
 
-/// D3: two puts and a take lose no magazine, and a take after a put finds a magazine.
-pub(super) fn depot_three() {
+/// D3: two concurrent puts and a take lose no magazine, and a take that follows a put finds a magazine.
+pub(super) fn depot_two_puts_and_a_take() {
     let d = DepotWorld::new(2);
     let threads: Vec<_> = (0..2)
         .map(|round| {
@@ -761,8 +769,8 @@ pub(super) fn depot_three() {
     d.census(&[first, second]);
 }
 
-/// D4: a second interval ends while a thread needs one of the two magazines.
-pub(super) fn depot_reap() {
+/// D4: a reaping interval ends while a thread takes one of the depot's two magazines.
+pub(super) fn depot_reap_during_a_take() {
     let d = DepotWorld::new(2);
     (0..2).for_each(|round| d.put(round));
     assert_eq!(d.depot.surplus(&Operation::new()), 0, "a reap keeps magazines that were just put");
@@ -775,8 +783,8 @@ pub(super) fn depot_reap() {
     d.census(&taken);
 }
 
-/// D4: one thread takes from a full depot, and another thread puts as soon as there is room.
-pub(super) fn depot_reap_beside_put() {
+/// D4: one thread takes a magazine from a full depot, and another thread puts a magazine as soon as there is room.
+pub(super) fn depot_take_during_a_put() {
     let d = DepotWorld::of(3, 2);
     (0..2).for_each(|round| d.put(round));
     assert_eq!(d.depot.surplus(&Operation::new()), 0, "a reap keeps magazines that were just put");
@@ -791,16 +799,16 @@ pub(super) fn depot_reap_beside_put() {
 
 // ---------------------------------------------------------------- the trace of a failure
 
-/// A model that fails on purpose, so that [`failed_model_prints_a_repeatable_trace`] finds its trace.
+/// A model that fails on purpose. The test [`failed_model_prints_a_repeatable_trace`] checks the trace that it prints.
 #[test]
 #[ignore = "fails on purpose; run by the test behind it"]
 fn child_fails_on_purpose() {
     plant("a drain flushes the rounds of another drain");
     let case = Case { by: Mechanism::Rseq, script: Script::on(0) };
-    models("a failure", Bound::Preemptions(2), 1, [case], drain_meets_drain);
+    models("a failure", Bound::Preemptions(2), 1, [case], drain_during_the_flush_of_another);
 }
 
-/// Regression: libtest hid the trace, because it shows no output of a passing test.
+/// Regression: the trace of a planted bug was invisible, because libtest shows no output of a passing test.
 #[cfg_attr(not(uslab_planted), ignore = "needs planted bugs: cargo planted")]
 #[test]
 fn passing_test_of_a_planted_bug_prints_its_trace() {

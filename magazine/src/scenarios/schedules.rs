@@ -1,27 +1,28 @@
-//! shuttle's scenarios: four threads run on two CPUs, and each CPU's stack has room for three magazines of
-//! two objects. Sometimes a thread runs on a third CPU that has no region. Before each operation, the
-//! schedule chooses the thread's CPU, its migration, and whether a restartable sequence is aborted.
+//! Shuttle scenarios: four threads run on two CPUs, and each CPU's stack has room for three magazines of two objects.
+//! Sometimes a thread runs on a third CPU that has no region. Before each operation, the schedule chooses the thread's
+//! CPU and its next migration. It also chooses if the migration aborts a restartable sequence.
 
-use super::linearizable::{Object, OwnedOp, Recorder, check_each};
+use super::linearizable::{Object, OwnedOp, Recorder, check_each_object_history};
 use super::world::{DepotWorld, ThreadFn, World, continue_as_child, fork, table};
 use crate::cpu::{Cpus, Mechanism, Script};
 use crate::layer::Config;
 use crate::sync::schedule::{Schedules, choose};
 use crate::sync::{Arc, Counter, thread};
 use crate::test_round::TestRound;
-use crate::threads::{migrate_between_cpus, run_crowd, run_together};
+use crate::threads::{migrate_between_cpus, run_concurrently, run_in_threads};
 use crate::tracepoints::Operation;
 
 const ROUNDS: usize = 12;
 const STEPS: usize = 12;
 
-/// With few objects and a small depot, the supplier refuses, and the depot runs empty and overflows.
+/// There are few objects and a small depot, so the supplier runs out of objects, and the depot runs empty and
+/// overflows.
 const CONFIG: Config = Config { capacity: 2, first_fill: 1, stock: 1, depot_limit: 1, round_bytes: 0 };
 
 fn world(by: Mechanism) -> World {
     let table = table(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 1);
     let w = World::on(&table, CONFIG, true, ROUNDS);
-    w.with_supplier(&(1..=ROUNDS).collect::<Vec<_>>());
+    w.give_rounds_to_supplier(&(1..=ROUNDS).collect::<Vec<_>>());
     w
 }
 
@@ -36,7 +37,8 @@ fn churn(w: &World) -> Vec<Option<usize>> {
     }
     held
 }
-/// Allocates as many objects as possible and frees all of them, so that stacks grow, overflow and run empty.
+/// Allocates as many objects as possible and frees all of them. These operations make stacks grow, overflow and run
+/// empty.
 fn run_batches(w: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 6 {
         migrate_between_cpus(w.layer.cpus().count());
@@ -64,14 +66,14 @@ fn run_drains(w: &World) -> Vec<Option<usize>> {
     vec![]
 }
 
-/// Four threads allocate and free, and sometimes drain. Each allocation and free takes effect at one point in time, in
-/// the same order for all threads.
+/// Four threads allocate and free objects, and sometimes drain. The operations must be linearizable: each takes effect
+/// at one point in time, in the same order for all threads.
 pub(super) fn history(by: Mechanism) {
-    struct SeenRounds {
+    struct RecordedWorld {
         world: World,
         recorder: Recorder<OwnedOp>,
     }
-    fn side(SeenRounds { world, recorder }: &SeenRounds, thread: usize) {
+    fn side(RecordedWorld { world, recorder }: &RecordedWorld, thread: usize) {
         let mut held: Vec<TestRound> = vec![];
         for _ in 0..STEPS {
             migrate_between_cpus(world.layer.cpus().count());
@@ -92,31 +94,32 @@ pub(super) fn history(by: Mechanism) {
             }
         }
     }
-    let seen = Arc::new(SeenRounds { world: world(by), recorder: Recorder::new() });
-    run_crowd(&seen, 4, side);
-    let outcome = check_each(&Object { owned: false }, &seen.recorder.history(), OwnedOp::object);
+    let seen = Arc::new(RecordedWorld { world: world(by), recorder: Recorder::new() });
+    run_in_threads(&seen, 4, side);
+    let outcome =
+        check_each_object_history(&Object { owned: false }, &seen.recorder.history(), OwnedOp::object);
     assert!(outcome.is_ok(), "no sequential order explains the results: {outcome:?}");
 }
 
-/// Holds all locks, as a forking process does.
+/// Acquires all locks, as a forking process does, and releases them.
 fn run_forks(w: &World) -> Vec<Option<usize>> {
     (0..STEPS / 3).for_each(|_| fork(w));
     vec![]
 }
 
-/// Runs the function `left` on CPU 0 and the other functions on CPU 1.
-fn run_beside_threads(world: World, left: ThreadFn, others: [ThreadFn; 3]) -> (Arc<World>, Vec<usize>) {
+/// Runs the function `left` on CPU 0, and at the same time the functions `others` on CPU 1.
+fn run_on_two_cpus(world: World, left: ThreadFn, others: [ThreadFn; 3]) -> (Arc<World>, Vec<usize>) {
     let world = Arc::new(world);
-    let live = run_together(&world, (Script::on(0), left), &others.map(|side| (Script::on(1), side)));
+    let live = run_concurrently(&world, (Script::on(0), left), &others.map(|side| (Script::on(1), side)));
     (world, live)
 }
 
 pub(super) fn exchange(by: Mechanism) {
-    let (world, live) = run_beside_threads(world(by), churn, [churn, run_batches, churn]);
+    let (world, live) = run_on_two_cpus(world(by), churn, [churn, run_batches, churn]);
     world.census(&live);
 }
 pub(super) fn drain(by: Mechanism) {
-    let (world, live) = run_beside_threads(world(by), churn, [run_batches, run_drains, run_drains]);
+    let (world, live) = run_on_two_cpus(world(by), churn, [run_batches, run_drains, run_drains]);
     world.census(&live);
     world.drain(0..world.layer.cpus().count());
     world.assert_cpus_hold_no_round("a drain");
@@ -124,8 +127,8 @@ pub(super) fn drain(by: Mechanism) {
     (0..4).for_each(|_| _ = world.layer.reap(&world.supplier));
     world.census(&live);
 }
-/// A layer is closed and flushed during other operations. At the end, the supplier has all objects that the
-/// other operations do not hold.
+/// One thread closes and flushes a layer while other threads use it. At the end, the supplier has all objects except
+/// the objects that the other threads own.
 pub(super) fn closed(by: Mechanism) {
     let closes = |w: &World| {
         migrate_between_cpus(w.layer.cpus().count());
@@ -133,12 +136,12 @@ pub(super) fn closed(by: Mechanism) {
         w.layer.flush_all(&w.supplier);
         vec![]
     };
-    let (world, live) = run_beside_threads(world(by), closes, [churn, run_batches, churn]);
+    let (world, live) = run_on_two_cpus(world(by), closes, [churn, run_batches, churn]);
     world.assert_cpus_hold_no_round("a flush of a closed layer");
     assert_eq!(world.layer.stats().in_depot, 0, "a closed depot is empty");
     world.census(&live);
 }
-/// Decommits pages and returns the counts.
+/// Repeatedly decommits idle pages, and asserts that the operation counts never decrease.
 fn run_decommits(w: &World) -> Vec<Option<usize>> {
     let mut before = 0;
     for _ in 0..STEPS / 2 {
@@ -150,30 +153,30 @@ fn run_decommits(w: &World) -> Vec<Option<usize>> {
     }
     vec![]
 }
-/// Pages are decommitted while two threads use stacks on these pages, and one thread drains.
+/// One thread decommits idle pages while two threads use stacks on these pages and one thread drains.
 pub(super) fn pages(by: Mechanism) {
-    let (world, live) = run_beside_threads(world(by), churn, [run_batches, run_drains, run_decommits]);
+    let (world, live) = run_on_two_cpus(world(by), churn, [run_batches, run_drains, run_decommits]);
     world.census(&live);
 }
-/// Two nodes with one CPU each, and half of the objects on each node.
+/// Threads run on two nodes with one CPU each, and half of the objects belong to each node.
 pub(super) fn nodes(by: Mechanism) {
     let table = table(Cpus::simulated(2, 2).unwrap().with_mechanism(by), 2);
     let mut w = World::on(&table, CONFIG, true, ROUNDS);
     w.supplier.second_node = ROUNDS / 2 + 1;
-    w.with_supplier(&(1..=ROUNDS).collect::<Vec<_>>());
-    let (world, live) = run_beside_threads(w, churn, [churn, run_batches, run_drains]);
+    w.give_rounds_to_supplier(&(1..=ROUNDS).collect::<Vec<_>>());
+    let (world, live) = run_on_two_cpus(w, churn, [churn, run_batches, run_drains]);
     world.census(&live);
 }
 pub(super) fn forks(by: Mechanism) {
-    let (world, live) = run_beside_threads(world(by), churn, [churn, run_drains, run_forks]);
+    let (world, live) = run_on_two_cpus(world(by), churn, [churn, run_drains, run_forks]);
     continue_as_child(&world);
     world.census(&live);
 }
-/// Layers are created and dropped on one table, while another layer stays in use.
+/// Threads create and drop layers in a table while another layer of this table stays in use.
 pub(super) fn numbers(by: Mechanism) {
     let table = table(Cpus::simulated(2, 1).unwrap().with_mechanism(by), 3);
     let w = World::on(&table, CONFIG, true, ROUNDS);
-    w.with_supplier(&(1..=ROUNDS).collect::<Vec<_>>());
+    w.give_rounds_to_supplier(&(1..=ROUNDS).collect::<Vec<_>>());
     let world = Arc::new(w);
     let threads: Vec<_> = (0..2)
         .map(|_| {
@@ -182,7 +185,7 @@ pub(super) fn numbers(by: Mechanism) {
                 for first in (1..STEPS).step_by(3) {
                     let mine = [first, first + 1, first + 2];
                     let guest = World::on(&table, CONFIG, true, first + 2);
-                    guest.with_supplier(&mine);
+                    guest.give_rounds_to_supplier(&mine);
                     for _ in 0..3 {
                         migrate_between_cpus(2);
                         let round = guest.alloc();
@@ -197,12 +200,12 @@ pub(super) fn numbers(by: Mechanism) {
             })
         })
         .collect();
-    let live = run_together(&world, (Script::on(0), churn), &[(Script::on(1), run_drains as ThreadFn)]);
+    let live = run_concurrently(&world, (Script::on(0), churn), &[(Script::on(1), run_drains as ThreadFn)]);
     threads.into_iter().for_each(|t| t.join().unwrap());
     world.census(&live);
 }
 
-/// Three threads take magazines from a depot and put them back, while one thread ends intervals.
+/// Three threads take magazines from a depot and put them back, while one thread ends reaping intervals.
 pub(super) fn depot() {
     const MAGAZINES: usize = 5;
     struct Crowd {
@@ -252,7 +255,7 @@ pub(super) fn depot() {
     crowd.depot.census(&[]);
 }
 
-/// A scenario that runs with the claimed mechanism and with rseq.
+/// A scenario that runs twice: with the claimed mechanism, and with rseq.
 pub(super) struct BothMechanisms(pub(super) Schedules);
 
 impl BothMechanisms {
@@ -260,7 +263,7 @@ impl BothMechanisms {
         self.0.run(&format!("{name} (claimed)"), move || f(Mechanism::Claimed));
         self.0.run(&format!("{name} (rseq)"), move || f(Mechanism::Rseq));
     }
-    /// Asserts that the scenario detects the bug with both mechanisms.
+    /// Asserts that the scenario detects the planted bug with each of the two mechanisms.
     pub(super) fn bug(self, bug: &'static str, property: &str, expected: &'static str, f: fn(Mechanism)) {
         self.0.bug(bug, property, expected, move || f(Mechanism::Claimed));
         self.0.bug(bug, property, expected, move || f(Mechanism::Rseq));

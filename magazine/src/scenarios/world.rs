@@ -1,9 +1,9 @@
-//! Common parts of the scenarios: a layer whose objects record their owners, and a separate depot.
+//! Code that all scenarios share: a layer that records the owner of each object, and a depot without a layer.
 //!
-//! A world ends with a census, a check of its final state. The census requires that every object is in
-//! exactly one correct place, that the counts are exact, and that the table is quiescent. Each object has a
-//! cell that records its owner, so a double allocation makes an assertion fail. loom also finds a free that
-//! does not happen before the object's next allocation.
+//! At the end of a scenario, `census` checks the final state. Every object must be in exactly one correct place, the
+//! counts must be exact, and no drain may be running. Each object has a cell that shows if it is allocated, so
+//! allocating an object twice fails an assertion. Loom also reports a race if a free does not happen before the
+//! object's next allocation.
 
 use crate::cpu::Cpus;
 use crate::depot::{Block, Blocks, Depot, DepotBudget};
@@ -21,7 +21,7 @@ use crate::tracepoints::Operation;
 use core::ptr::NonNull;
 use std::sync::Arc as Shared;
 
-/// A supplier that holds objects under a lock.
+/// A supplier that stores its objects under a lock.
 pub(super) struct TestSupplier {
     pub(super) rounds: Mutex<Vec<usize>>,
     fills: bool,
@@ -55,28 +55,28 @@ impl Supplier<TestRound> for TestSupplier {
 pub(super) struct World {
     pub(super) layer: Layer<TestRound, Heap>,
     pub(super) supplier: TestSupplier,
-    /// One cell per object, which the object's owner writes.
+    /// One cell per object, which is true while the object is allocated. Only the object's owner writes it.
     held: Vec<UnsafeCell<bool>>,
     pub(super) allocs: Counter,
     pub(super) frees: Counter,
-    /// A world with another layer of the same table.
+    /// Another world, whose layer is in the same table.
     pub(super) other: Option<Box<World>>,
 }
 
 // SAFETY: loom watches the cells. shuttle runs all threads of an execution on one OS thread.
 unsafe impl Sync for World {}
 
-/// Under a checker, regions need no real memory.
+/// Returns empty memory. In models, regions are separate cells and need no memory.
 fn no_memory() -> Heap {
     Heap::new(0).unwrap()
 }
-/// Bytes of a class with up to seven places.
+/// Number of bytes that a class with stacks of up to seven objects takes in a region.
 const CLASS_BYTES: usize = 64;
-/// Creates a table with room for `classes` classes of up to seven places.
+/// Creates a table with room for `classes` classes, each with stacks of up to seven objects.
 pub(super) fn table(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
     Shared::new(Table::new(cpus, CLASS_BYTES * classes, no_memory()).unwrap())
 }
-/// Creates a table like [`table`], with words for inlined paths.
+/// Creates a table like [`table`], but also with per-CPU pointers for inlined paths.
 #[cfg(loom)]
 pub(super) fn table_with_inlined_words(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
     Shared::new(Table::new(cpus, CLASS_BYTES * classes, no_memory()).unwrap().with_inlined_words())
@@ -109,7 +109,7 @@ impl World {
         self.frees.add(1);
         self.layer.free(&self.supplier, TestRound(round));
     }
-    /// Frees an object on the inlined path, and on the slow path after a miss.
+    /// Frees an object on the inlined path. If the inlined path misses, the slow path frees the object.
     #[cfg(loom)]
     pub(super) fn free_inlined(&self, round: usize) {
         use crate::cpu::{Mechanism, regions::Words, rseq::push_inlined};
@@ -126,7 +126,7 @@ impl World {
         self.layer.drain(&self.supplier, cpus);
     }
 
-    pub(super) fn with_supplier(&self, rounds: &[usize]) {
+    pub(super) fn give_rounds_to_supplier(&self, rounds: &[usize]) {
         self.supplier.rounds.lock().extend(rounds);
     }
     pub(super) fn class(&self, node: usize) -> Class {
@@ -140,8 +140,8 @@ impl World {
 
     // ---- the end ----
 
-    /// Asserts that every object is in exactly one place of its node, that the counts are exact, and that the
-    /// table is quiescent.
+    /// Asserts that every object is in exactly one place of its node, that the counts are exact, and that no drain is
+    /// running.
     pub(super) fn census(&self, live: &[usize]) {
         let mut rounds: Vec<usize> = live.to_vec();
         let (mut on_stacks, mut in_depots) = (0, 0);
@@ -194,8 +194,8 @@ impl World {
         }
     }
 
-    /// Asserts that no CPU has an object after `what` emptied all CPUs. The caller ensures that no thread is
-    /// running.
+    /// Asserts that all stacks are empty, because the operation `what` has removed all objects. The caller must ensure
+    /// that no other thread is running.
     pub(super) fn assert_cpus_hold_no_round(&self, what: &str) {
         for class in self.layer.nodes.iter().map(|node| node.class()) {
             let held: Vec<usize> =
@@ -237,7 +237,7 @@ impl Fork for World {
         }
     }
 }
-/// Acquires every lock, like a forking process, and checks the state that a child would find.
+/// Acquires all locks, as a forking process does, and checks the state that the child would find.
 pub(super) fn fork(world: &World) {
     // SAFETY: the thread only reads between the two calls.
     unsafe {
@@ -251,8 +251,8 @@ pub(super) fn fork(world: &World) {
         world.after_fork_in_parent();
     }
 }
-/// Runs the only thread of a forked child. Other threads had claimed a region, and a drain had taken the
-/// objects of CPU 0's stack.
+/// Continues as the only thread of a forked child. At the fork, another thread had claimed CPU 0's region, and another
+/// thread's drain had taken the objects on CPU 0's stack.
 pub(super) fn continue_as_child(world: &World) {
     let (layer, table, class) = (&world.layer, &world.layer.table, world.class(0));
     world.drain(0..layer.cpus().count());
@@ -276,16 +276,16 @@ pub(super) fn continue_as_child(world: &World) {
     assert_eq!(layer.stats().busy, busy, "a child has no claims or drains of its parent's other threads");
 }
 
-/// A depot without a layer, with magazines of one object. Objects are numbered from 0.
+/// A depot without a layer, whose magazines hold one object each. The objects are numbered from 0.
 pub(super) struct DepotWorld {
     pub(super) depot: Depot,
-    /// The budget, which counts one byte for each magazine.
+    /// The depot's budget, in which each magazine counts as one byte.
     pub(super) budget: DepotBudget,
     limit: usize,
-    /// One cell per object, written by the thread that puts the object in.
+    /// A cell for each object. Only the thread that puts the object into the depot writes the object's cell.
     written: Vec<UnsafeCell<()>>,
     made: Counter,
-    /// Number of magazines put and taken.
+    /// Number of magazines that were put into the depot or taken out.
     moved: Counter,
 }
 // SAFETY: loom watches the cells; shuttle runs all threads of an execution on one OS thread.
@@ -295,17 +295,17 @@ impl DepotWorld {
     pub(super) fn new(rounds: usize) -> Arc<Self> {
         Self::of(rounds, rounds)
     }
-    /// Creates a depot with room for `limit` magazines.
+    /// Creates an empty depot with room for `limit` magazines.
     pub(super) fn of(rounds: usize, limit: usize) -> Arc<Self> {
         let (depot, budget) = (Depot::new(limit as u32, 1), DepotBudget::new(limit as u64));
         let written = (0..rounds).map(|_| UnsafeCell::new(())).collect();
         Arc::new(Self { depot, budget, limit, written, made: Counter::new(0), moved: Counter::new(0) })
     }
-    /// Writes to an object, and puts a magazine with this object into the depot.
+    /// Writes to an object's cell, and puts a magazine with this object into the depot.
     pub(super) fn put(&self, round: usize) {
         assert!(self.try_put(round));
     }
-    /// Puts an object into the depot like [`put`](Self::put), if the depot has room.
+    /// Does the same as [`put`](Self::put), but returns `false` if the depot has no room.
     pub(super) fn try_put(&self, round: usize) -> bool {
         let write = || self.written[round].with_mut(|_| ());
         let room = || {
@@ -325,7 +325,7 @@ impl DepotWorld {
         write();
         put()
     }
-    /// Takes a magazine out of the depot, and reads its object.
+    /// Takes a magazine out of the depot, and reads the cell of its object.
     pub(super) fn take(&self) -> Option<usize> {
         let mut magazine = Magazine::new();
         self.depot.take(&Operation::new(), &self.budget, &mut magazine).then(|| {
@@ -335,8 +335,8 @@ impl DepotWorld {
             round
         })
     }
-    /// Asserts that each object is exactly once in the depot or in `out`. `census` then checks the depot
-    /// while no other thread uses it.
+    /// Asserts that each object is either in the depot or in `out`, exactly once. No other thread may use the depot
+    /// during the call.
     pub(super) fn census(&self, out: &[Option<usize>]) {
         assert_eq!(
             self.depot.len() as usize + out.iter().flatten().count(),
@@ -350,8 +350,8 @@ impl DepotWorld {
         assert_eq!(self.depot.exchanges.get(), self.moved.get(), "each exchange counts once");
         self.check_empty_depot();
     }
-    /// Asserts that the blocks, the limit and the working set of an empty depot are correct. The depot must have a
-    /// single user.
+    /// Asserts that an empty depot handles its blocks, its limit and its working set correctly. No other thread may use
+    /// the depot.
     fn check_empty_depot(&self) {
         let (op, limit) = (&Operation::new(), self.limit);
         let made = self.made.get() as usize;
@@ -385,7 +385,8 @@ impl DepotWorld {
     }
 }
 
-/// D5: `threads` threads, including this thread, each put a magazine into a depot with room for `limit` magazines.
+/// D5: several threads, including this one, each put one magazine into a depot that has room for only `limit`
+/// magazines.
 pub(super) fn depot_limit(threads: usize, limit: usize) {
     let d = DepotWorld::of(threads, limit);
     let put = |round| {
@@ -404,7 +405,7 @@ pub(super) fn depot_limit(threads: usize, limit: usize) {
     d.census(&refused_rounds.collect::<Vec<_>>());
 }
 
-/// D5: `others` threads put magazines while this thread closes and empties the depot.
+/// D5: other threads put magazines into the depot while this thread closes and empties it.
 pub(super) fn depot_closed(others: usize) {
     let d = DepotWorld::new(others);
     let put = |round| {

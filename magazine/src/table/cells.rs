@@ -1,5 +1,6 @@
-//! Words and regions of a table for checkers: separate cells and atomics. Inlined paths have words only in models that
-//! request them. In all other models, every operation takes the slow path; this reduces the number of executions.
+//! The per-CPU pointers and regions of a table for loom and shuttle, as separate cells and atomics. Inlined paths have
+//! per-CPU pointers only in models that request them. In all other models, every operation takes the slow path, which
+//! reduces the number of executions.
 
 use super::{Number, Table};
 use crate::cpu::Cpus;
@@ -13,10 +14,10 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::tracepoints::Operation;
 use core::ops::Range;
 
-/// A word and a region for each CPU, and the empty region.
+/// A pointer and a region for each CPU, and the empty region.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// One word for each CPU; empty if the model has no words of this kind.
+    /// For each set, one pointer per CPU. The vector is empty if the model does not use the set.
     words: [Vec<AtomicUsize>; 3],
     regions: Vec<Cells>,
 }
@@ -65,7 +66,7 @@ impl<M: Memory> Table<M> {
 
     #[allow(dead_code, reason = "for models")]
     pub(crate) fn with_inlined_words(mut self) -> Self {
-        for words in Words::INLINED {
+        for words in Words::INLINED_WORDS {
             self.layout.words[words as usize] =
                 (0..self.cpus.count() as usize).map(AtomicUsize::new).collect();
         }
@@ -104,7 +105,7 @@ impl<M: Memory> Table<M> {
         blocks.free();
     }
 
-    /// The CPUs whose regions no drain has taken away, for a counterexample trace.
+    /// Returns the CPUs whose pointers are not redirected, to print in a counterexample trace.
     #[cfg(loom)]
     pub(super) fn watched(&self) -> crate::sync::story::Watched {
         let part = |(cpu, word): (usize, &AtomicUsize)| {
@@ -115,11 +116,11 @@ impl<M: Memory> Table<M> {
         crate::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
     }
 
-    /// Asserts that all classes are quiescent.
-    pub fn assert_all_at_rest(&self) {
+    /// Asserts that no drain of any class is running.
+    pub fn assert_all_classes_quiescent(&self) {
         self.all().for_each(|(class, _)| self.assert_at_rest(class));
     }
-    /// Asserts that the class is quiescent and that the empty region is unchanged.
+    /// Asserts that no drain of the class is running, and that the empty region was never written.
     pub(crate) fn assert_at_rest(&self, class: Class) {
         for cpu in 0..self.cpus.count() {
             assert!(!self.is_away(cpu), "the word of CPU {cpu} is not restored");

@@ -1,5 +1,5 @@
-//! Drains: a thread takes the objects from another CPU's stacks. The module [table](super) describes the
-//! rules.
+//! Drains, with which a thread takes the objects from other CPUs' stacks. The module [table](super) describes the rules
+//! for drains.
 
 use super::giving::ActiveDrain;
 use super::{Number, Table};
@@ -14,47 +14,48 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use core::time::Duration;
 
-/// The stacks that a drain takes.
+/// The kinds of stacks that a drain takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainScope {
     /// All stacks.
     All,
-    /// Stacks that have served no operation since the last drain of idle stacks.
+    /// Only stacks that have served no operation since the last drain of idle stacks.
     Idle,
 }
 
-/// A group of layers that one caller sweeps. After a sweep, the caller must collect the objects of all layers
-/// in the group.
+/// A group of layers that are swept together. After a sweep, the caller must collect the objects of all layers in the
+/// group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepGroup(NonZeroU32);
 
 impl SweepGroup {
-    /// Creates the group with the given number.
+    /// Creates the sweep group with the given number.
     pub const fn new(number: u32) -> Self {
         Self(NonZeroU32::MIN.saturating_add(number))
     }
 }
 
-/// Counters of a table's drains.
+/// Counters of the drains of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Drains {
-    /// Number of drain passes that took regions from CPUs. Each pass issues one fence, whatever the number of
-    /// CPUs and classes.
+    /// Number of passes in which a drain took regions away from their CPUs. Each pass issues one fence, for any number
+    /// of CPUs and classes.
     pub passes: u64,
-    /// Number of passes without effect, because the kernel refused the fence (`membarrier`). After a refused
-    /// fence, objects stay on the stacks, and class numbers that the table was about to reuse are lost. Fast
-    /// paths are unaffected by a refused fence.
+    /// Number of passes that had no effect, because the kernel refused the fence (`membarrier`). After a refused fence,
+    /// the objects stay on their stacks, and a class number that was being returned cannot be reused. A refused fence
+    /// does not affect the fast paths.
     pub refused: u64,
-    /// Longest time that a CPU was without its region, during which every operation on the CPU missed; 0 on systems
-    /// without a clock.
+    /// Longest time for which a drain kept a CPU from using its region, so that every operation on the CPU missed; 0 on
+    /// systems without a clock.
     pub longest_away: Duration,
 }
 
 impl<M: Memory> Table<M> {
-    /// Calls `owned` for each used region of `cpus` that `wanted` selects, while no operation runs on the region.
-    /// Returns `false`, without any effect, if the kernel refused the fence. The caller must hold the lock of drains.
-    pub(super) fn own_regions(
+    /// Calls `owned` for each used region of `cpus` that `wanted` selects. No operation runs in the region during the
+    /// call. Returns `false` and does nothing if the kernel refused the fence. The calling thread must hold the table's
+    /// drain lock.
+    pub(super) fn with_region_ownership(
         &self,
         cpus: Range<u32>,
         wanted: impl Fn(Region<'_>) -> bool,
@@ -69,15 +70,15 @@ impl<M: Memory> Table<M> {
                 let mut timed = |region: Region<'_>| {
                     let since = Clock::start();
                     owned(region);
-                    self.record_absence(&since);
+                    self.record_region_absence(&since);
                 };
-                claimed::run_claimed(region, &mut timed);
+                claimed::run_with_claimed_region(region, &mut timed);
                 any = true;
             }
             self.done.add(any.into());
             return true;
         }
-        // The set of CPUs must not change during the pass. `own_regions` calls `wanted` once per CPU, and
+        // The set of CPUs must not change during the pass. `with_region_ownership` calls `wanted` once per CPU, and
         // records the answer in the CPU's word.
         let (mut any, since) = (false, Clock::start());
         for cpu in cpus.clone().filter(wanted) {
@@ -96,28 +97,29 @@ impl<M: Memory> Table<M> {
             }
             self.restore_region(cpu);
         }
-        self.record_absence(&since);
+        self.record_region_absence(&since);
         fenced
     }
-    /// The caller must hold the lock of drains, so that no drain has taken a region away.
-    fn lead_inlined(&self, closed: [bool; 2]) {
-        for (words, closed) in Words::INLINED.into_iter().zip(closed) {
+    /// Closes or reopens the two sets of per-CPU pointers that inlined paths read. The caller must hold the drain lock,
+    /// so that no drain is using a region.
+    fn close_or_open_inlined(&self, closed: [bool; 2]) {
+        for (words, closed) in Words::INLINED_WORDS.into_iter().zip(closed) {
             self.closed[words as usize].set(closed.into());
             let lead = if closed { Self::detach_cpu } else { Self::reattach_cpu };
             (0..self.cpus.count()).for_each(|cpu| lead(self, words, cpu));
         }
     }
-    /// Records how long a CPU was without its region.
-    fn record_absence(&self, since: &Clock) {
+    /// Records how long a drain kept a CPU from using its region.
+    fn record_region_absence(&self, since: &Clock) {
         self.longest_away.set(self.longest_away.get().max(since.nanoseconds()));
     }
-    /// Closes the stacks of `classes` on `cpus` that `which` selects. Passes each closed stack to `give`,
-    /// which takes the objects with [`DrainedRounds::pop`]. One fence serves all stacks. Fast paths continue
-    /// concurrently, and miss on closed stacks. `drain` also flushes objects that a sweep took from the
-    /// drained classes.
+    /// Drains the stacks of `classes` on `cpus` that `which` selects, with one fence. Each drained stack is passed to
+    /// `give`, which takes the objects with [`DrainedRounds::pop`]. Each drain issues a single fence for all stacks.
+    /// Fast paths continue concurrently, but miss on a closed stack. If a sweep took objects of the drained classes,
+    /// `drain` flushes these objects, too.
     ///
-    /// If `give` panics, the remaining objects of its stack are lost. The first panic is resumed after all
-    /// other stacks have been flushed and the classes are open again.
+    /// If `give` panics, the objects that it has not taken from its stack are lost. The first panic is resumed after
+    /// all other stacks were flushed and the classes were opened again.
     pub(crate) fn drain(
         &self,
         cpus: Range<u32>,
@@ -126,7 +128,7 @@ impl<M: Memory> Table<M> {
         mut give: impl FnMut(Class, &mut DrainedRounds<'_>),
     ) {
         // Other drains may work on the same stacks. Each drain flushes only the objects that it took.
-        let number = drain_number();
+        let number = next_drain_number();
         {
             let _one_at_a_time = self.lock_drains();
             // SAFETY: this thread holds the lock of drains.
@@ -143,19 +145,19 @@ impl<M: Memory> Table<M> {
         giving.during(|| {
             for class in classes {
                 self.give(class, number, &mut give, &mut panics);
-                giving.is_done_with(class);
+                giving.record_class_done(class);
             }
         });
         panics.resume();
     }
 
-    /// Adds the class to all sweeps of `group`, until the class number is returned.
+    /// Adds the class to all future sweeps of `group`, until the class number is returned.
     pub(crate) fn join_sweeps(&self, class: Class, group: SweepGroup) {
         self.numbers[class.index as usize].swept.set(group.0.get().into());
     }
 
-    /// Flushes the objects of the class that a sweep took, unless another drain has flushed them. A panic of
-    /// `give` is handled as in [`drain`](Self::drain).
+    /// Flushes the objects that a sweep took from the class, unless another drain has already flushed them. If `give`
+    /// panics, the panic is handled as in [`drain`](Self::drain).
     pub(crate) fn collect(&self, class: Class, mut give: impl FnMut(Class, &mut DrainedRounds<'_>)) {
         let number = {
             let _one_at_a_time = self.lock_drains();
@@ -174,16 +176,17 @@ impl<M: Memory> Table<M> {
         self.drains.lock()
     }
 
-    /// Returns `true` if the stack holds objects and has served no operation since the last call of `record_head`.
+    /// Returns `true` if the class's stack holds objects and has served no operation since the last call of
+    /// `record_head`.
     pub(crate) fn is_idle(region: Region<'_>, class: Class) -> bool {
         let head = region.head(class);
         head & LEN_MASK > 0 && region.recorded_head(class) == head
     }
 
-    /// Takes the objects on the stacks of `classes`, with one fence.
+    /// Takes the objects on the selected stacks of `classes` for drain `number`, with one fence.
     ///
     /// # Safety
-    /// The caller must hold the lock of drains, and must have [closed](Self::close) the classes for drain `number`.
+    /// The caller must hold the drain lock, and must have [closed](Self::close) the classes for drain `number`.
     unsafe fn take(
         &self,
         number: u64,
@@ -213,17 +216,18 @@ impl<M: Memory> Table<M> {
                 region.record_head(class);
             }
         };
-        self.own_regions(cpus, wanted, &mut owned);
+        self.with_region_ownership(cpus, wanted, &mut owned);
     }
-    /// Notes that the pages of the class's room may be backed by memory. The caller must hold the lock of drains.
-    pub(super) fn note_backed(&self, region: Region<'_>, class: Class) {
+    /// Records that the pages of the class's room in `region` may be backed by memory. The calling thread must hold the
+    /// table's drain lock.
+    pub(super) fn mark_room_backed(&self, region: Region<'_>, class: Class) {
         let mut pages = region.backed();
         self.numbers[class.index as usize].pages().for_each(|page| pages.add(page));
-        region.set_backed(&pages);
+        region.set_backed_pages(&pages);
     }
 
-    /// Flushes the objects that drain `number` took or took over, and opens the class. `panics` catches
-    /// panics of `give`.
+    /// Flushes the objects of the class that belong to drain `number`, and then opens the class. Panics of `give` are
+    /// stored in `panics`.
     fn give(
         &self,
         class: Class,
@@ -232,9 +236,9 @@ impl<M: Memory> Table<M> {
         panics: &mut FirstPanic,
     ) {
         for region in self.used_regions(0..self.cpus.count()) {
-            let taken = region.taken_by(class, number);
+            let taken = region.rounds_taken_by(class, number);
             if taken > 0 {
-                region.clear_taken_note(class);
+                region.clear_taken_record(class);
                 panics.catch(|| give(class, &mut DrainedRounds { region, class, left: taken }));
             }
         }
@@ -243,24 +247,25 @@ impl<M: Memory> Table<M> {
         unsafe { self.reopen(class) };
     }
 
-    /// Closes the class for drain `number`, which takes over the objects that wait to be flushed.
+    /// Closes the class for drain `number`. If swept objects of the class wait to be collected, the drain takes them
+    /// over.
     ///
     /// # Safety
-    /// The caller must hold the lock of drains.
+    /// The calling thread must hold the table's drain lock.
     pub(crate) unsafe fn close(&self, class: Class, number: u64) {
         // SAFETY: the caller holds the lock of drains, by contract.
         let before = self.numbers[class.index as usize].waiting.with_mut(|p| unsafe { p.replace(number) });
         if before == 0 {
             // SAFETY: the caller holds the lock of drains, by contract.
-            unsafe { self.close_again(class) };
+            unsafe { self.close_class_again(class) };
         } else {
             self.used_regions(0..self.cpus.count())
                 .for_each(|region| region.hand_over(class, before, number));
         }
     }
     /// # Safety
-    /// The caller must hold the lock of drains.
-    pub(super) unsafe fn close_again(&self, class: Class) {
+    /// The calling thread must hold the table's drain lock.
+    pub(super) unsafe fn close_class_again(&self, class: Class) {
         let number = &self.numbers[class.index as usize];
         // SAFETY: the caller holds the lock of drains, by contract.
         number.drains.with_mut(|p| unsafe { *p += 1 });
@@ -268,17 +273,17 @@ impl<M: Memory> Table<M> {
         // hint.
         number.limit.store(0, Relaxed);
     }
-    /// Claims the objects of the class that wait to be flushed. Returns the number of the drain that took the
-    /// objects, or 0 if no objects wait.
+    /// Claims the swept objects of the class that wait to be collected. Returns the number of the sweep or drain to
+    /// which they belong, or 0 if no objects wait.
     ///
     /// # Safety
-    /// The caller must hold the lock of drains.
+    /// The calling thread must hold the table's drain lock.
     pub(super) unsafe fn claim(&self, class: Class) -> u64 {
         // SAFETY: the caller holds the lock of drains, by contract.
         self.numbers[class.index as usize].waiting.with_mut(|p| unsafe { p.replace(0) })
     }
     /// # Safety
-    /// The caller must hold the lock of drains, and must have called [`close`](Self::close) before.
+    /// The caller must hold the drain lock, and must have called [`close`](Self::close) before.
     pub(super) unsafe fn reopen(&self, class: Class) {
         let number = &self.numbers[class.index as usize];
         // SAFETY: the caller holds the lock of drains, by contract.
@@ -294,33 +299,32 @@ impl<M: Memory> Table<M> {
     }
 }
 
-/// Functions for the other crates of this allocator, which may change in any version.
+/// Functions that only the other uslab crates use, and that may change in any version.
 #[doc(hidden)]
 impl<M: Memory> Table<M> {
-    /// Closes the inlined paths until [`open_inlined`](Self::open_inlined). Closed paths always miss; each
-    /// operation then takes the slow path, which works on the stacks of the fast path. [Inlined
-    /// frees](Words::InlinedFrees) stay open unless `with_frees` is set. When `close_inlined` returns, no
-    /// inlined operation that began earlier is still running. Returns `false` if the kernel refused the
-    /// fence. After a refused fence, inlined operations may still run, and the caller must open the paths
-    /// again.
+    /// Closes the inlined paths until [`open_inlined`](Self::open_inlined) is called. A closed path always misses. If
+    /// inlined paths are closed, each operation takes the slow path, which uses the same stacks.
+    /// [Inlined frees by address](Words::InlinedFrees) are closed only if `with_frees` is set. When `close_inlined`
+    /// returns `true`, no earlier operation is still running on a closed path. Returns `false` if the kernel refused
+    /// the fence. If the fence was refused, earlier operations may still run on the closed paths, and the caller must
+    /// open the paths again.
     ///
-    /// Without restartable sequences, `close_inlined` does nothing: inlined paths always miss, and the claimed slot
-    /// serves all operations.
+    /// Without restartable sequences, `close_inlined` does nothing, because inlined paths always miss.
     ///
-    /// Cost: the lock of drains and one fence.
+    /// The cost is the drain lock and one fence.
     pub fn close_inlined(&self, with_frees: bool) -> bool {
         let _one_at_a_time = self.lock_drains();
         if self.cpus.mechanism() == Mechanism::Claimed {
             return true;
         }
-        self.lead_inlined([true, with_frees]);
+        self.close_or_open_inlined([true, with_frees]);
         rseq::fence(self, 0..self.cpus.count())
     }
 
-    /// Opens the inlined paths again after [`close_inlined`](Self::close_inlined).
+    /// Reopens the inlined paths that [`close_inlined`](Self::close_inlined) closed.
     pub fn open_inlined(&self) {
         let _one_at_a_time = self.lock_drains();
-        self.lead_inlined([false; 2]);
+        self.close_or_open_inlined([false; 2]);
     }
 
     /// Returns the counters of the table's drains.
@@ -333,14 +337,13 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// Takes objects from those stacks of `cpus` that `which` selects, in all classes that have
-    /// [joined](crate::Layer::join_sweeps) one of `groups`. The objects wait until their layers
-    /// [collect](crate::Layer::reap_swept) them. Until their objects are collected, stacks of the swept
-    /// classes cannot be opened.
+    /// Drains the stacks of `cpus` that `which` selects, in all classes that have [joined](crate::Layer::join_sweeps)
+    /// one of `groups`. The taken objects stay in place until their layers [collect](crate::Layer::reap_swept) them.
+    /// Until the objects of a swept class are collected, no stack of the class can be opened.
     ///
-    /// Cost: the lock of drains and one fence, whatever the number of classes.
+    /// Cost: the drain lock and one fence, for any number of classes.
     pub fn sweep(&self, cpus: Range<u32>, which: DrainScope, groups: impl Fn(SweepGroup) -> bool) {
-        let number = drain_number();
+        let number = next_drain_number();
         let _one_at_a_time = self.lock_drains();
         let regions = || self.used_regions(cpus.clone());
         let (mut closed, mut count) = ([Class::default(); CLASSES as usize], 0);
@@ -360,7 +363,7 @@ impl<M: Memory> Table<M> {
     }
 }
 
-/// Measures durations on systems with a clock. Web pages and models have no clock.
+/// A stopwatch that measures durations on systems with a clock. WebAssembly and models have no clock.
 struct Clock(Option<std::time::Instant>);
 
 impl Clock {
@@ -373,12 +376,12 @@ impl Clock {
     }
 }
 
-/// Returns a number that no other drain has, and that is not 0.
-fn drain_number() -> u64 {
+/// Returns a number for a new drain: unique, and not 0.
+fn next_drain_number() -> u64 {
     crate::sync::unique() + 1
 }
 
-/// The objects of a stack that a drain has closed.
+/// The objects on a drained stack that were not flushed yet.
 pub(crate) struct DrainedRounds<'t> {
     region: Region<'t>,
     class: Class,
@@ -389,7 +392,7 @@ impl DrainedRounds<'_> {
     pub(crate) fn len(&self) -> u32 {
         self.left
     }
-    /// Takes the newest object of the stack.
+    /// Takes the newest object from the drained stack.
     pub(crate) fn pop(&mut self) -> Option<NonNull<u8>> {
         let round = (self.left > 0).then(|| self.region.round(self.class, self.left))??;
         self.left -= 1;

@@ -1,20 +1,20 @@
-//! A list of the current thread's drains that are flushing objects. While a drain flushes objects, user code
-//! runs and may fork. The child finds its thread's drains in the list of this module.
+//! The list of the drains with which the current thread is flushing objects. While a drain flushes objects, user code
+//! runs, which may fork. In the child, the list shows which drains belong to the forking thread.
 
 use crate::region::{CLASSES, Class};
 use crate::sync::thread_local;
 use core::cell::Cell;
 
-/// A drain of this thread.
+/// A drain of this thread that is flushing objects.
 pub(super) struct ActiveDrain {
     table: usize,
     number: u64,
-    /// One bit for each class that is closed for this drain.
+    /// A bitmap with one bit per class, which is set while the class is closed for this drain.
     classes: [Cell<u64>; CLASSES.div_ceil(64) as usize],
     before: *const Self,
 }
 thread_local! {
-    /// The innermost drain of the thread.
+    /// The innermost drain of this thread, which links to the outer drains.
     static INNERMOST_DRAIN: Cell<*const ActiveDrain> = const { Cell::new(core::ptr::null()) };
 }
 
@@ -35,17 +35,17 @@ impl ActiveDrain {
     fn bit(class: Class) -> u64 {
         1 << (class.index % 64)
     }
-    /// Runs `f`, which flushes the objects, while this drain is in the thread's list.
+    /// Runs `f`, which flushes the drain's objects. During the call, the drain is in the thread's list.
     pub(super) fn during<R>(&self, f: impl FnOnce() -> R) -> R {
         INNERMOST_DRAIN.with(|giving| giving.set(self));
         let done = f();
         INNERMOST_DRAIN.with(|giving| giving.set(self.before));
         done
     }
-    pub(super) fn is_done_with(&self, class: Class) {
+    pub(super) fn record_class_done(&self, class: Class) {
         self.bits(class).update(|bits| bits & !Self::bit(class));
     }
-    /// The numbers of this thread's drains for which the class is closed.
+    /// Returns the numbers of this thread's drains for which the class is closed.
     pub(super) fn drains_of_thread(table: usize, class: Class) -> impl Iterator<Item = u64> + Clone {
         // SAFETY: the pointer is null, or points to a drain whose `during` has not returned.
         let first = unsafe { INNERMOST_DRAIN.with(Cell::get).as_ref() };

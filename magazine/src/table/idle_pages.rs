@@ -1,4 +1,4 @@
-//! Decommitting the pages of idle stacks.
+//! Decommits pages that contain only idle stacks.
 
 use super::Table;
 use crate::memory::Memory;
@@ -7,13 +7,13 @@ use crate::sync::tell;
 use core::ops::Range;
 
 impl<M: Memory> Table<M> {
-    /// Decommits pages whose stacks are all empty and have served no operation since the table last checked them.
-    /// Returns the number of decommitted bytes. Call `decommit_idle` after a sweep. `decommit_idle` also handles stacks
-    /// of returned class numbers.
+    /// Decommits each page on which all stacks are empty and have served no operation since the table last checked
+    /// them. Returns the number of decommitted bytes. Call `decommit_idle` after a sweep. `decommit_idle` also
+    /// decommits the stacks of returned class numbers.
     ///
-    /// Cost: the lock of drains, and a check of every class on every used CPU. If there are idle pages, the
-    /// call also costs one fence, and one system call for each run of pages. The pages are decommitted while
-    /// their stacks are closed. Every CPU keeps its region during the system calls.
+    /// Cost: the drain lock, and a check of every class on every used CPU. If any page is idle, the call also costs one
+    /// fence, and one system call for each run of adjacent idle pages. During the system calls, the stacks on these
+    /// pages are closed. Every CPU can use its other stacks during the system calls.
     pub fn decommit_idle(&self) -> usize {
         let _one_at_a_time = self.lock_drains();
         let cpus = || 0..self.cpus.count();
@@ -37,7 +37,7 @@ impl<M: Memory> Table<M> {
             }
             region.mark_pages_unwritable(&backed.difference(&kept));
         };
-        self.own_regions(cpus(), |region| !idle(region).is_empty(), &mut owned);
+        self.with_region_ownership(cpus(), |region| !idle(region).is_empty(), &mut owned);
         let mut bytes = 0;
         for (cpu, region) in cpus().filter_map(|cpu| Some((cpu, self.region(cpu)?))) {
             if region.committed() == 0 {
@@ -47,13 +47,13 @@ impl<M: Memory> Table<M> {
             for run in idle_pages.runs() {
                 bytes += self.decommit(cpu, run);
             }
-            region.set_backed(&region.backed().difference(&idle_pages));
+            region.set_backed_pages(&region.backed().difference(&idle_pages));
             region.mark_pages_unwritable(&Pages::default());
         }
         bytes
     }
-    /// Returns the pages with a stack that holds objects, is `drained`, or has served an operation since the
-    /// table last checked it.
+    /// Returns the pages of a region that are in use. A page is in use if a stack on it holds objects, is `drained`, or
+    /// has served an operation since the table last checked it.
     fn pages_in_use(&self, region: Region<'_>, drained: &[bool; CLASSES as usize]) -> Pages {
         let (mut pages, backed) = (Pages::default(), region.backed());
         for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has_page(page))) {
@@ -64,7 +64,7 @@ impl<M: Memory> Table<M> {
         }
         pages
     }
-    /// Decommits pages of the region of `cpu`. Returns the number of decommitted bytes.
+    /// Decommits the given pages of the region of `cpu`. Returns the number of decommitted bytes.
     fn decommit(&self, cpu: u32, pages: Range<usize>) -> usize {
         tell!("decommits {} pages of the region of CPU {cpu}", pages.len());
         self.decommit_pages(cpu, pages)

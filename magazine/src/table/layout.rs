@@ -1,4 +1,4 @@
-//! The layout of words, regions and depot magazines in a table's memory.
+//! The layout of a table's memory: per-CPU pointers, regions, and depot magazines.
 
 use super::{COMMIT_STEP, Table, WORD, header_bytes, word_bytes};
 use crate::cpu::regions::{Regions, SPARE_POINTERS, Words};
@@ -14,12 +14,13 @@ use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::ptr::NonNull;
 
-/// The fields of a table that depend on the table's memory.
+/// The fields of a table that differ between normal builds and models.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Copies of the sets of words that inlined paths read. The lock of drains protects the cell.
+    /// Static copies of the sets of per-CPU pointers that inlined paths read. The table's drain lock protects this
+    /// cell.
     static_words: UnsafeCell<Option<&'static StaticWords>>,
-    /// Number of bytes in front of the first region.
+    /// Number of bytes in the table's memory before the first region.
     front: usize,
 }
 
@@ -55,7 +56,8 @@ impl<M: Memory> Regions for Table<M> {
 }
 
 impl<M: Memory> Table<M> {
-    /// Returns `true` if the memory can hold the table and the words were committed.
+    /// Returns `true` if the memory is large enough for the table, and if the part for the per-CPU pointers could be
+    /// committed.
     pub(super) fn fits(cpus: &Cpus, region: usize, memory: &M) -> bool {
         memory.base().addr().get().is_multiple_of(ALIGN)
             && memory.bytes() >= Self::footprint(cpus, region)
@@ -78,12 +80,13 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// The address of CPU 0's word.
+    /// Returns the address of CPU 0's pointer in the set `words`.
     pub(crate) fn words_of(&self, words: Words) -> NonNull<u8> {
         // SAFETY: `new` checked that the memory begins with three sets of words, each with the spare words in front.
         unsafe { self.memory.base().add(words as usize * word_bytes(&self.cpus) + SPARE_POINTERS * WORD) }
     }
-    /// Returns the start of the region of `cpu`. If `cpu` is the CPU count, returns the start of the empty region.
+    /// Returns the start address of the region of `cpu`. If `cpu` is the number of CPUs, returns the start of the empty
+    /// region.
     #[inline]
     pub(super) fn home(&self, cpu: u32) -> NonNull<u8> {
         // SAFETY: `new` checked that the memory holds a region for each CPU and the empty region.
@@ -99,8 +102,8 @@ impl<M: Memory> Table<M> {
         // SAFETY: `new` wrote a word for each CPU below the count.
         unsafe { self.words_of(words).cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
     }
-    /// The word of `cpu` in the table's memory, and the word's copy in a static. The caller must hold the lock of
-    /// drains.
+    /// Returns the pointer of `cpu` in the table's memory, and its copy in a static if there is one. The calling thread
+    /// must hold the table's drain lock.
     fn copies(&self, words: Words, cpu: u32) -> impl Iterator<Item = &AtomicPtr<u8>> {
         // SAFETY: this thread holds the lock of drains.
         let statics = self.layout.static_words.with(|p| unsafe { *p }).filter(|_| words != Words::Always);
@@ -116,7 +119,7 @@ impl<M: Memory> Table<M> {
         if has || self.cpus.mechanism() == Mechanism::Claimed || !words.take(slots) {
             return false;
         }
-        for set in Words::INLINED {
+        for set in Words::INLINED_WORDS {
             for slot in 0..slots {
                 // SAFETY: the set begins with the spare words, and `new` wrote the whole set.
                 let own = unsafe {
@@ -130,41 +133,43 @@ impl<M: Memory> Table<M> {
         self.layout.static_words.with_mut(|p| unsafe { *p = Some(words) });
         true
     }
-    /// For debuggers: address of CPU 0's region, distance to the next region, and number of regions.
+    /// For debuggers: the address of CPU 0's region, the distance in bytes between two regions, and the number of
+    /// regions.
     pub(crate) fn homes(&self) -> [usize; 3] {
         [self.home(0).addr().get(), self.region, self.cpus.count() as usize]
     }
 
-    /// Points a word of `cpu` to the empty region.
+    /// Points one of the pointers of `cpu` to the empty region.
     pub(super) fn detach_cpu(&self, words: Words, cpu: u32) {
         let empty = self.home(self.cpus.count()).as_ptr();
         // Relaxed: the fence publishes the store. Until the fence, an operation may use either the empty
         // region or the CPU's region.
         self.copies(words, cpu).for_each(|word| word.store(empty, Relaxed));
     }
-    /// Points a word of `cpu` to the CPU's region.
+    /// Points one of the pointers of `cpu` to the CPU's region.
     pub(super) fn reattach_cpu(&self, words: Words, cpu: u32) {
         let home = self.home(cpu).as_ptr();
         // Release: pairs with a section's load of the word; the section's other accesses depend on the loaded
         // value. An operation that finds the region again sees what a drain did to the region.
         self.copies(words, cpu).for_each(|word| word.store(home, Release));
     }
-    /// Returns `true` if a drain has taken the region of `cpu` away. Only the drain that took the region away
-    /// may call `is_away`.
+    /// Returns `true` if a drain has redirected the pointers of `cpu` to the empty region. The calling thread must hold
+    /// the table's drain lock.
     pub(crate) fn is_away(&self, cpu: u32) -> bool {
         // Relaxed: only drains write the word, and this thread holds the lock of drains.
         self.word(Words::Always, cpu).load(Relaxed) != self.home(cpu).as_ptr()
     }
 
-    /// Commits a part of the region of `cpu`. A panic of the memory counts as a refusal.
+    /// Commits the bytes `part` of the region of `cpu`. If the memory's `commit` panics, the call returns `false`.
     pub(super) fn grant(&self, op: &Operation, cpu: u32, part: Range<usize>) -> bool {
-        self.commit_behind(op, self.home(cpu), part)
+        self.commit_region_part(op, self.home(cpu), part)
     }
-    fn commit_behind(&self, op: &Operation, place: NonNull<u8>, part: Range<usize>) -> bool {
+    fn commit_region_part(&self, op: &Operation, place: NonNull<u8>, part: Range<usize>) -> bool {
         let start = place.addr().get() - self.memory.base().addr().get();
         contain_panic(|| self.memory.commit(op, start + part.start..start + part.end)) == Some(true)
     }
-    /// Decommits pages of the region of `cpu`. Returns the number of decommitted bytes.
+    /// Decommits the given pages of the region of `cpu`, as far as they are committed. Returns the number of
+    /// decommitted bytes.
     pub(super) fn decommit_pages(&self, cpu: u32, pages: Range<usize>) -> usize {
         let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
         // The room of a class may extend beyond the committed part.
@@ -177,8 +182,8 @@ impl<M: Memory> Table<M> {
         if bytes > 0 && contain_panic(release) == Some(true) { bytes } else { 0 }
     }
 
-    /// Returns memory for a depot magazine. Returns `None` if the table has no memory left, or if the memory cannot be
-    /// committed.
+    /// Returns a block of memory for a depot magazine. Returns `None` if the table has no space left for blocks, or if
+    /// the memory cannot be committed.
     pub(crate) fn block(&self, op: &Operation) -> Option<Block> {
         let mut making = self.making.lock();
         if let Some(block) = making.blocks.pop() {
@@ -193,7 +198,7 @@ impl<M: Memory> Table<M> {
         }
         if end > committed {
             let goal = end.next_multiple_of(COMMIT_STEP).min(self.region);
-            if !self.commit_behind(op, base, committed..goal) {
+            if !self.commit_region_part(op, base, committed..goal) {
                 return None;
             }
             making.cut[1] = goal;
@@ -202,7 +207,7 @@ impl<M: Memory> Table<M> {
         // SAFETY: the block is committed and aligned, and the table hands out its bytes only once.
         Some(unsafe { Block::at(base.add(cut)) })
     }
-    /// Takes blocks back from a depot.
+    /// Takes back blocks that a depot no longer needs.
     pub(crate) fn take_blocks(&self, blocks: Blocks) {
         self.making.lock().blocks.append(blocks);
     }

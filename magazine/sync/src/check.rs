@@ -1,13 +1,13 @@
-//! Runs models under loom, and tests that loom still explores all outcomes.
+//! Runs models under loom. Tests check that loom still explores all outcomes.
 //!
 //! A model that explores too few executions proves nothing.
 
-/// The checker loom, in the version that a model and the code under test must share.
+/// The crate loom. A model must use the same version of loom as the code under test.
 pub use loom;
 
 pub use crate::execution::{current_planted_bug, plant};
 
-use crate::execution::{catch, forget_threads, panic_text, threads};
+use crate::execution::{catch, panic_text, reset_thread_counts, threads};
 use crate::replay::{self, Run, TraceMode};
 use crate::shard::Shard;
 use crate::split::Part;
@@ -16,18 +16,19 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bound on the pre-emptions of an explored execution.
+/// The bound on the number of pre-emptions in an explored execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// Loom explores at most this number of pre-emptions.
+    /// Loom explores only executions with at most this number of pre-emptions.
     Preemptions(usize),
-    /// No bound: loom explores every interleaving.
+    /// No limit: loom explores every interleaving.
     None,
 }
 
 impl Bound {
-    /// `BOUND=1|2|3|none` in the environment overrides the model's own bound.
-    fn or_environment(self) -> Self {
+    /// Returns the bound from the environment variable `BOUND` (`1`, `2`, `3` or `none`), or `self` if the variable is
+    /// unset.
+    fn override_from_environment(self) -> Self {
         match std::env::var("BOUND") {
             Err(_) => self,
             Ok(s) if s == "none" => Bound::None,
@@ -53,24 +54,25 @@ pub(crate) fn builder(bound: Bound) -> loom::model::Builder {
     b
 }
 
-/// Time limit of one model. A model that reaches the time limit has failed.
-pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(600);
+/// The time limit for exploring one model. A model fails if it reaches the time limit.
+pub(crate) const MODEL_TIME_LIMIT: Duration = Duration::from_secs(600);
 
-/// Runs `f` under every schedule within `bound` pre-emptions and returns the number of executions.
+/// Runs `f` under every schedule that `bound` permits, and returns the number of executions.
 ///
-/// `model` prints one line `MODEL name | threads | bound | scripts | executions | floor | time`. With `MODEL_ROWS=file`
-/// in the environment, `model` also appends the line to that file.
+/// The function prints one line: `MODEL name | threads | bound | scripts | executions | floor | time`. If the
+/// environment variable `MODEL_ROWS` names a file, the line is also appended to that file.
 ///
 /// # Panics
-/// Panics if `f` fails under some schedule. The panic prints the counterexample trace and a command that repeats the
-/// failed execution. `STORY_JSON=file` also writes the trace to a file, and `STORY=0` disables traces. Panics if fewer
-/// than `floor` executions were explored. Panics if the time limit cut the run short.
+/// Panics if `f` fails under any schedule. If `f` fails, the function prints the counterexample trace and a command
+/// that repeats the failed execution. With `STORY_JSON=file` in the environment, the trace is also written to a file.
+/// With `STORY=0` in the environment, no trace is printed. Panics if fewer than `floor` executions were explored.
+/// Panics if the model reached the time limit.
 pub fn model(name: &str, bound: Bound, floor: u64, f: impl Fn() + Send + Sync + 'static) -> u64 {
     models(name, bound, floor, [()], move |()| f())
 }
 
-/// Runs [`model`] once per element of `scripts` and adds up the executions. A script decides what loom cannot choose,
-/// for example the step at which a thread migrates.
+/// Runs a [`model`] once for each element of `scripts`, and returns the total number of executions. A script determines
+/// what loom cannot choose, for example the step at which a thread migrates.
 pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     name: &str,
     bound: Bound,
@@ -81,14 +83,15 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     explore(name, bound, floor, scripts, f, None)
 }
 
-/// Minimum number of executions in one part of a split model. The number of a model's parts is at most the
-/// model's minimum number of executions divided by this constant.
+/// Minimum average number of executions in a part of a split model. A model is split into at most as many parts as its
+/// minimum number of executions, divided by this constant.
 const MIN_PART_EXECUTIONS: u64 = 50;
-/// Number of parts for each shard. Several small parts balance the running times of the shards.
+/// Number of parts of a split model that each shard runs. With several small parts per shard, the running times of the
+/// shards are more even.
 const PARTS: u64 = 8;
 
-/// Runs all of [`models`], or one `shard` of the executions. The minimum number of executions does not apply to a
-/// shard. Returns the number of executions that ran.
+/// Runs all executions of [`models`], or only the executions that belong to `shard`. If `shard` is set, the minimum
+/// number of executions is not checked. Returns the number of executions that the call ran.
 fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     name: &str,
     bound: Bound,
@@ -98,11 +101,11 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     shard: Option<Shard>,
 ) -> u64 {
     let asked = bound;
-    let bound = bound.or_environment();
+    let bound = bound.override_from_environment();
     let scripts: Vec<S> = scripts.into_iter().collect();
     let (start, f, mut executions, runs) = (Instant::now(), Arc::new(f), 0, scripts.len());
-    forget_threads();
-    let replayed = replay::requested_file();
+    reset_thread_counts();
+    let replayed = replay::requested_replay_file();
     let mut parts = vec![];
     for (index, script) in scripts.into_iter().enumerate() {
         let run = Run { model: name.to_owned(), bound, index, script, f: f.clone() };
@@ -139,7 +142,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
         let floor = if lowered { 0 } else { floor };
         for (script, Part { number, name, executions }) in &parts {
             let number = number.map_or("late".to_owned(), |[number, all]| format!("{number}/{all}"));
-            print_row(&format!(
+            print_model_row(&format!(
                 "PART {head} | executions {executions} | floor {floor} | script {script} | part {number} {name}"
             ));
         }
@@ -149,20 +152,23 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
         lowered || executions >= floor,
         "{name}: {executions} executions, but the floor is {floor}: the model collapsed to too few executions"
     );
-    print_row(&format!("MODEL {head} | executions {executions} | floor {floor} | {:.2?}", start.elapsed()));
+    print_model_row(&format!(
+        "MODEL {head} | executions {executions} | floor {floor} | {:.2?}",
+        start.elapsed()
+    ));
     executions
 }
 
-/// Prints the `MODEL` row of a model that did not run through [`models`].
+/// Prints the `MODEL` row of a model that another function than [`models`] ran.
 #[doc(hidden)]
 pub fn record(name: &str, threads: u32, bound: &str, scripts: usize, executions: u64, time: Duration) {
-    print_row(&format!(
+    print_model_row(&format!(
         "MODEL {name} | threads {threads} | bound {bound} | scripts {scripts} | executions {executions} | floor {executions} | {time:.2?}"
     ));
 }
 
-/// Prints a `MODEL` row, and appends the row to the file that `MODEL_ROWS` names.
-fn print_row(row: &str) {
+/// Prints a `MODEL` row. If the environment variable `MODEL_ROWS` names a file, the row is also appended to this file.
+fn print_model_row(row: &str) {
     println!("{row}");
     if let Some(path) = std::env::var_os("MODEL_ROWS") {
         use std::io::Write;
@@ -173,12 +179,12 @@ fn print_row(row: &str) {
     }
 }
 
-/// Plants the bug `bug` in the code that a model checks and asserts that the model fails with a message that contains
-/// `expected`. `property` names the property that the bug breaks, for the printed row. `STORY=1` prints the
-/// counterexample trace. `STORY=told` prints the trace without atomic accesses.
+/// Plants the bug `bug`, and asserts that the model then fails with a message that contains `expected`. The argument
+/// `property` names the property that the bug breaks, and is printed in the result row. With `STORY=1` in the
+/// environment, the counterexample trace is printed. With `STORY=told`, the trace omits atomic accesses.
 ///
 /// # Panics
-/// Panics if the model passes with the bug, or fails for another reason.
+/// Panics if the model passes although the bug is planted, or fails with another message.
 pub fn assert_caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
     bug: &'static str,
     property: &str,
@@ -190,7 +196,7 @@ pub fn assert_caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
     assert_caught_within(&[bound], bug, property, expected, scripts.into_iter().collect(), f);
 }
 
-/// Like [`assert_caught`], but tries each bound of a list until the model fails.
+/// Does the same as [`assert_caught`], but tries several bounds, in the given order, until the model fails.
 fn assert_caught_within<S: Clone + Send + Sync + fmt::Debug + 'static>(
     bounds: &[Bound],
     bug: &'static str,
@@ -221,7 +227,7 @@ fn assert_caught_within<S: Clone + Send + Sync + fmt::Debug + 'static>(
     });
 }
 
-/// A loom run of a scenario in [`scenarios!`](crate::scenarios): the bound, and the minimum number of executions.
+/// How loom runs a scenario in [`scenarios!`](crate::scenarios): the bound, and the minimum number of executions.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     bound: Bound,
@@ -229,22 +235,22 @@ pub struct Model {
 }
 
 impl Model {
-    /// Creates a model without scripts.
+    /// Creates a model that runs once, without scripts.
     pub const fn new(bound: Bound, floor: u64) -> Self {
         Self { bound, floor }
     }
-    /// Adds `scripts`. The model runs once for each script. The floor applies to the executions of all scripts
-    /// together.
+    /// Adds `scripts`. A model with scripts runs once for each script. The minimum number of executions applies to all
+    /// scripts together.
     pub fn each<S>(self, scripts: impl IntoIterator<Item = S>) -> Models<S> {
         Models { model: self, scripts: scripts.into_iter().collect() }
     }
-    /// Runs the model, or the shard of the model that `SHARD` selects: see [`model`].
+    /// Runs the model as [`model`] does, or only the shard that the environment variable `SHARD` selects.
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
         self.each([()]).run(name, move |()| f());
     }
-    /// Asserts that the model detects a planted bug: see [`assert_caught`]. Each planted bug is tested by only one
-    /// shard. The search tries two pre-emptions before a higher bound, because two pre-emptions find most
-    /// bugs in far less time than three.
+    /// Asserts that the model detects a planted bug: see [`assert_caught`]. If the work is divided into shards, only
+    /// one shard tests each planted bug. For models with a bound of three or more pre-emptions, the search first tries
+    /// two, which detect most bugs in far less time.
     pub fn bug(
         self,
         bug: &'static str,
@@ -256,7 +262,7 @@ impl Model {
     }
 }
 
-/// A [`Model`] with scripts.
+/// A [`Model`] that runs once for each of its scripts.
 #[derive(Clone, Debug)]
 pub struct Models<S> {
     model: Model,
@@ -264,7 +270,7 @@ pub struct Models<S> {
 }
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static> Models<S> {
-    /// Runs the model, or the shard of the model that `SHARD` selects: see [`models`].
+    /// Runs the model as [`models`] does, or only the shard that the environment variable `SHARD` selects.
     pub fn run(self, name: &str, f: impl Fn(S) + Send + Sync + 'static) {
         explore(name, self.model.bound, self.model.floor, self.scripts, f, crate::execution::shard());
     }
@@ -290,8 +296,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static> Models<S> {
 
 #[cfg(test)]
 mod canary {
-    //! The outcomes that loom must find for two threads on one atomic. Stock loom 0.7.2 misses some outcomes. The tests
-    //! in this file fail if the facade's second atomic, the twin, is lost.
+    //! Tests of the outcomes that loom must find for two threads that access one atomic. An unpatched loom 0.7.2 misses
+    //! some of these outcomes. The outcome tests fail if atomics no longer have the *twin* that repairs loom.
     use crate::{Arc, AtomicUsize, Ordering::*, thread};
     use std::collections::BTreeSet;
     use std::sync::Mutex;
@@ -346,8 +352,8 @@ mod canary {
     fn checker_finds_the_lost_unsynchronized_increment() {
         assert_eq!(outcomes(increment, increment), [(0, 0), (0, 1), (1, 0)]);
     }
-    /// A magazine that is only a CAS-updated counter is wrong. A pop may read a slot that a push has claimed but not
-    /// filled.
+    /// A lock-free stack whose only synchronisation is a counter that is updated by compare-and-swap is wrong. A pop
+    /// may read a slot that a push has claimed but not yet written.
     #[test]
     fn checker_rejects_a_counter_used_as_a_stack() {
         let seen = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
@@ -378,7 +384,7 @@ mod canary {
     fn weak_compare_exchange_fails_at_the_armed_call() {
         loom::model(|| {
             let x = AtomicUsize::new(0);
-            crate::weak_arm(2);
+            crate::arm_spurious_failure(2);
             assert_eq!(x.compare_exchange_weak(0, 1, AcqRel, Acquire), Ok(0));
             assert_eq!(x.compare_exchange_weak(1, 2, AcqRel, Acquire), Err(1));
             assert_eq!(x.compare_exchange_weak(1, 2, AcqRel, Acquire), Ok(1));

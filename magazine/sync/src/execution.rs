@@ -1,10 +1,10 @@
-//! The execution that a checker currently runs: the planted bug, and the number of threads.
+//! State of the execution that loom or shuttle currently runs: the planted bug, and the number of threads.
 
 use crate::shard::Shard;
 use std::cell::Cell;
 use std::panic::resume_unwind;
 
-/// Counts of the threads that a model's executions started.
+/// Numbers of threads that the executions of a model started.
 #[derive(Clone, Copy)]
 struct Threads {
     /// Number of threads that the current execution has started.
@@ -20,16 +20,16 @@ std::thread_local! {
     static LAST_ID: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Resets the thread counts before another model.
-pub fn forget_threads() {
+/// Resets the thread counts before the next model.
+pub fn reset_thread_counts() {
     THREADS.set(Threads { now: 0, max_threads: 0 });
 }
-/// Resets the thread count before another execution.
+/// Resets the counts of one execution before the next execution.
 pub(crate) fn reset_counts() {
     THREADS.set(Threads { now: 0, ..THREADS.get() });
     LAST_ID.set(0);
 }
-/// Returns a number that is unique in the current execution. A repeated execution gets the same numbers.
+/// Returns a number that is unique in the current execution. If an execution is repeated, it gets the same numbers.
 pub fn unique() -> u64 {
     LAST_ID.replace(LAST_ID.get() + 1)
 }
@@ -37,32 +37,34 @@ pub(crate) fn count_thread() {
     let Threads { now, max_threads } = THREADS.get();
     THREADS.set(Threads { now: now + 1, max_threads: max_threads.max(now + 1) });
 }
-/// Largest number of threads in an execution of the model, including the main thread.
+/// Returns the largest number of threads in any execution of the model, including the main thread.
 pub fn threads() -> u32 {
     1 + THREADS.get().max_threads
 }
 
-/// Returns `true` if `bug` is planted in the current execution; [`planted!`](crate::planted) calls it.
+/// Returns `true` if `bug` is planted in the current execution. The macro [`planted!`](crate::planted) calls this
+/// function.
 #[doc(hidden)]
 pub fn is_planted(bug: &str) -> bool {
     PLANTED_BUG.with(|p| p.get() == bug)
 }
-/// Name of the planted bug; empty if no bug is planted.
+/// Returns the name of the planted bug, or an empty string if no bug is planted.
 #[cfg(loom)]
 pub fn current_planted_bug() -> &'static str {
     PLANTED_BUG.get()
 }
-/// Plants a bug in all code that this thread runs from now on. Only tests that must fail call `plant`.
+/// Plants the bug `bug` in all code that this thread runs from now on. Only tests that expect a failure call `plant`.
 pub fn plant(bug: &'static str) {
     PLANTED_BUG.set(bug);
 }
 
-/// Plants `bug` and asserts that `explore` fails with a message that contains `expected`. `explore` returns
-/// the number of passed executions, or the number and the panic of a failed execution. `unit` is the printed
-/// word for an execution. `property` names the property that the bug breaks.
+/// Plants the bug `bug`, and asserts that `explore` then fails with a message that contains `expected`. The function
+/// `explore` returns the number of passed executions, or the number of the failed execution and its panic message. The
+/// argument `unit` is the printed word for an execution. The argument `property` names the property that the bug
+/// breaks.
 ///
 /// # Panics
-/// Panics if no execution fails, or if the failure has another message.
+/// Panics if no execution fails, or if the message of the failure does not contain `expected`.
 pub fn catch(
     bug: &'static str,
     property: &str,
@@ -87,18 +89,19 @@ pub fn catch(
     }
 }
 
-/// The shard that the environment variable `SHARD=I/N` selects.
+/// Returns the shard that the environment variable `SHARD=I/N` selects, or `None` if it is unset.
 ///
 /// # Panics
-/// Panics if `SHARD` is not of the form `I/N`.
+/// Panics if the value of `SHARD` does not have the form `I/N`.
 pub fn shard() -> Option<Shard> {
     let asked = std::env::var("SHARD").ok()?;
     Some(asked.parse().unwrap_or_else(|error| panic!("SHARD={asked}: {error}")))
 }
 
-/// Returns `true` if the current shard tests the planted bug `bug`. Each pair of bug and property belongs to one shard.
+/// Returns `true` if the current shard must test the planted bug `bug`. Each pair of a bug and a property belongs to
+/// exactly one shard.
 pub fn has_bug(bug: &str, property: &str) -> bool {
-    shard().is_none_or(|shard| shard.has_named(&format!("{property} {bug}")))
+    shard().is_none_or(|shard| shard.contains_item(&format!("{property} {bug}")))
 }
 
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {

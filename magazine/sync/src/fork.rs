@@ -1,14 +1,14 @@
-//! Locks that a thread holds across a `fork`. One call acquires the locks and another call releases them.
+//! Locks that a thread holds across a `fork`. One function call acquires the locks, and a later call releases them.
 
 use crate::{Kept, Mutex, MutexGuard, Rank};
 use core::ops::Deref;
 
-/// A [`Mutex`] that can be held across a `fork`.
+/// A [`Mutex`] that a thread can hold across a `fork`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ForkMutex<T: 'static> {
     mutex: Mutex<T>,
-    /// The guard of the held mutex. Only the thread that holds the mutex accesses the guard.
+    /// The guard, while the mutex is held across a `fork`. Only the thread that holds the mutex may access this field.
     held: Kept<MutexGuard<'static, T>>,
 }
 
@@ -17,16 +17,16 @@ impl<T> ForkMutex<T> {
     pub fn new(rank: impl Into<Rank>, value: T) -> Self {
         Self { mutex: Mutex::ranked(rank, value), held: Kept::new() }
     }
-    /// Address of the protected value, valid until the mutex moves.
+    /// Returns the address of the protected value, which is valid until the mutex moves.
     pub fn place(&self) -> *const T {
         &raw const *self.mutex.lock()
     }
-    /// Returns the protected value between [`hold`](ForkLock::hold) and [`release`](ForkLock::release), and `None`
-    /// otherwise.
+    /// Returns the protected value if the mutex is held, between [`hold`](ForkLock::hold) and
+    /// [`release`](ForkLock::release). Returns `None` otherwise.
     ///
     /// # Safety
-    /// The caller ensures that no other thread calls `hold` or `release`, and that the mutex stays locked while the
-    /// reference is used.
+    /// The caller must ensure that no other thread calls `hold` or `release` concurrently, and that the mutex stays
+    /// locked while the reference is used.
     pub unsafe fn held(&self) -> Option<&T> {
         // SAFETY: no other thread accesses `held`, by this function's contract.
         unsafe { self.held.get() }.map(Deref::deref)
@@ -42,16 +42,18 @@ impl<T> Deref for ForkMutex<T> {
 
 /// A lock that a thread can hold across a `fork`.
 pub trait ForkLock {
-    /// Waits for the lock and keeps the lock after the call. The calling thread may hold other locks of the same rank.
+    /// Acquires the lock, and keeps it locked after the call returns. The calling thread may hold other locks of the
+    /// same rank.
     ///
     /// # Safety
-    /// The calling thread, or its copy in the child of a `fork`, calls [`release`](Self::release) before the lock moves
-    /// or is dropped. All threads that hold several locks of one rank acquire these locks in one order.
+    /// The calling thread, or its copy in the child of a `fork`, must call [`release`](Self::release) before the lock
+    /// is moved or dropped. All threads that hold several locks of the same rank must acquire them in the same order.
     unsafe fn hold(&self);
-    /// Releases the lock. `release` does nothing if the lock is not held.
+    /// Releases the lock. If the lock is not held, `release` does nothing.
     ///
     /// # Safety
-    /// The caller must be the thread that called [`hold`](Self::hold), or that thread's copy in the child of a `fork`.
+    /// The caller must be the thread that called [`hold`](Self::hold), or the copy of this thread in the child of a
+    /// `fork`.
     unsafe fn release(&self);
 }
 

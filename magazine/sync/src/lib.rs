@@ -50,24 +50,25 @@ pub use backend::{
     AtomicUsize, Hint, Mutex, MutexGuard, UnsafeCell, fence, relax, thread, thread_local,
 };
 #[cfg(loom)]
-pub use backend::{thread_local_itself, weak_arm};
+pub use backend::{arm_spurious_failure, thread_local_itself};
 
-/// `true` in builds for a checker (loom or shuttle).
+/// True in builds for loom or shuttle.
 pub const MODEL: bool = cfg!(any(loom, shuttle));
 
 pub use parker::Parker;
 pub use rank::Rank;
 pub use shard::unset;
 
-/// Plants a bug that the checkers must find. `planted!("a ticket is taken without an atomic increment" => wrong)`
-/// executes `wrong` only when `assert_caught` plants the bug of that name.
+/// Marks a place where tests can plant a bug, which loom or shuttle must then detect. The code `wrong` in
+/// `planted!("a ticket is taken without an atomic increment" => wrong)` runs only if `assert_caught` plants the bug
+/// with this name.
 ///
-/// * `wrong` is an expression or a block of any type. A `return`, `continue` or `break` in `wrong` acts on the
-///   enclosing function or loop. A planted bug can skip the code that follows.
-/// * `planted!("..." => let length = 0)` shadows an existing variable with another value of the same type.
+/// * The code `wrong` is an expression or a block of any type. A `return`, `continue` or `break` in it acts on the
+///   enclosing function or loop. A planted bug can therefore skip the code that follows.
+/// * The form `planted!("..." => let length = 0)` shadows an existing variable with a wrong value of the same type.
 ///
-/// In builds without a checker, `planted!` compiles to nothing. Code in `wrong` may use items that exist only in
-/// checker builds. The compiler warns about variables and imports that only `wrong` uses.
+/// In builds without loom and shuttle, `planted!` compiles to nothing. The code `wrong` may use items that exist only
+/// in loom and shuttle builds. In normal builds, the compiler warns about variables and imports that only `wrong` uses.
 /// ```
 /// use uslab_sync::planted;
 ///
@@ -86,8 +87,8 @@ pub use shard::unset;
 macro_rules! planted {
     ($bug:literal => $($wrong:tt)+) => {};
 }
-/// Plants a bug that the checkers must find: `planted!("a ticket is taken without an atomic increment" => wrong)`. The
-/// documentation of builds without a checker describes all forms of `planted!`.
+/// Marks a place where tests can plant a bug: `planted!("a ticket is taken without an atomic increment" => wrong)`. The
+/// documentation of normal builds describes all forms of `planted!`.
 #[cfg(any(loom, shuttle))]
 #[macro_export]
 macro_rules! planted {
@@ -103,9 +104,9 @@ macro_rules! planted {
 #[cfg(any(loom, shuttle))]
 pub use execution::{is_planted, unique};
 
-/// Records a step of the counterexample trace: `tell!("opens {path}")`. In `tell!(stack => "pops")`, `stack.watched()`
-/// lists the state that may have changed. Place `tell!` directly after the step, so that no other thread runs between
-/// the step and its record.
+/// Records a step in the counterexample trace of a model, for example `tell!("opens {path}")`. The form
+/// `tell!(stack => "pops")` also records the state that `stack.watched()` returns, which the step may have changed. The
+/// call must directly follow the step, so that no other thread runs between the step and its record.
 ///
 /// In builds without loom, `tell!` compiles to nothing and does not evaluate its arguments.
 #[cfg(not(loom))]
@@ -113,9 +114,9 @@ pub use execution::{is_planted, unique};
 macro_rules! tell {
     ($($text:tt)*) => {};
 }
-/// Records a step of the counterexample trace: `tell!("opens {path}")`. In `tell!(stack => "pops")`, `stack.watched()`
-/// lists the state that may have changed. Place `tell!` directly after the step, so that no other thread runs between
-/// the step and its record.
+/// Records a step in the counterexample trace of a model, for example `tell!("opens {path}")`. The form
+/// `tell!(stack => "pops")` also records the state that `stack.watched()` returns, which the step may have changed. The
+/// call must directly follow the step, so that no other thread runs between the step and its record.
 ///
 /// In builds without loom, `tell!` compiles to nothing and does not evaluate its arguments.
 #[cfg(loom)]
@@ -133,8 +134,9 @@ macro_rules! tell {
     };
 }
 
-/// Returns `true` while the checker unwinds a failed execution. Destructors must do nothing while a failed execution
-/// unwinds, because model code may not run outside its checker. Always returns `false` in builds without a checker.
+/// Returns `true` while loom or shuttle unwinds a failed execution. While a failed execution unwinds, destructors must
+/// do nothing, because the objects of the model are no longer usable. In builds without loom and shuttle, the result is
+/// always `false`.
 #[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
 pub const fn abandoned() -> bool {
@@ -143,8 +145,9 @@ pub const fn abandoned() -> bool {
 #[cfg(any(loom, shuttle))]
 pub use std::thread::panicking as abandoned;
 
-/// Runs a user's function and returns its panic as an error. The caller restores its state and then resumes the panic
-/// with `resume_unwind`. A panic of the checker is not caught: see [`abandoned`].
+/// Runs a user's function. If the function panics, returns the panic as an error. The caller should restore its own
+/// state and then resume the panic with `resume_unwind`. In loom and shuttle builds, panics are not caught: see
+/// [`abandoned`].
 pub fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     if cfg!(any(loom, shuttle)) {
         Ok(f())
@@ -153,21 +156,21 @@ pub fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     }
 }
 
-/// Runs a user's function. If the function panics, `contain_panic` discards the panic, because the panic hook
-/// has already reported it. Returns `None` if the function panicked. The panic payload is leaked, because the
-/// payload's `Drop` may panic.
+/// Runs a user's function. A panic of the function is discarded, because the panic hook has already reported it. The
+/// result is `None` if the function panicked. The panic payload is leaked, because dropping it could panic again.
 pub fn contain_panic<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_panic(f).map_err(core::mem::forget).ok()
 }
 
-/// Runs several users' functions, and continues after one panics. [`resume`](Self::resume) later resumes the first
-/// panic. The payloads of later panics are leaked.
+/// Runs several user functions, and continues with the next function if one panics. At the end,
+/// [`resume`](Self::resume) resumes the first panic. The payloads of all later panics are leaked.
 #[derive(Debug, Default)]
 #[must_use = "`resume` passes the panic on"]
 pub struct FirstPanic(Option<Box<dyn core::any::Any + Send>>);
 
 impl FirstPanic {
-    /// Runs one function and keeps its panic if no earlier function panicked. Returns `None` if the function panicked.
+    /// Runs a function. If the function panics, stores the panic, unless an earlier function panicked. The result is
+    /// `None` if the function panicked.
     pub fn catch<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
         let later_panic = |panic| match &mut self.0 {
             Some(_) => core::mem::forget(panic),
@@ -175,7 +178,7 @@ impl FirstPanic {
         };
         catch_panic(f).map_err(later_panic).ok()
     }
-    /// Resumes the first panic, if a function panicked.
+    /// Resumes the first panic if any function panicked.
     pub fn resume(self) {
         if let Some(panic) = self.0 {
             std::panic::resume_unwind(panic);
@@ -183,32 +186,32 @@ impl FirstPanic {
     }
 }
 
-/// A user's value, such as a closure, that any thread may drop. A panic in the value's `Drop` is discarded as in
-/// [`contain_panic`].
+/// Wraps a user's value, such as a closure, whose `Drop` may panic. If dropping the value panics, the panic is
+/// discarded as in [`contain_panic`].
 #[derive(Debug)]
-pub struct Contained<T>(core::mem::ManuallyDrop<T>);
+pub struct ContainedValue<T>(core::mem::ManuallyDrop<T>);
 
-impl<T> Contained<T> {
+impl<T> ContainedValue<T> {
     /// Wraps `value`.
     pub const fn new(value: T) -> Self {
         Self(core::mem::ManuallyDrop::new(value))
     }
 }
-impl<T> core::ops::Deref for Contained<T> {
+impl<T> core::ops::Deref for ContainedValue<T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.0
     }
 }
-impl<T> Drop for Contained<T> {
+impl<T> Drop for ContainedValue<T> {
     fn drop(&mut self) {
         // SAFETY: the value is dropped only here, and not used afterwards.
         contain_panic(|| unsafe { core::mem::ManuallyDrop::drop(&mut self.0) });
     }
 }
 
-/// A slot that one call fills and another call empties. For example, a slot holds guards of locks across a `fork`. A
-/// value that is left in the slot is never dropped.
+/// A slot in which one function stores a value, which another function takes out later. Such slots store the guards of
+/// locks that are held across a `fork`. A value that stays in the slot is never dropped.
 pub struct Kept<T>(core::cell::UnsafeCell<Option<core::mem::ManuallyDrop<T>>>);
 
 // SAFETY: callers of `put` and `take` guarantee exclusive access. Callers of `take` run on the thread that called
@@ -218,14 +221,14 @@ unsafe impl<T> Sync for Kept<T> {}
 unsafe impl<T> Send for Kept<T> {}
 
 impl<T> Kept<T> {
-    /// Creates an empty slot.
+    /// Creates a slot that holds no value.
     pub const fn new() -> Self {
         Self(core::cell::UnsafeCell::new(None))
     }
-    /// Stores `value` in the slot.
+    /// Stores `value` in the slot until [`take`](Kept::take).
     ///
     /// # Safety
-    /// The caller ensures that no other thread uses the slot during the call, for example by holding a lock.
+    /// The caller must ensure that no other thread uses the slot during the call, for example by holding a lock.
     pub unsafe fn put(&self, value: T) {
         // SAFETY: the access is exclusive, by this function's contract.
         unsafe { *self.0.get() = Some(core::mem::ManuallyDrop::new(value)) };
@@ -233,16 +236,16 @@ impl<T> Kept<T> {
     /// Returns the stored value, or `None` if the slot is empty.
     ///
     /// # Safety
-    /// The caller ensures that no `put` or `take` runs while the reference is used.
+    /// The caller must ensure that no `put` or `take` runs while the reference is used.
     pub unsafe fn get(&self) -> Option<&T> {
         // SAFETY: no thread writes to the slot, by this function's contract.
         unsafe { (*self.0.get()).as_deref() }
     }
-    /// Takes the stored value out of the slot.
+    /// Removes the stored value from the slot and returns it.
     ///
     /// # Safety
-    /// The caller ensures that no other thread uses the slot during the call. The caller must be the thread that called
-    /// [`put`](Kept::put), or that thread's copy in the child of a `fork`.
+    /// The caller must ensure that no other thread uses the slot during the call. The calling thread must be the thread
+    /// that called [`put`](Kept::put), or the copy of this thread in the child of a `fork`.
     pub unsafe fn take(&self) -> Option<T> {
         // SAFETY: the access is exclusive, by this function's contract.
         unsafe { (*self.0.get()).take() }.map(core::mem::ManuallyDrop::into_inner)
@@ -260,21 +263,21 @@ impl<T> core::fmt::Debug for Kept<T> {
     }
 }
 
-/// Returns a number that is unique in the process. Under a checker, the number is unique in the execution. A repeated
-/// execution returns equal numbers.
+/// Returns a number that is unique in the process. In loom and shuttle builds, the number is unique in the current
+/// execution. If an execution is repeated, it gets the same numbers.
 #[cfg(not(any(loom, shuttle)))]
 #[inline]
 pub fn unique() -> u64 {
-    static NEXT: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+    static NEXT_NUMBER: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
     // Relaxed: the atomic read-modify-write alone makes the numbers unique.
-    NEXT.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
+    NEXT_NUMBER.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
 }
 
-/// A statistics counter that many threads increment and that reports read. An algorithm may use a counter
-/// only for a rough limit, because concurrent updates may exceed the limit. A counter is a `Relaxed` `std`
-/// atomic in every build.
+/// A statistics counter, which many threads increment and reports read. An algorithm may use a counter only to enforce
+/// an approximate limit, because concurrent updates can exceed it. In every build, a counter is an atomic of `std` with
+/// `Relaxed` accesses.
 ///
-/// Each [`add`](Counter::add) costs a locked instruction, so counters belong on slow paths.
+/// Each [`add`](Counter::add) costs a locked instruction, so only slow paths should use counters.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Counter(core::sync::atomic::AtomicU64);
@@ -299,42 +302,43 @@ impl Counter {
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
-    /// Raises the count to at least `value`.
+    /// Sets the counter to `value` if it is lower.
     #[inline]
     pub fn max(&self, value: u64) {
         self.0.fetch_max(value, Ordering::Relaxed);
     }
-    /// Overwrites the counter's value. A counter that is overwritten must have only one writer.
+    /// Sets the counter to `value`. If `set` is used, only one thread at a time may write the counter.
     #[inline]
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 }
 
-/// A word that is written once, before the containing object is shared. An early reader sees zero and never a torn
-/// value. A fixed word is a `Relaxed` `std` atomic in every build.
+/// A 32-bit number that is written once, before the object that contains it is shared. A reader that does not see the
+/// write gets zero, and never a torn value. In every build, it is an atomic of `std` with `Relaxed` accesses.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Fixed(core::sync::atomic::AtomicU32);
 
 impl Fixed {
-    /// Creates a word with the given value.
+    /// Creates the number with an initial value.
     pub const fn new(value: u32) -> Self {
         Self(core::sync::atomic::AtomicU32::new(value))
     }
-    /// Returns the value, or zero if the write is not visible yet.
+    /// Returns the current value, or the initial value if the write is not visible yet.
     #[inline(always)]
     pub fn get(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
-    /// Sets the value of the word. The caller must not have shared the object that contains the word.
+    /// Stores the final value of the number. The object that contains the number must not be shared yet.
     #[inline(always)]
     pub fn set(&self, value: u32) {
         self.0.store(value, Ordering::Relaxed);
     }
 }
 
-/// A pointer that is written once, like [`Fixed`], for objects that outlive a checker's executions.
+/// A pointer that is written once, like [`Fixed`]. A fixed pointer can be in objects that outlive the executions of a
+/// model.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct FixedPtr<T>(core::sync::atomic::AtomicPtr<T>);
@@ -349,7 +353,7 @@ impl<T> FixedPtr<T> {
     pub fn get(&self) -> *mut T {
         self.0.load(Ordering::Relaxed)
     }
-    /// Sets the pointer. The caller must not have shared the object that contains the pointer.
+    /// Sets the pointer. The object that contains the pointer must not be shared yet.
     #[inline(always)]
     pub fn set(&self, value: *mut T) {
         self.0.store(value, Ordering::Relaxed);

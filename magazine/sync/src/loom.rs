@@ -1,4 +1,5 @@
-//! The loom backend: repaired atomics, the ordering hook, and spurious failures on request.
+//! The loom backend: loom's types with repaired atomics, a hook that weakens memory orderings, and spurious failures on
+//! request.
 
 use crate::Ordering;
 use crate::planted;
@@ -11,7 +12,7 @@ use std::sync::OnceLock;
 
 pub use loom::lazy_static;
 pub use loom::sync::Arc;
-/// Accepts `const` in `thread_local!` and drops it, because loom's macro has no `const` form.
+/// Accepts the `const` form of `thread_local!`, which loom's macro does not have, and ignores the `const`.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! thread_local_of_loom {
@@ -28,16 +29,17 @@ macro_rules! thread_local_of_loom {
 pub use loom::thread_local as thread_local_itself;
 pub use thread_local_of_loom as thread_local;
 
-/// Yields to other threads inside a waiting loop. Without a yield, loom reports a waiting loop as endless.
+/// Yields the processor to other threads. Every waiting loop must call `relax`. Loom reports a waiting loop that does
+/// not yield as endless.
 pub fn relax() {
     loom::thread::yield_now();
 }
 
-/// loom's threads, counted for the row that a model prints.
+/// Thread functions of loom, which count the threads for the `MODEL` row.
 pub mod thread {
     pub use loom::thread::*;
 
-    /// Parks the current thread without a timeout. No time passes in a model, so there is no timeout.
+    /// Parks the current thread, and ignores the timeout. In a model no time passes, so a timeout would never expire.
     pub fn park_timeout(_: core::time::Duration) {
         park();
     }
@@ -53,7 +55,7 @@ pub mod thread {
     }
 }
 
-/// A cell whose accesses loom checks. The model fails if an exclusive access races with another access.
+/// A cell whose accesses loom checks. If an exclusive access races with another access, the model fails.
 #[derive(Debug)]
 pub struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
 
@@ -81,11 +83,11 @@ impl<T: Default> Default for UnsafeCell<T> {
     }
 }
 
-/// loom's mutex with a lock rank. The checker reports deadlocks.
+/// A mutex of loom with a lock rank. Loom reports a deadlock as a failure.
 #[derive(Debug)]
 pub struct Mutex<T>(loom::sync::Mutex<T>, LockRank);
 
-/// Releases the lock of a [`Mutex`] when dropped.
+/// A guard that releases a [`Mutex`] when it is dropped.
 pub type MutexGuard<'a, T> = RankedGuard<loom::sync::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {
@@ -97,37 +99,38 @@ impl<T> Mutex<T> {
     pub fn ranked(rank: impl Into<Rank>, value: T) -> Self {
         Self(loom::sync::Mutex::new(value), LockRank::of(rank.into()))
     }
-    /// Waits for the lock.
+    /// Waits for the lock and acquires it.
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::None)
     }
-    /// Waits for the lock, like [`lock`](Self::lock). The thread may hold other locks of the same rank.
+    /// Acquires the lock like [`lock`](Self::lock), but permits locks of the same rank. The thread may already hold
+    /// other locks of this rank.
     #[track_caller]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::Same)
     }
     #[track_caller]
     fn wait(&self, nesting: Nesting) -> MutexGuard<'_, T> {
-        let (held, lock) = (self.1.request(nesting), self.story_lock());
+        let (held, lock) = (self.1.request(nesting), self.trace_lock());
         lock.record_wait(Location::caller());
         let guard = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         RankedGuard::with_guard(guard, held, lock.record_acquired(Location::caller()))
     }
-    /// Returns the guard, or `None` if the lock is held.
+    /// Returns the guard, or `None` if another thread holds the lock.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let (held, lock) = (self.1.request(Nesting::None), self.story_lock());
+        let (held, lock) = (self.1.request(Nesting::None), self.trace_lock());
         let Ok(guard) = self.0.try_lock() else {
             lock.record_busy(Location::caller());
             return None;
         };
         Some(RankedGuard::with_guard(guard, held, lock.record_acquired(Location::caller())))
     }
-    fn story_lock(&self) -> story::Lock {
+    fn trace_lock(&self) -> story::Lock {
         story::Lock::new(self, self.1.rank())
     }
-    /// Returns the protected value without locking.
+    /// Returns the protected value without locking, because the exclusive borrow excludes other threads.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -138,7 +141,7 @@ impl<T: Default> Default for Mutex<T> {
     }
 }
 
-/// Options of the ordering hook, read from the environment.
+/// The options of the hook that weakens memory orderings, from the environment.
 struct Hook {
     weaken: Option<(String, Ordering)>,
     list: bool,
@@ -168,7 +171,7 @@ fn parse(spec: &str) -> Option<(String, Ordering)> {
     Some((site.to_owned(), ordering))
 }
 
-/// Returns the ordering for a call site: `own`, or the ordering that the hook forces.
+/// Returns the memory ordering for a call site: `own`, or a weaker ordering if the hook selects this site.
 #[track_caller]
 fn ordering(op: &str, arg: u32, own: Ordering) -> Ordering {
     let hook = hook();
@@ -181,14 +184,14 @@ fn ordering(op: &str, arg: u32, own: Ordering) -> Ordering {
         Some((weakened, weak)) if site == *weakened => return *weak,
         _ => {}
     }
-    static SEEN_MODELS: std::sync::Mutex<BTreeSet<String>> = std::sync::Mutex::new(BTreeSet::new());
-    if hook.list && SEEN_MODELS.lock().is_ok_and(|mut seen| seen.insert(site.clone())) {
+    static SEEN_SITES: std::sync::Mutex<BTreeSet<String>> = std::sync::Mutex::new(BTreeSet::new());
+    if hook.list && SEEN_SITES.lock().is_ok_and(|mut seen| seen.insert(site.clone())) {
         eprintln!("SITE {site} {op} {own:?}");
     }
     own
 }
 
-/// A fence whose ordering the hook may weaken. An ordering of `Relaxed` means no fence.
+/// A memory fence, whose ordering the hook may weaken. If the ordering is `Relaxed`, the fence does nothing.
 #[track_caller]
 pub fn fence(own: Ordering) {
     match ordering("fence", 0, own) {
@@ -204,19 +207,20 @@ std::thread_local! {
     static WEAK: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// Makes the `k`-th next call of `compare_exchange_weak`, on any thread of the model, fail spuriously. If `k`
-/// is 0, no call fails spuriously.
-pub fn weak_arm(k: u32) {
+/// Makes the `k`-th call of `compare_exchange_weak` from now on fail spuriously, counted over all threads of the model.
+/// With `k` = 0, no call fails spuriously.
+pub fn arm_spurious_failure(k: u32) {
     WEAK.with(|w| w.set(k));
 }
 
-/// A `SeqCst` load in loom never reads a `SeqCst` store that another `SeqCst` store has overwritten. An `Acquire` load
-/// in loom may read an overwritten `SeqCst` store.
-fn as_loom_loads(order: Ordering) -> Ordering {
+/// Returns the ordering that loom uses for a load: `Acquire` instead of `SeqCst`. A `SeqCst` load in loom never reads
+/// an overwritten `SeqCst` store, although the memory model permits it in some cases. An `Acquire` load in loom may
+/// read an overwritten store.
+fn loom_load_order(order: Ordering) -> Ordering {
     if order == Ordering::SeqCst { Ordering::Acquire } else { order }
 }
 
-fn weak_fails() -> bool {
+fn fails_spuriously() -> bool {
     WEAK.with(|w| {
         let k = w.get();
         w.set(k.saturating_sub(1));
@@ -230,10 +234,10 @@ macro_rules! atomics {
         #[derive(Debug)]
         pub struct $name $(<$t>)? {
             value: l::$name $(<$t>)?,
-            /// The twin: a condition variable without waiters that each access notifies. A notification of the
-            /// condition variable conflicts with every other notification and orders nothing.
+            /// The *twin*: a condition variable without waiters, which every access notifies. Loom treats two
+            /// notifications as conflicting, so it explores both orders. Notifications do not synchronise threads.
             twin: loom::sync::Condvar,
-            /// The last stored value, for the trace. Reading this field is not a step of the model.
+            /// The last stored value, to print in counterexample traces. Reading this field is not a step in the model.
             last: std::sync::atomic::AtomicU64,
             told: story::Atomic,
         }
@@ -248,62 +252,63 @@ macro_rules! atomics {
                     told: story::Atomic::new(),
                 }
             }
-            /// Returns the last stored value without a step of the model.
+            /// Returns the last stored value. The call is not a step in the model.
             pub fn peek(&self) -> u64 {
                 self.last.load(Ordering::Relaxed)
             }
             fn record_store(&self, value: $value) {
                 self.last.store(value as u64, Ordering::Relaxed);
             }
-            fn checked_twin(&self) -> &l::$name $(<$t>)? {
+            fn checked_loom_atomic(&self) -> &l::$name $(<$t>)? {
                 planted!("a store skips the shadow copy" => return &self.value);
                 self.twin.notify_all();
                 &self.value
             }
-            /// Loads the value, like `std`'s atomic.
+            /// Loads the value, like the method of `std`'s atomic.
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
                 let order = ordering("load", 0, order);
-                let value = self.checked_twin().load(as_loom_loads(order));
+                let value = self.checked_loom_atomic().load(loom_load_order(order));
                 self.told.tell(None::<$value>, |name| format!("loads {} from {name} ({order:?})", value.trace_text()));
                 value
             }
-            /// Stores `value`, like `std`'s atomic.
+            /// Stores `value`, like the method of `std`'s atomic.
             #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
                 let order = ordering("store", 1, order);
-                self.checked_twin().store(value, order);
+                self.checked_loom_atomic().store(value, order);
                 self.record_store(value);
                 self.told.tell(Some(value), |name| format!("stores {} to {name} ({order:?})", value.trace_text()));
             }
-            /// Swaps the value, like `std`'s atomic.
+            /// Stores `value` and returns the previous value, like the method of `std`'s atomic.
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 let order = ordering("swap", 1, order);
-                let before = self.checked_twin().swap(value, order);
+                let before = self.checked_loom_atomic().swap(value, order);
                 self.record_store(value);
                 self.told.tell(Some(value), |name| changes("swap", name, before.trace_text(), value.trace_text(), order));
                 before
             }
-            /// Compares and exchanges, like `std`'s atomic.
+            /// Compares and exchanges the value, like the method of `std`'s atomic.
             #[track_caller]
             pub fn compare_exchange(
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
             ) -> Result<$value, $value> {
                 let (success, failure) = (ordering("cas", 2, success), ordering("cas-fail", 3, failure));
-                let result = self.checked_twin().compare_exchange(current, new, success, failure);
+                let result = self.checked_loom_atomic().compare_exchange(current, new, success, failure);
                 self.record_exchange(current, new, result, success, failure)
             }
-            /// Compares and exchanges, like `std`'s atomic, but may fail spuriously if [`weak_arm`] selected this call.
+            /// Compares and exchanges the value, like the method of `std`'s atomic. The exchange fails spuriously only
+            /// if [`arm_spurious_failure`] selected this call.
             #[track_caller]
             pub fn compare_exchange_weak(
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
             ) -> Result<$value, $value> {
                 let (success, failure) = (ordering("cas", 2, success), ordering("cas-fail", 3, failure));
-                let result = if weak_fails() {
-                    Err(self.checked_twin().load(failure))
+                let result = if fails_spuriously() {
+                    Err(self.checked_loom_atomic().load(failure))
                 } else {
-                    self.checked_twin().compare_exchange(current, new, success, failure)
+                    self.checked_loom_atomic().compare_exchange(current, new, success, failure)
                 };
                 self.record_exchange(current, new, result, success, failure)
             }
@@ -329,25 +334,25 @@ macro_rules! atomics {
     )* };
 }
 atomics! {
-    /// loom's `AtomicBool` with repairs and trace steps.
+    /// An `AtomicBool` of loom, with repairs and with steps in counterexample traces.
     AtomicBool, bool;
-    /// loom's `AtomicU8` with repairs and trace steps.
+    /// An `AtomicU8` of loom, with repairs and with steps in counterexample traces.
     AtomicU8, u8;
-    /// loom's `AtomicU16` with repairs and trace steps.
+    /// An `AtomicU16` of loom, with repairs and with steps in counterexample traces.
     AtomicU16, u16;
-    /// loom's `AtomicU32` with repairs and trace steps.
+    /// An `AtomicU32` of loom, with repairs and with steps in counterexample traces.
     AtomicU32, u32;
-    /// loom's `AtomicU64` with repairs and trace steps.
+    /// An `AtomicU64` of loom, with repairs and with steps in counterexample traces.
     AtomicU64, u64;
-    /// loom's `AtomicUsize` with repairs and trace steps.
+    /// An `AtomicUsize` of loom, with repairs and with steps in counterexample traces.
     AtomicUsize, usize;
-    /// loom's `AtomicI32` with repairs and trace steps.
+    /// An `AtomicI32` of loom, with repairs and with steps in counterexample traces.
     AtomicI32, i32;
-    /// loom's `AtomicI64` with repairs and trace steps.
+    /// An `AtomicI64` of loom, with repairs and with steps in counterexample traces.
     AtomicI64, i64;
-    /// loom's `AtomicIsize` with repairs and trace steps.
+    /// An `AtomicIsize` of loom, with repairs and with steps in counterexample traces.
     AtomicIsize, isize;
-    /// loom's `AtomicPtr` with repairs and trace steps.
+    /// An `AtomicPtr` of loom, with repairs and with steps in counterexample traces.
     AtomicPtr<T>, *mut T;
 }
 
@@ -372,11 +377,11 @@ macro_rules! fetches {
     ($operations:tt $($name:ident $value:ty),*) => { $( fetches! { @ $name $value, $operations } )* };
     (@ $name:ident $value:ty, [$(($operation:ident $after:expr))*]) => {
         impl $name { $(
-            /// Changes the value, like `std`'s atomic.
+            /// Changes the value, like the method of `std`'s atomic.
             #[track_caller]
             pub fn $operation(&self, value: $value, order: Ordering) -> $value {
                 let order = ordering("rmw", 1, order);
-                let before = self.checked_twin().$operation(value, order);
+                let before = self.checked_loom_atomic().$operation(value, order);
                 let after: fn($value, $value) -> $value = $after;
                 let after = after(before, value);
                 self.record_store(after);
@@ -396,9 +401,9 @@ fetches! {
     fetch_min |before, value| before.min(value);
 }
 
-/// A number that guides decisions, for example a limit or a batch size; a reader may get an old value. All accesses are
-/// `Relaxed`, because a lost update is harmless. A checker explores each value of a hint that a thread may read, unlike
-/// the value of a [`Counter`](crate::Counter).
+/// A number that influences decisions, for example a limit or a batch size. A reader may get an old value. All accesses
+/// are `Relaxed`, and a lost update must be harmless. Loom explores every value of a hint that a thread may read. A
+/// read of a [`Counter`](crate::Counter) always returns the newest value.
 #[derive(Debug)]
 pub struct Hint(AtomicU64);
 
@@ -409,17 +414,17 @@ impl Hint {
     pub fn new(value: u64) -> Self {
         Self(AtomicU64::new(value))
     }
-    /// Returns the current value, or an older value.
+    /// Returns the hint's current value, or an older one.
     #[track_caller]
     pub fn get(&self) -> u64 {
-        let value = self.0.checked_twin().load(Ordering::Relaxed);
+        let value = self.0.checked_loom_atomic().load(Ordering::Relaxed);
         self.0.told.tell(None::<u64>, |name| format!("reads {} from hint {name}", value.trace_text()));
         value
     }
-    /// Overwrites the hint's value.
+    /// Sets the hint to a new value.
     #[track_caller]
     pub fn set(&self, value: u64) {
-        self.0.checked_twin().store(value, Ordering::Relaxed);
+        self.0.checked_loom_atomic().store(value, Ordering::Relaxed);
         self.0.record_store(value);
         self.0.told.tell(Some(value), |name| format!("sets hint {name} to {}", value.trace_text()));
     }

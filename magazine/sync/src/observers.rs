@@ -1,9 +1,10 @@
-//! Observers: functions that many threads call without a lock, and that any thread may remove.
+//! Observers: registered functions that many threads call without a lock, and that any thread may remove.
 //!
-//! A call increments the slot's count before it tests the slot's open flag. A remover closes the slot and
-//! waits for the counted calls. The last counted call drops the function. When `remove` returns, no call runs
-//! and the function is dropped. Calling an observer takes no lock and never waits. Signal handlers may call
-//! observers, and a `fork` need not hold a lock for observers.
+//! A call first increments the count of running calls in the observer's slot, and then tests the slot's open flag. A
+//! thread that removes an observer closes the slot, and waits until all counted calls have ended. The last counted call
+//! drops the observer's function. When `remove` returns, no call is running, and the function is dropped. Calling an
+//! observer takes no lock and never waits. Signal handlers may therefore call observers, and a `fork` needs no lock for
+//! them.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -13,32 +14,34 @@ use crate::{AtomicU32, Counter, UnsafeCell, contain_panic, thread_local};
 use core::cell::Cell;
 use core::fmt;
 
-/// Maximum number of registered observers. Under a checker there is one slot, for which all observers compete.
+/// Maximum number of registered observers. In models there is only one slot, so that observers compete for it.
 pub const MAX_OBSERVERS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 
-/// Up to [`MAX_OBSERVERS`] registered functions of the `dyn Fn` type `F`.
+/// A set of up to [`MAX_OBSERVERS`] registered functions of the `dyn Fn` type `F`.
 pub struct Observers<F: ?Sized> {
-    /// Number of registered observers. A stale count only makes a reader act as if it ran a little earlier or later.
+    /// Number of registered observers. A reader with a stale count acts as if it ran slightly earlier or later, which
+    /// is harmless.
     registered: Counter,
     slots: [Slot<F>; MAX_OBSERVERS],
     suppressed: Counter,
     panics: Counter,
 }
 
-/// A slot for one registered function. `state` has the slot's flags and the number of running calls. The last running
-/// call drops a removed function. The flag `CLOSING` is cleared only by the last running call.
+/// A slot for one registered function. The field `state` contains the flags of the slot and the number of running
+/// calls. If the function was removed, the last running call drops it. Only the last running call clears the flag
+/// `SLOT_CLOSING`.
 struct Slot<F: ?Sized> {
     state: AtomicU32,
     observer: UnsafeCell<Option<Box<F>>>,
 }
-/// Flag: the slot is reserved.
+/// Flag: the slot is in use or reserved.
 const SLOT_RESERVED: u32 = 1 << 31;
-/// Flag: the slot has a function that may be called.
+/// Flag: the slot contains a function that may be called.
 const OPEN: u32 = 1 << 30;
-/// Flag: the last running call must drop the function.
-const CLOSING: u32 = 1 << 29;
-/// Flag: no remover waits for the drop, so the last running call frees the slot.
-const REMOVER_LEFT: u32 = 1 << 28;
+/// Flag: the slot is closed, and its last running call must drop the function.
+const SLOT_CLOSING: u32 = 1 << 29;
+/// Flag: the removing thread does not wait, so the last running call must also free the slot.
+const SLOT_REMOVER_LEFT: u32 = 1 << 28;
 
 // SAFETY: calls need `Sync`, and dropping the function on any thread needs `Send`. Two threads write the cell: the
 // thread that set `SLOT_RESERVED`, before the slot opens, and the last running call.
@@ -52,15 +55,15 @@ impl<F: ?Sized> fmt::Debug for Observers<F> {
     }
 }
 
-/// A running call on this thread: the address of the called slot, and the enclosing call. The call's record is on its
-/// own stack frame.
+/// The record of a running observer call on this thread: the address of its slot, and the enclosing call. The record is
+/// in the stack frame of the call.
 struct RunningCall {
     slot: usize,
     outer: *const Self,
 }
 
 thread_local! {
-    /// The innermost running call on this thread.
+    /// The innermost observer call that is running on this thread.
     static INNERMOST_CALL: Cell<*const RunningCall> = Cell::new(core::ptr::null());
 }
 
@@ -68,7 +71,7 @@ fn is_inside() -> bool {
     !INNERMOST_CALL.with(Cell::get).is_null()
 }
 
-/// Error when [`MAX_OBSERVERS`] observers are already registered.
+/// The error of registering an observer when [`MAX_OBSERVERS`] observers are already registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyObservers;
 
@@ -79,7 +82,7 @@ impl fmt::Display for TooManyObservers {
 }
 impl core::error::Error for TooManyObservers {}
 
-/// Identifies a [registered](Observers::add) function for [`Observers::remove`].
+/// The identity of a [registered](Observers::add) function, which [`Observers::remove`] needs.
 #[derive(Debug)]
 #[must_use = "the function cannot be removed without its place"]
 pub struct Place(usize);
@@ -93,7 +96,7 @@ impl<F: ?Sized> Default for Observers<F> {
 }
 
 impl<F: ?Sized> Observers<F> {
-    /// Registers `observer`; other threads may call it immediately.
+    /// Registers the function `observer`, which other threads may call immediately.
     ///
     /// # Errors
     /// Returns [`TooManyObservers`] if no slot is free.
@@ -110,60 +113,61 @@ impl<F: ?Sized> Observers<F> {
         Ok(Place(at))
     }
 
-    /// Removes the registered function at `at`. On return, the function is dropped and no call of the function runs or
-    /// begins. Within a call of any observer, `remove` does not wait: calls on other threads may still run.
+    /// Removes a registered function. When `remove` returns, the function is dropped, and no call of it is running or
+    /// will begin. Inside an observer call, `remove` does not wait, and calls on other threads may still be running.
     pub fn remove(&self, Place(at): Place) {
         self.registered.sub(1);
         let slot = &self.slots[at];
         let inside = is_inside();
         // Relaxed: the extra count only delays the drop until the flags are set.
         slot.state.fetch_add(1, Relaxed);
-        slot.close(if inside { REMOVER_LEFT } else { 0 });
+        slot.close(if inside { SLOT_REMOVER_LEFT } else { 0 });
         slot.end_call();
         if inside {
             return;
         }
         // Acquire: pairs with the Release of the call that took the function out of the slot.
-        while slot.state.load(Acquire) & CLOSING != 0 {
+        while slot.state.load(Acquire) & SLOT_CLOSING != 0 {
             crate::relax();
         }
         // Relaxed: `add` synchronises with the Release of the call that took the function out of the slot.
         slot.state.fetch_and(!SLOT_RESERVED, Relaxed);
     }
 
-    /// Returns `true` if at least one observer is registered. Within a call of any observer, `is_active` returns `false`
-    /// and counts a suppressed call.
+    /// Returns `true` if at least one observer is registered. Inside an observer call, it returns `false` and counts a
+    /// suppressed call.
     #[inline]
     pub fn is_active(&self) -> bool {
-        self.registered.get() > 0 && self.is_outside()
+        self.registered.get() > 0 && self.is_outside_call()
     }
     #[cold]
-    fn is_outside(&self) -> bool {
+    fn is_outside_call(&self) -> bool {
         let outside = !is_inside();
         self.suppressed.add(u64::from(!outside));
         outside
     }
 
-    /// Calls `show` with each registered function. A function that panics is not called again. The panic of an observer
-    /// does not reach the caller.
+    /// Calls `show` once for each registered function. A function that panics is not called again. A panic of a
+    /// function does not propagate to the caller.
     pub fn each(&self, show: impl Fn(&F)) {
         let panicked = self.slots.iter().filter(|slot| slot.call(&show)).count();
         self.panics.add(panicked as u64);
     }
 
-    /// Number of calls suppressed [within another call](Self::is_active).
+    /// Number of observer calls that were suppressed because they occurred
+    /// [inside another observer call](Self::is_active).
     pub fn suppressed(&self) -> u64 {
         self.suppressed.get()
     }
-    /// Number of observers that panicked.
+    /// Number of observers that have panicked.
     pub fn panics(&self) -> u64 {
         self.panics.get()
     }
 
-    /// Forgets running calls of other threads, in the child of a `fork`.
+    /// In the child of a `fork`, forgets observer calls that were running on other threads.
     ///
     /// # Safety
-    /// The caller must be the only thread, in the child of a `fork`.
+    /// The calling thread must be the only thread of the process, which must be the child of a `fork`.
     pub unsafe fn forget_other_threads(&self) {
         // SAFETY: the pointer is null, or points into the frame of an `enter` that has not returned.
         let first = unsafe { INNERMOST_CALL.with(Cell::get).as_ref() };
@@ -174,7 +178,8 @@ impl<F: ?Sized> Observers<F> {
             // Relaxed: the child of a `fork` has one thread. If another thread was about to take a function out, the
             // function stays in the slot.
             let state = slot.state.load(Relaxed);
-            slot.state.store(state & (SLOT_RESERVED | OPEN | CLOSING | REMOVER_LEFT) | calls, Relaxed);
+            slot.state
+                .store(state & (SLOT_RESERVED | OPEN | SLOT_CLOSING | SLOT_REMOVER_LEFT) | calls, Relaxed);
         }
     }
 }
@@ -184,7 +189,8 @@ impl<F: ?Sized> Slot<F> {
         core::ptr::from_ref(self).addr()
     }
 
-    /// Runs an observer, or the observer's `Drop`. Returns `None` if the observer panicked.
+    /// Calls an observer or drops it, and records that the thread is inside an observer call. Returns `None` if the
+    /// observer panicked.
     fn enter<R>(&self, run: impl FnOnce() -> R) -> Option<R> {
         let this = RunningCall { slot: self.address(), outer: INNERMOST_CALL.with(Cell::get) };
         INNERMOST_CALL.with(|inside| inside.set(&raw const this));
@@ -193,7 +199,7 @@ impl<F: ?Sized> Slot<F> {
         result
     }
 
-    /// Calls the slot's function, if the slot is open. Returns `true` if the function panicked.
+    /// Calls the function in the slot if the slot is open. Returns `true` if the function panicked.
     fn call(&self, show: &impl Fn(&F)) -> bool {
         // Relaxed: this early test is a hint. The state is tested again after the call is counted.
         if self.state.load(Relaxed) & OPEN == 0 {
@@ -213,19 +219,20 @@ impl<F: ?Sized> Slot<F> {
         self.end_call();
         panicked
     }
-    /// Closes the slot to new calls. The last running call takes the function out. The caller must be a counted call of
-    /// the slot.
+    /// Closes the slot, so that no call of its observer begins any more. The last running call removes the function
+    /// from the slot. The calling thread must be inside a counted call of the slot.
     fn close(&self, left: u32) {
         // Relaxed: the Release in `end_call` orders these flags before the function is taken out.
-        self.state.fetch_or(CLOSING | left, Relaxed);
+        self.state.fetch_or(SLOT_CLOSING | left, Relaxed);
         self.state.fetch_and(!OPEN, Relaxed);
     }
-    /// Ends a counted call of the slot. The last call of a closed slot takes the function out and drops it.
+    /// Ends an observer call that was counted in the slot. The last call of a closed slot removes the function and
+    /// drops it.
     fn end_call(&self) {
         // Release: pairs with the Acquire of the exchange below, so all calls precede the drop.
         let before = self.state.fetch_sub(1, Release);
         let last = before - 1;
-        if last & !REMOVER_LEFT != SLOT_RESERVED | CLOSING {
+        if last & !SLOT_REMOVER_LEFT != SLOT_RESERVED | SLOT_CLOSING {
             return;
         }
         // Several calls may read the state in which the function must be dropped. The call that wins the exchange
@@ -238,19 +245,19 @@ impl<F: ?Sized> Slot<F> {
             // `remove`, in `add`, and in the exchange above.
             let mut state = self.state.load(Relaxed);
             while let Err(now) =
-                self.state.compare_exchange(state, Self::after_dropping_call(state), Release, Relaxed)
+                self.state.compare_exchange(state, Self::state_after_dropping_call(state), Release, Relaxed)
             {
                 state = now;
             }
         }
     }
-    /// Returns the slot's state at the end of the call that dropped the function. One atomic step ends the
-    /// dropping call and frees the slot, so the slot's next owner inherits no count.
-    fn after_dropping_call(state: u32) -> u32 {
-        let done = match state & !(SLOT_RESERVED | OPEN | CLOSING | REMOVER_LEFT) {
-            1 if state & REMOVER_LEFT == 0 => CLOSING,
-            // A call that removes its own observer may set `REMOVER_LEFT` while the function is dropped.
-            1 => CLOSING | REMOVER_LEFT | SLOT_RESERVED,
+    /// Returns the new state of the slot when the call that dropped the function ends. The call ends and the slot
+    /// becomes free in one atomic step, so that the count is 0 when another observer gets the slot.
+    fn state_after_dropping_call(state: u32) -> u32 {
+        let done = match state & !(SLOT_RESERVED | OPEN | SLOT_CLOSING | SLOT_REMOVER_LEFT) {
+            1 if state & SLOT_REMOVER_LEFT == 0 => SLOT_CLOSING,
+            // A call that removes its own observer may set `SLOT_REMOVER_LEFT` while the function is dropped.
+            1 => SLOT_CLOSING | SLOT_REMOVER_LEFT | SLOT_RESERVED,
             // Other calls were counted during the function's drop. The last call finds no function and frees the slot.
             _ => 0,
         };
@@ -270,7 +277,7 @@ mod tests {
 
     type Any = dyn Fn(u32) + Send + Sync;
 
-    /// Removes an observer when dropped.
+    /// Removes an observer when the guard is dropped.
     struct Guard(Arc<Observers<Any>>, Option<Place>);
     impl Drop for Guard {
         fn drop(&mut self) {
@@ -289,7 +296,7 @@ mod tests {
             all.each(|f| f(with));
         }
     }
-    /// Registers an observer that sends its argument to a channel.
+    /// Registers an observer that sends the argument of each call to a channel.
     fn observe_into_channel(all: &Arc<Observers<Any>>) -> (Guard, Receiver<u32>) {
         let (seen, read) = channel();
         (new_guard(all, move |with| seen.send(with).unwrap()), read)
@@ -325,7 +332,8 @@ mod tests {
         assert_eq!((read.try_iter().count(), t.suppressed()), (2, 2));
     }
 
-    /// Regression: a second panic reached the caller, and the remover waited for ever.
+    /// Regression: if an observer panicked again while it was dropped, the panic propagated to the caller, and the
+    /// removing thread waited for ever.
     #[test]
     fn panic_payload_that_panics_on_drop_is_contained() {
         struct PanickingDrop;
@@ -365,7 +373,7 @@ mod tests {
         assert!(t.add(Box::new(|_| ())).is_err() && all.len() == 3, "the observer's slot is free");
     }
 
-    /// Regression: the slot stayed reserved for ever.
+    /// Regression: if an observer removed itself, its slot stayed reserved for ever.
     #[test]
     fn panicking_observer_can_drop_its_guard() {
         struct Owner(Arc<Mutex<Option<Guard>>>);
@@ -386,7 +394,7 @@ mod tests {
         assert!(own_too.lock().is_none() && t.slots.iter().all(|slot| slot.state.load(Relaxed) == 0));
     }
 
-    /// On a single thread, the end of the call drops the observer and frees the slot.
+    /// If no other thread is calling the observer, the end of the call drops it and frees its slot.
     #[test]
     fn observer_can_register_and_drop_observers() {
         type TwoGuards = (Guard, Guard);
@@ -405,7 +413,7 @@ mod tests {
         assert_eq!((all.len(), t.registered.get()), (4, 4));
     }
 
-    /// After the guard is dropped, the test may free the values that the observer uses.
+    /// After the guard is dropped, the observer no longer uses its captured values, so the test may free them.
     #[test]
     fn observer_drop_waits_for_calls_on_other_threads() {
         let t = observers();
@@ -426,7 +434,7 @@ mod tests {
         });
     }
 
-    /// Threads of counted calls do not exist in the child of a `fork`.
+    /// In the child of a `fork`, the threads whose calls were counted do not exist.
     #[test]
     fn forked_child_does_not_wait_for_observer_calls() {
         let t = observers();
@@ -443,7 +451,8 @@ mod tests {
         assert!(t.slots.iter().all(|slot| slot.state.load(Relaxed) == 0));
     }
 
-    /// Regression: the child forgot the enclosing call, and the end of that call made the count negative.
+    /// Regression: after a fork inside nested observer calls, the child forgot the enclosing call, so the count became
+    /// negative when that call ended.
     #[test]
     fn fork_inside_nested_observer_calls_leaves_no_reserved_slot() {
         struct Forks(Arc<Observers<Any>>);

@@ -1,4 +1,4 @@
-//! A waiting thread as a [`Waker`](std::task::Waker).
+//! Blocks and wakes a thread. A parker can also be used as a [`Waker`](std::task::Waker).
 
 #[cfg(loom)]
 use loom::sync::{Condvar, Mutex};
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::time::Instant;
 
-/// Blocks one thread until a wake-up. A thread that polls a future can use the parker's
+/// Blocks one thread until another thread wakes it. A thread that polls a future can pass the parker to it as a
 /// [`Waker`](std::task::Waker).
 ///
-/// A wake-up before the wait is stored, and the next wait returns immediately. Several wake-ups before one
-/// wait count as one wake-up. A parker does not use the token of [`std::thread::park`], because the code that
-/// uses the parker may use that token.
+/// If the wake-up comes before the wait, the next wait returns immediately. Several wake-ups before a wait count as
+/// one. A parker does not use the token of [`std::thread::park`], because the surrounding code may use the token for
+/// another purpose.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -36,7 +36,7 @@ pub struct Parker {
 }
 
 impl Parker {
-    /// Creates a parker for one waiting thread.
+    /// Creates a parker without a pending wake-up.
     #[allow(clippy::new_without_default, reason = "checkers have no default")]
     pub fn new() -> Self {
         Self { woken: Mutex::new(false), changed: Condvar::new() }
@@ -45,9 +45,10 @@ impl Parker {
 
 #[cfg(not(any(loom, shuttle)))]
 impl Parker {
-    /// Waits for a wake-up, or until `deadline`. Returns `true` if a wake-up came since the last wait.
+    /// Waits for a wake-up, but not longer than until `deadline`. Returns `true` if a wake-up arrived since the last
+    /// wait.
     ///
-    /// Under a checker no time passes, so a wait with a deadline returns immediately.
+    /// In loom and shuttle builds, a wait with a deadline returns immediately, because no time passes.
     pub fn park(&self, deadline: Option<Instant>) -> bool {
         let mut woken = self.woken.lock();
         let asleep = |woken: &mut bool| !*woken;
@@ -57,7 +58,7 @@ impl Parker {
         }
         core::mem::take(&mut woken)
     }
-    /// Wakes the waiting thread, or makes its next wait return immediately.
+    /// Wakes the waiting thread. If no thread is waiting, the next wait returns immediately.
     pub fn unpark(&self) {
         *self.woken.lock() = true;
         self.changed.notify_one();
@@ -67,8 +68,8 @@ impl Parker {
 // This parker does not use loom's `park`: loom's `unpark` also wakes a thread that is blocked elsewhere.
 #[cfg(any(loom, shuttle))]
 impl Parker {
-    /// Waits for a wake-up, or returns immediately if there is a deadline. Returns `true` if a wake-up came since the
-    /// last wait.
+    /// Waits for a wake-up. With a deadline, returns immediately, because no time passes in a model. Returns `true` if
+    /// a wake-up arrived since the last wait.
     pub fn park(&self, deadline: Option<Instant>) -> bool {
         let Ok(mut woken) = self.woken.lock() else { unreachable!("no lock holder panics") };
         while !*woken && deadline.is_none() {
@@ -76,7 +77,7 @@ impl Parker {
         }
         core::mem::take(&mut woken)
     }
-    /// Wakes the waiting thread, or makes its next wait return immediately.
+    /// Wakes the waiting thread. If no thread is waiting, the next wait returns immediately.
     pub fn unpark(&self) {
         let Ok(mut woken) = self.woken.lock() else { unreachable!("no lock holder panics") };
         *woken = true;

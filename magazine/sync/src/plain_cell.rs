@@ -1,6 +1,6 @@
 // Backends include this file if their checker does not track plain memory.
 
-/// `core`'s cell with the access methods of loom's cell.
+/// The `UnsafeCell` of `core`, with the access methods of loom's cell.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
@@ -10,12 +10,13 @@ impl<T> UnsafeCell<T> {
     pub const fn new(value: T) -> Self {
         Self(core::cell::UnsafeCell::new(value))
     }
-    /// Calls `f` with shared access; loom checks that no thread writes the cell during `f`.
+    /// Calls `f` with shared access. In loom builds, loom checks that no thread writes the cell during the call.
     #[inline(always)]
     pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
         f(self.0.get())
     }
-    /// Calls `f` with exclusive access; loom checks that no other thread accesses the cell during `f`.
+    /// Calls `f` with exclusive access. In loom builds, loom checks that no other thread accesses the cell during the
+    /// call.
     #[inline(always)]
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())

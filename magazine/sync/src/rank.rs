@@ -1,10 +1,10 @@
-//! Lock ranks, and the check that every thread acquires locks in rank order.
+//! Lock ranks. Debug builds check that every thread acquires locks in the order of their ranks.
 //!
-//! A crate lists its locks with [`ranks!`](crate::ranks), outermost first, and creates each lock with its rank. In
-//! debug and checker builds, a thread may wait for a lock only if the lock's rank follows all ranks that the thread
-//! holds. A lock acquired out of order panics with the names of two ranks, even if no deadlock is possible. The rank
-//! check uses one small table per thread and never allocates. The rank check works inside an allocator and in `fork`
-//! handlers. Release builds have no ranks and no rank table.
+//! A crate declares the ranks of its locks with [`ranks!`](crate::ranks), outermost first, and creates each lock with a
+//! rank. In debug, loom and shuttle builds, a thread may wait for a lock only if the lock's rank comes after the ranks
+//! of all locks that the thread holds. Acquiring a lock out of order panics with the names of the two ranks, even if no
+//! deadlock is possible. The check uses one small table per thread and never allocates memory. The rank check therefore
+//! works inside an allocator and in `fork` handlers. In release builds, ranks are not stored and not checked.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -15,15 +15,16 @@ use crate::{abandoned, thread_local};
 use core::cell::Cell;
 use core::fmt;
 
-/// Declares the lock ranks of a crate, outermost first. A thread that holds a lock may only wait for locks of later
-/// ranks.
+/// Declares the lock ranks of a crate, from the outermost lock to the innermost. A thread that holds a lock may wait
+/// only for locks of later ranks.
 ///
-/// Defines an `enum` of the ranks, which [`Mutex::ranked`](crate::Mutex::ranked) accepts. The check does not compare
-/// ranks of different lists. The users of several crates must order the crates' locks.
+/// The macro defines an `enum` of the ranks. Pass a rank to [`Mutex::ranked`](crate::Mutex::ranked). Ranks that
+/// different `ranks!` declare are not compared with each other. A program that uses several such crates must ensure a
+/// consistent order between their locks.
 ///
-/// * `ALL` has the ranks in order.
-/// * In debug and checker builds, `assert_unlocked()` panics if the calling thread holds a lock of the list. Call
-///   `assert_unlocked()` before user code.
+/// * `ALL` is a slice of all ranks, in order.
+/// * `assert_unlocked()` panics, in debug, loom and shuttle builds, if the calling thread holds a lock of one of these
+///   ranks. Call it before running user code.
 ///
 /// ```
 /// use uslab_sync::{Mutex, ranks};
@@ -54,35 +55,35 @@ macro_rules! ranks {
             $($(#[$doc])* $rank,)+
         }
         const _: () = {
-            static LIST: $crate::rank::List = $crate::rank::List::new(&[$(stringify!($rank)),+]);
+            static RANK_LIST: $crate::rank::List = $crate::rank::List::new(&[$(stringify!($rank)),+]);
             #[allow(dead_code)]
             impl $name {
-                /// All ranks, outermost first.
+                /// All ranks, from the outermost lock to the innermost.
                 $visibility const ALL: &[Self] = &[$(Self::$rank),+];
 
-                /// Asserts that the calling thread holds no lock of the given ranks, in debug and checker builds. Locks
-                /// without a rank, and locks of other lists, are ignored.
+                /// In debug, loom and shuttle builds, asserts that the calling thread holds no lock of these ranks.
+                /// Locks without a rank, and locks of other rank declarations, are ignored.
                 ///
                 /// # Panics
-                /// Panics in debug and checker builds if the calling thread holds a lock of these ranks,
-                /// because user code must not run under locks.
+                /// Panics in debug, loom and shuttle builds if the calling thread holds a lock of these ranks. User
+                /// code must not run while a ranked lock is held.
                 #[inline(always)]
                 #[track_caller]
                 $visibility fn assert_unlocked() {
-                    LIST.assert_unlocked();
+                    RANK_LIST.assert_unlocked();
                 }
             }
             impl From<$name> for $crate::Rank {
                 #[inline(always)]
                 fn from(rank: $name) -> Self {
-                    LIST.rank(rank as u8)
+                    RANK_LIST.rank(rank as u8)
                 }
             }
         };
     };
 }
 
-/// The names of the ranks in one lock order. [`ranks!`](crate::ranks) creates the list.
+/// The names of all ranks in one lock order. The macro [`ranks!`](crate::ranks) creates the list.
 #[derive(Debug)]
 pub struct List(&'static [&'static str]);
 
@@ -106,7 +107,7 @@ impl List {
     }
 }
 
-/// The position of a lock in a lock order that [`ranks!`](crate::ranks) declared.
+/// The rank of a lock: its position in a lock order that [`ranks!`](crate::ranks) declared.
 #[derive(Clone, Copy)]
 pub struct Rank {
     list: &'static List,
@@ -130,7 +131,7 @@ impl PartialEq for Rank {
 }
 impl Eq for Rank {}
 
-/// Maximum number of ranks of which one thread may hold locks.
+/// Maximum number of different ranks of the locks that one thread holds.
 #[cfg(any(loom, shuttle, debug_assertions))]
 const MAX_RANKS: usize = 32;
 
@@ -140,26 +141,26 @@ struct Entry {
     list: &'static List,
     place: u8,
     count: u32,
-    /// True if the locks are held for a `fork`. Locks of other allocators that are held for the same `fork` have a
-    /// separate order.
+    /// True if the locks are held for a `fork`. Locks that are held for a `fork` are not compared with locks of other
+    /// allocators that are held for the same `fork`.
     forks: bool,
 }
 
 #[cfg(any(loom, shuttle, debug_assertions))]
-struct HeldTable {
+struct HeldRankTable {
     len: Cell<usize>,
     entries: [Cell<Option<Entry>>; MAX_RANKS],
 }
 
 #[cfg(any(loom, shuttle, debug_assertions))]
-impl HeldTable {
+impl HeldRankTable {
     const fn new() -> Self {
         Self { len: Cell::new(0), entries: [const { Cell::new(None) }; MAX_RANKS] }
     }
     fn entries(&self) -> impl Iterator<Item = (&Cell<Option<Entry>>, Entry)> {
         self.entries[..self.len.get()].iter().filter_map(|cell| Some((cell, cell.get()?)))
     }
-    /// Returns the innermost held rank of `list`, or of any list if `list` is `None`.
+    /// Returns the innermost rank of the locks that this thread holds. If `list` is set, only ranks of this list count.
     fn innermost(&self, list: Option<&'static List>, nesting: Nesting) -> Option<Rank> {
         let of_it = |entry: &Entry| list.is_none_or(|list| core::ptr::eq(entry.list, list));
         let counts = |entry: &Entry| of_it(entry) && !(entry.forks && nesting == Nesting::Same);
@@ -194,32 +195,32 @@ impl HeldTable {
 
 #[cfg(any(loom, shuttle, debug_assertions))]
 thread_local! {
-    static HELD_RANKS: HeldTable = HeldTable::new();
+    static HELD_RANKS: HeldRankTable = HeldRankTable::new();
 }
 
-/// Marks all locks that this thread holds as held for a `fork`.
-pub fn held_for_a_fork() {
+/// Records that this thread holds all its current locks for a `fork`.
+pub fn mark_locks_held_for_fork() {
     #[cfg(any(loom, shuttle, debug_assertions))]
     HELD_RANKS.with(|table| {
         table.entries().for_each(|(cell, entry)| cell.set(Some(Entry { forks: true, ..entry })));
     });
 }
 
-/// Permission to acquire a lock while the thread holds other locks of the same rank.
+/// Determines if a thread may acquire a lock while it holds other locks of the same rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nesting {
-    /// A thread that acquires the lock may not hold a lock of equal rank.
+    /// The acquiring thread must not hold another lock of the same rank.
     None,
-    /// A thread may hold locks of equal rank, if all threads acquire these locks in one order.
+    /// The acquiring thread may hold locks of the same rank. All threads must acquire these locks in the same order.
     Same,
 }
 
-/// A lock's rank. In release builds a rank stores nothing.
+/// A lock's rank. In release builds, the type is empty.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LockRank(#[cfg(any(loom, shuttle, debug_assertions))] Option<Rank>);
 
 impl LockRank {
-    /// The rank of an unranked lock.
+    /// The value for a lock without a rank.
     pub(crate) const NONE: Self = Self(
         #[cfg(any(loom, shuttle, debug_assertions))]
         None,
@@ -236,7 +237,8 @@ impl LockRank {
     pub(crate) fn rank(self) -> Option<Rank> {
         self.0
     }
-    /// Checks the lock order before the thread waits for the lock, so that a wrong order panics and does not hang.
+    /// Checks the lock order before the thread waits for the lock, so that a wrong order causes a panic and not a
+    /// deadlock.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn request(self, nesting: Nesting) -> RankEntry {
@@ -266,7 +268,7 @@ impl LockRank {
     }
 }
 
-/// A table entry that exists while a thread waits for a lock or holds the lock.
+/// The entry of a lock in the thread's rank table. The entry exists while the thread waits for the lock or holds it.
 #[derive(Debug)]
 pub(crate) struct RankEntry(
     #[cfg_attr(not(any(loom, shuttle, debug_assertions)), allow(dead_code))] LockRank,
@@ -285,7 +287,7 @@ impl Drop for RankEntry {
     }
 }
 
-/// A checker's mutex guard, with its rank table entry.
+/// A mutex guard of loom or shuttle, together with the lock's entry in the rank table.
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
 pub struct RankedGuard<G> {
@@ -345,7 +347,7 @@ mod tests {
         }
     }
 
-    /// Returns the panic message of locking `inner` while `outer` is held.
+    /// Returns the panic message if locking `inner` while `outer` is held panics.
     fn refusal(outer: &Mutex<()>, inner: &Mutex<()>) -> Option<String> {
         let nested = std::panic::AssertUnwindSafe(|| {
             let _outer = outer.lock();
@@ -422,7 +424,8 @@ mod tests {
         assert!(lock.try_lock().is_some());
     }
 
-    /// Regression: two allocators held locks for one `fork`, the check compared locks of both, and the program aborted.
+    /// Regression: if two allocators held locks for the same `fork`, the check compared the locks of one allocator with
+    /// the locks of the other, and the program aborted.
     #[test]
     fn locks_held_for_a_fork_are_not_rank_checked() {
         let zone = ForkMutex::new(Rank::Zone, ());
@@ -431,7 +434,7 @@ mod tests {
         unsafe {
             zone.hold();
             assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| depot.hold())).is_err());
-            super::held_for_a_fork();
+            super::mark_locks_held_for_fork();
             depot.hold();
             assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(node.lock()))).is_err());
             [&depot, &zone].into_iter().for_each(|lock| lock.release());

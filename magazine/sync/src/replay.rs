@@ -1,13 +1,14 @@
-//! Replays a failed execution, to record its counterexample trace and to run the execution alone.
+//! Replays a failed execution of a loom model, to record its counterexample trace or to run only this execution.
 //!
-//! loom is deterministic: the n-th execution of a script is the same in every run. A model that failed in its n-th
-//! execution runs again up to that execution. Before each n-th execution, loom writes the path of the execution to a
-//! file, the *checkpoint*. The trace records only the failed execution. `REPLAY=file` starts loom with the path in the
-//! file, so that the failed execution runs first.
+//! Loom is deterministic: the n-th execution of a script is the same in every run. If the n-th execution of a model
+//! failed, the model runs again up to that execution. Before the n-th execution, loom writes its path to a file, the
+//! *checkpoint*. A path is the sequence of choices that determine an execution. Only the failed execution is recorded
+//! in the trace. With `REPLAY=file`, loom starts with the path in this file, so that the failed execution runs first.
 //!
-//! A path also lets loom stop and continue an exploration. `split` uses paths to explore a model in parts.
+//! A path also makes it possible to stop a loom exploration and to continue it later. The module `split` uses paths to
+//! explore a model in parts.
 
-use crate::check::{Bound, TIME_LIMIT, builder};
+use crate::check::{Bound, MODEL_TIME_LIMIT, builder};
 use crate::execution::{current_planted_bug, panic_text, plant, reset_counts};
 use crate::story;
 use core::fmt;
@@ -18,15 +19,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The number (from 1) and the panic of a failed execution.
+/// A failed execution: its number, counted from 1, and its panic.
 pub(crate) struct Failure {
-    /// The path of the first execution that ran, or `None` if the model began without a path.
+    /// The path with which the run started; `None` if it started with the model's first execution.
     pub(crate) from: Option<String>,
     pub(crate) n: u64,
     pub(crate) panic: Box<dyn Any + Send>,
 }
 
-/// One script of a model, ready to run.
+/// A model with one of its scripts, ready to run.
 pub(crate) struct Run<S, F> {
     pub(crate) model: String,
     pub(crate) bound: Bound,
@@ -35,22 +36,22 @@ pub(crate) struct Run<S, F> {
     pub(crate) f: Arc<F>,
 }
 
-/// The value of the environment variable `STORY`.
+/// Which counterexample traces are printed, as selected by the environment variable `STORY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TraceMode {
-    /// `STORY=0` prints no traces.
+    /// `STORY=0`: no traces are printed.
     None,
-    /// `STORY` is unset: print traces of failed models, but not of planted bugs.
+    /// `STORY` is unset: traces of failed models are printed, but no traces of planted bugs.
     Failures,
-    /// `STORY=1` prints the traces of all failures.
+    /// `STORY=1`: traces of all failures are printed, including planted bugs.
     All,
-    /// `STORY=told` prints the traces of all failures, without atomic accesses.
+    /// `STORY=told`: traces of all failures are printed, without atomic accesses.
     Told,
 }
 
 impl TraceMode {
     /// # Panics
-    /// Panics if `STORY` has any other value.
+    /// Panics if `STORY` is set to any other value.
     pub(crate) fn from_environment() -> Self {
         let Some(asked) = std::env::var_os("STORY") else { return Self::Failures };
         match asked.to_str() {
@@ -60,24 +61,25 @@ impl TraceMode {
             _ => panic!("STORY={}: expected 0, 1 or told", asked.display()),
         }
     }
-    /// Returns `true` if traces of planted bugs are printed, too.
+    /// Returns `true` if the traces of planted bugs are printed, too.
     pub(crate) fn traces_planted_bugs(self) -> bool {
         matches!(self, Self::All | Self::Told)
     }
 }
 
-/// The value of the environment variable `REPLAY`.
+/// Returns the path file that the environment variable `REPLAY` names.
 ///
 /// # Panics
-/// Panics if the file does not exist, because loom would silently begin with the first execution.
-pub(crate) fn requested_file() -> Option<PathBuf> {
+/// Panics if the file does not exist, because loom would then silently start with the first execution.
+pub(crate) fn requested_replay_file() -> Option<PathBuf> {
     let path = PathBuf::from(std::env::var_os("REPLAY")?);
     assert!(path.exists(), "REPLAY={}: no such file; expected a failing model's file", path.display());
     Some(path)
 }
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'static> Run<S, F> {
-    /// The file for the path of a failed execution, in the directory of the test program.
+    /// Returns the name of the file that stores the path of a failed execution. The path file is in the directory of
+    /// the test program.
     pub(crate) fn path_file(&self) -> PathBuf {
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("model"));
         let name: String =
@@ -85,19 +87,19 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         program.with_extension(format!("{name}.{}.replay", self.index))
     }
 
-    /// A file for the path of one call; no other process or thread uses this file.
-    fn own_path_file(&self) -> PathBuf {
+    /// Returns the name of a temporary path file that no other process and no other thread uses.
+    fn unique_path_file(&self) -> PathBuf {
         static CALLS: AtomicU64 = AtomicU64::new(0);
         let (process, call) = (std::process::id(), CALLS.fetch_add(1, Relaxed));
         self.path_file().with_extension(format!("{process}-{call}.path"))
     }
 
-    /// Runs every execution of the script. Returns the number of executions that ran, or the failed execution.
+    /// Runs all executions of the script. Returns the number of executions, or the failed execution.
     ///
     /// # Panics
-    /// Panics if the time limit ends the run early.
+    /// Panics if the run reaches the time limit.
     pub(crate) fn explore(&self) -> Result<u64, Failure> {
-        self.explore_within(TIME_LIMIT)
+        self.explore_within(MODEL_TIME_LIMIT)
     }
     fn explore_within(&self, limit: Duration) -> Result<u64, Failure> {
         let (f, script) = (self.f.clone(), self.script.clone());
@@ -122,16 +124,16 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         outcome.map(|()| count).map_err(|panic| Failure { from: None, n: count, panic })
     }
 
-    /// Runs at most `most` executions, beginning with path `from`. Returns the number of executions that ran, and the
-    /// path of the next execution if one remains.
-    pub(crate) fn explore_from(
+    /// Runs at most `most` executions, starting with the path `from`. Returns the number of executions that ran, and
+    /// the path of the next execution, if any.
+    pub(crate) fn explore_from_path(
         &self,
         from: Option<String>,
         most: u64,
     ) -> Result<(u64, Option<String>), Failure> {
         let (f, script) = (self.f.clone(), self.script.clone());
         // Another shard of the model may run concurrently.
-        let path = self.own_path_file();
+        let path = self.unique_path_file();
         let readable = |what: &str, result: std::io::Result<()>| {
             assert!(result.is_ok(), "{}: cannot {what}: {result:?}", path.display());
         };
@@ -171,7 +173,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         Ok((n, next))
     }
 
-    /// Prints the trace of a failed execution and the command that repeats the execution.
+    /// Prints the trace of a failed execution, and the command that repeats this execution.
     pub(crate) fn tell(&self, failure: &Failure) {
         if self.show_trace(failure) {
             println!(
@@ -188,11 +190,11 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         }
     }
 
-    /// Runs up to the failed execution, keeps the execution's path and prints its trace. Returns `true` if the
-    /// execution failed again.
+    /// Runs the model again up to the failed execution, saves the path of this execution, and prints its trace. The
+    /// result is `true` if the execution failed again.
     pub(crate) fn show_trace(&self, failure: &Failure) -> bool {
         // Another process may print a trace of the same model concurrently.
-        let own = self.own_path_file();
+        let own = self.unique_path_file();
         // If the path file exists, loom begins with the path in the file.
         _ = match &failure.from {
             None => std::fs::remove_file(&own),
@@ -204,18 +206,18 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         failed
     }
 
-    /// Runs only the execution whose path is in `file`.
+    /// Runs only the execution whose path is stored in `file`.
     ///
     /// # Panics
-    /// Panics if the execution passes, and with the execution's panic if the execution fails.
+    /// Panics if the execution fails again.
     pub(crate) fn repeat(&self, file: PathBuf) {
         let failed = self.print_execution(1, file);
         assert!(!failed, "{}: the repeated execution must fail as before", self.model);
         println!("{}: the repeated execution passes now", self.model);
     }
 
-    /// Runs up to the `n`-th execution from the path in `file`, if the file exists, and prints that execution's trace.
-    /// Returns `true` if the execution failed.
+    /// Runs `n` executions, starting with the path in `file` if the file exists, and prints the trace of the last one.
+    /// Returns `true` if this execution failed.
     fn print_execution(&self, n: u64, file: PathBuf) -> bool {
         let (f, script, bug, asked) =
             (self.f.clone(), self.script.clone(), current_planted_bug(), TraceMode::from_environment());
@@ -271,7 +273,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     }
 }
 
-/// The panic that ends a replay after the requested execution.
+/// The payload of the panic that ends a replay after the requested execution.
 struct ReplayEnd;
 
 #[cfg(test)]
@@ -282,7 +284,8 @@ mod tests {
         Run { model: "it passes".into(), bound: Bound::None, index: 0, script: (), f: Arc::new(f) }
     }
 
-    /// Regression: a search that the time limit cut short reported that a planted bug survived.
+    /// Regression: if the time limit stopped a search for a planted bug, the search reported that the model does not
+    /// detect the bug.
     #[test]
     #[should_panic(
         expected = "it passes: stopped after 0ns and 1 executions, before all executions were explored"
@@ -304,7 +307,7 @@ mod tests {
         run.repeat(run.path_file());
     }
 
-    /// Regression: all processes shared one path file, so a trace began with the path of another process.
+    /// Regression: all processes used the same path file, so a replay could start with the path of another process.
     #[test]
     fn trace_contains_no_step_of_another_process() {
         static EXECUTIONS: AtomicU64 = AtomicU64::new(0);

@@ -1,8 +1,8 @@
-//! A scenario that runs under loom and under shuttle, to test the model harness.
+//! A small scenario that runs under loom and under shuttle, to test the test harness itself.
 
 use crate::{Arc, AtomicUsize, Ordering::Relaxed, planted, thread};
 
-/// Returns a ticket number that no other caller gets.
+/// Returns a ticket number. No two callers get the same number.
 fn ticket(next: &AtomicUsize) -> usize {
     planted!("a ticket is taken without an atomic increment" => {
         let number = next.load(Relaxed);
@@ -20,7 +20,7 @@ fn tickets() {
     assert_ne!(ours, theirs.join().unwrap(), "two threads have the same ticket");
 }
 
-/// The rows that a test of this program prints, for the whole test or for one shard.
+/// Runs a test of this program, completely or as one shard, and returns the rows that it prints.
 #[cfg(any(loom, shuttle))]
 fn rows(test: &str, share: Option<&str>) -> Vec<String> {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
@@ -38,7 +38,7 @@ fn rows(test: &str, share: Option<&str>) -> Vec<String> {
     printed.lines().filter_map(row).collect()
 }
 
-/// Each of three shards runs some planted bugs, and each bug runs in exactly one shard.
+/// Each of three shards tests some of the planted bugs, and each planted bug is tested by exactly one shard.
 #[cfg(any(loom, shuttle))]
 #[test]
 fn planted_bug_runs_in_a_single_shard() {
@@ -87,8 +87,8 @@ mod models {
         assert_eq!(seen.lock().unwrap().iter().copied().collect::<Vec<_>>(), [7, 8]);
     }
 
-    /// One scenario has some thousand executions, and each shard gets several parts. The second scenario has some
-    /// hundred executions.
+    /// The first scenario has some thousand executions, so each shard gets several parts of it. The second scenario has
+    /// only some hundred executions.
     #[test]
     fn shards_together_run_all_executions() {
         for scenario in ["an_observer_that_drops_itself", "two_observers_of_one_place"] {
@@ -104,7 +104,7 @@ mod models {
         }
     }
 
-    /// In a split model, the trace of a failed execution begins with the path of its part.
+    /// If an execution of a split model fails, the replay starts with the path of its part.
     #[test]
     fn failed_execution_of_a_shard_has_a_trace() {
         use crate::replay::{Failure, Run};
@@ -136,7 +136,7 @@ mod models {
         assert!(failed.iter().all(|(_, told)| *told), "{failed:?}");
     }
 
-    /// Returns the steps of a planted bug's trace for a value of `STORY`.
+    /// Returns the steps in the printed trace of a planted bug, with the given value of `STORY`.
     fn steps(asked: &str) -> Vec<serde_json::Value> {
         let program = std::env::current_exe().unwrap();
         let json = program.with_extension(format!("{asked}.json"));

@@ -1,15 +1,16 @@
-//! Runs scenarios under many random and many PCT schedules.
+//! Runs scenarios under shuttle, with many random schedules and many PCT schedules.
 //!
-//! A scenario is too large for an exhaustive model: three or four threads, and tens of operations. PCT
-//! (Burckhardt et al., ASPLOS 2010) finds a bug that needs [`PCT_DEPTH`] ordered steps with a known probability.
-//! Random schedules find other bugs than PCT, but without a known probability. Random and PCT schedules use
-//! fixed seeds, so that a failure repeats.
+//! A scenario has three or four threads and tens of operations, which is too large for an exhaustive model. PCT
+//! (Burckhardt et al., ASPLOS 2010) has a known probability of detecting a bug that depends on the order of
+//! [`PCT_DEPTH`] steps. Random schedules detect other bugs than PCT, but with an unknown probability. Random and PCT
+//! schedules use fixed seeds, so that a failure can be repeated.
 //!
-//! [`once`] runs the schedule of one seed. A simulation can derive its input from the seed of `once`.
+//! The function [`once`] runs a single schedule, which is determined by a seed. A simulation can derive its input from
+//! the same seed.
 
 pub use crate::execution::plant;
 #[doc(hidden)]
-pub use crate::execution::{catch, forget_threads, has_bug, shard, threads};
+pub use crate::execution::{catch, has_bug, reset_thread_counts, shard, threads};
 
 use crate::execution::{panic_text, reset_counts};
 use crate::shard::Shard;
@@ -21,22 +22,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Number of ordering constraints that a PCT schedule enforces.
+/// Number of ordering constraints that a PCT schedule enforces (the bug depth).
 const PCT_DEPTH: usize = 3;
-/// The first seed, for both kinds of schedules.
+/// The first seed, for random and PCT schedules.
 const SEED: u64 = 1;
-/// Number of schedules per seed and kind. A shard runs all schedules of its seeds.
+/// Number of schedules of each kind that one seed determines. A shard runs all schedules of the seeds that belong to
+/// it.
 const SCHEDULES_PER_SEED: usize = 50;
-/// Number of seeds in the search for a planted bug. A planted bug can fail in several ways, and the code decides which
-/// failure a schedule meets first.
+/// Number of seeds that are tried to detect a planted bug. Several seeds are needed, because a planted bug can cause
+/// different failures, and the first one may have another message than expected.
 const SEEDS: u64 = 20;
-/// Stack size of a model thread, in bytes.
+/// Size in bytes of the call stack of a scenario's thread.
 const STACK_BYTES: usize = 256 << 10;
 
-/// The number (from 1) and the panic of a failed schedule.
+/// A failed schedule: its number, counted from 1, and its panic.
 type Failure = (u64, Box<dyn Any + Send>);
 
-/// Runs `f` under all schedules of one kind. Returns the number of schedules that ran, or the failure.
+/// Runs `f` under all schedules that `scheduler` generates. Returns the number of schedules, or the failure.
 fn explore<S: Scheduler + 'static>(
     scheduler: S,
     f: Arc<impl Fn() + Send + Sync + 'static>,
@@ -55,45 +57,45 @@ fn explore<S: Scheduler + 'static>(
     outcome.map(|_| count).map_err(|panic| (count, panic))
 }
 
-/// Runs `f` once under the schedule of `seed`, for at most `steps` steps.
+/// Runs `f` once, under the schedule that `seed` determines, for at most `steps` steps.
 ///
 /// # Errors
-/// Returns the text and the location of a panic. A call of [`end`] is not an error.
+/// If `f` panics, returns the message and the location of the panic as an error. Calling [`end`] is not an error.
 pub fn once(seed: u64, steps: usize, f: impl Fn() + Send + Sync + 'static) -> Result<(), String> {
     static HOOK: std::sync::Once = std::sync::Once::new();
     HOOK.call_once(|| {
         // shuttle's panic hook would report every failure, so it is installed first and then replaced.
-        shuttle::Runner::new(NamedObjects::new(0), config()).run(|| ());
+        shuttle::Runner::new(SeededSchedule::new(0), config()).run(|| ());
         let others = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| match QUIET.get() {
-            true => FAILED_PLACE.set(panic.location().map(ToString::to_string)),
+            true => FAILED_LOCATION.set(panic.location().map(ToString::to_string)),
             false => others(panic),
         }));
     });
-    (EXCLUSIVE_TASK.set(None), ENDED.set(false), FAILED_PLACE.set(None), QUIET.set(true));
+    (EXCLUSIVE_TASK.set(None), EXECUTION_ENDED.set(false), FAILED_LOCATION.set(None), QUIET.set(true));
     let mut config = config();
     config.max_steps = shuttle::MaxSteps::FailAfter(steps);
-    let run = || shuttle::Runner::new(NamedObjects::new(seed), config).run(move || (reset_counts(), f()).1);
+    let run = || shuttle::Runner::new(SeededSchedule::new(seed), config).run(move || (reset_counts(), f()).1);
     let outcome = catch_unwind(AssertUnwindSafe(run));
     QUIET.set(false);
-    let place = || FAILED_PLACE.take().map(|place| format!(", at {place}")).unwrap_or_default();
+    let place = || FAILED_LOCATION.take().map(|place| format!(", at {place}")).unwrap_or_default();
     outcome.map(drop).map_err(|panic| panic_text(&*panic).to_owned() + &place())
 }
 
-/// Makes the calling thread the only running thread, as in the child of a `fork`. After `alone`, the execution fails if
-/// this thread waits for another thread. A thread that called `alone` must finish with [`end`].
+/// Stops all other threads of the execution, as a `fork` does in the child. After `alone`, the execution fails if the
+/// calling thread waits for another thread. The calling thread must finally call [`end`].
 pub fn alone() {
     EXCLUSIVE_TASK.set(Some(shuttle::current::me()));
 }
 
-/// Returns `true` after [`alone`] was called.
+/// Returns `true` if [`alone`] was called in this execution.
 pub fn is_alone() -> bool {
     EXCLUSIVE_TASK.get().is_some()
 }
 
-/// Ends the execution, whatever its threads are doing.
+/// Ends the execution immediately, regardless of what other threads are doing.
 pub fn end() -> ! {
-    ENDED.set(true);
+    EXECUTION_ENDED.set(true);
     loop {
         shuttle::thread::yield_now();
     }
@@ -101,26 +103,27 @@ pub fn end() -> ! {
 
 std::thread_local! {
     static EXCLUSIVE_TASK: Cell<Option<TaskId>> = const { Cell::new(None) };
-    static ENDED: Cell<bool> = const { Cell::new(false) };
-    /// True while [`once`] runs, because [`once`] reports panics itself.
+    static EXECUTION_ENDED: Cell<bool> = const { Cell::new(false) };
+    /// True while [`once`] runs. While [`once`] runs, the panic hook is silent, because [`once`] returns panics as
+    /// errors.
     static QUIET: Cell<bool> = const { Cell::new(false) };
-    static FAILED_PLACE: Cell<Option<String>> = const { Cell::new(None) };
+    static FAILED_LOCATION: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-struct NamedObjects {
+struct SeededSchedule {
     rng: Rng,
     kind: Kind,
     begun: bool,
 }
 enum Kind {
-    /// Continues the current thread. With probability 1 in `n`, another thread runs.
+    /// At each step, the current thread usually continues. Another thread runs with a probability of 1 in `n`.
     Sticky(u64),
-    /// PCT for an execution of unknown length: the thread with the highest priority runs. With probability 1 in `n`,
-    /// the running thread gets the lowest priority.
+    /// PCT for an execution of unknown length: the thread with the highest priority always runs. At each step, the
+    /// running thread gets the lowest priority with a probability of 1 in `n`.
     Priorities(u64, Vec<u64>),
 }
 
-impl NamedObjects {
+impl SeededSchedule {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let kind = match rng.below(8) {
@@ -132,12 +135,12 @@ impl NamedObjects {
     }
 }
 
-impl Scheduler for NamedObjects {
+impl Scheduler for SeededSchedule {
     fn new_execution(&mut self) -> Option<Schedule> {
         (!core::mem::replace(&mut self.begun, true)).then(|| Schedule::new(0))
     }
     fn next_task(&mut self, runnable: &[&Task], now: Option<TaskId>, yields: bool) -> Option<TaskId> {
-        if ENDED.get() {
+        if EXECUTION_ENDED.get() {
             return None;
         }
         let ids = || runnable.iter().map(|task| task.id());
@@ -176,7 +179,8 @@ impl Scheduler for NamedObjects {
     }
 }
 
-/// SplitMix64 random number generator (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+/// The SplitMix64 random number generator (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
+/// 2014).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -193,7 +197,7 @@ impl Rng {
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    /// Returns the next random number, below `n`.
+    /// Returns the next random number in the range `0..n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
@@ -215,27 +219,27 @@ fn pct_scheduler(seed: u64, runs: usize) -> PctScheduler {
     PctScheduler::new_from_seed(seed, PCT_DEPTH, runs)
 }
 
-/// Returns a number below `n` that the schedule chooses.
+/// Returns a number in the range `0..n`, which the schedule chooses.
 pub fn choose(n: usize) -> usize {
     use shuttle::rand::Rng;
     shuttle::rand::thread_rng().gen_range(0..n)
 }
 
-/// Runs the scenario `f` under `runs` random schedules and `runs` PCT schedules. `name` begins with the properties that
-/// the scenario checks.
+/// Runs the scenario `f` under `runs` random schedules and `runs` PCT schedules. The scenario's name begins with the
+/// properties that the scenario checks.
 ///
-/// `schedules` prints one line `SCHEDULES name | threads | random | pct | depth | time`.
+/// The function prints one line: `SCHEDULES name | threads | random | pct | depth | time`.
 ///
 /// # Panics
-/// Panics if `f` fails under some schedule.
+/// Panics if `f` fails under any schedule.
 pub fn schedules(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static) {
-    explore_share(name, runs, f, Shard::WHOLE);
+    explore_share(name, runs, f, Shard::WHOLE_SHARD);
 }
 
-/// Runs all of [`schedules`], or the seeds of one shard.
+/// Runs a scenario as [`schedules`] does, or only with the seeds that belong to one shard.
 fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, shard: Shard) {
     let (start, f) = (Instant::now(), Arc::new(f));
-    forget_threads();
+    reset_thread_counts();
     let seeds = shard.items(runs.div_ceil(SCHEDULES_PER_SEED) as u64);
     if seeds.is_empty() {
         return;
@@ -253,7 +257,7 @@ fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, 
         randoms += shown("random", seed, explore(random_scheduler(seed, runs), f.clone()));
         pcts += shown("PCT", seed, explore(pct_scheduler(seed, runs), f.clone()));
     }
-    let share = if shard == Shard::WHOLE { String::new() } else { format!(" | share {shard}") };
+    let share = if shard == Shard::WHOLE_SHARD { String::new() } else { format!(" | share {shard}") };
     println!(
         "SCHEDULES {name} | threads {} | random {randoms} | pct {pcts} | depth {PCT_DEPTH}{share} | {:.2?}",
         threads(),
@@ -261,12 +265,12 @@ fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, 
     );
 }
 
-/// Plants `bug` in the code and asserts that the scenario fails with a message that contains `expected`. The search
-/// runs at most `runs` schedules of each kind and seed. `property` names the property that the bug breaks, for the
-/// printed row.
+/// Plants the bug `bug`, and asserts that the scenario then fails with a message that contains `expected`. The search
+/// runs at most `runs` schedules of each kind for each seed. The argument `property` names the property that the bug
+/// breaks, and is printed in the result row.
 ///
 /// # Panics
-/// Panics if the scenario passes with the bug, or fails only for other reasons.
+/// Panics if the scenario passes although the bug is planted, or fails only with other messages.
 pub fn assert_caught(
     bug: &'static str,
     property: &str,
@@ -298,28 +302,28 @@ pub fn assert_caught(
     });
 }
 
-/// A shuttle run of a scenario in [`scenarios!`](crate::scenarios): the number of schedules of each kind.
+/// How shuttle runs a scenario in [`scenarios!`](crate::scenarios): the number of schedules of each kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedules(pub usize);
 
 impl Schedules {
-    /// Maximum number of schedules of each kind and seed in the search for a planted bug.
+    /// Maximum number of schedules of each kind, per seed, that are tried to detect a planted bug.
     const MAX_SCHEDULES_PER_BUG: usize = 5000;
 
-    /// Runs the scenario, or the shard of the scenario that `SHARD` selects: see [`schedules`]. `SCHEDULES=10` in the
-    /// environment multiplies the number of schedules by ten.
+    /// Runs the scenario as [`schedules`] does, or only the shard that the environment variable `SHARD` selects. If the
+    /// environment contains `SCHEDULES=10`, ten times as many schedules run.
     ///
     /// # Panics
-    /// Panics like [`schedules`], and if `SCHEDULES` is not a number.
+    /// Panics like [`schedules`], or if `SCHEDULES` is not a number.
     pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
         let times = std::env::var("SCHEDULES").map_or(1, |asked| match asked.parse() {
             Ok(times @ 1..) => times,
             _ => panic!("SCHEDULES={asked}: expected a factor, 1 or more"),
         });
-        explore_share(name, self.0 * times, f, shard().unwrap_or(Shard::WHOLE));
+        explore_share(name, self.0 * times, f, shard().unwrap_or(Shard::WHOLE_SHARD));
     }
-    /// Asserts that the scenario detects a planted bug: see [`assert_caught`]. Only one shard tests each
-    /// planted bug.
+    /// Asserts that the scenario detects a planted bug: see [`assert_caught`]. If the work is divided into shards, only
+    /// one shard tests each planted bug.
     pub fn bug(
         self,
         bug: &'static str,

@@ -1,8 +1,9 @@
-//! Shards, which divide numbered work among several machines, and files with the results of shards.
+//! Shards, which divide work among several machines, and files that contain the results of shards.
 //!
-//! `3/200` is shard 3 of 200, counted from 0. A job engine may assign the shard: see [`Shard::of_engine`]. A shard
-//! writes its result rows to a file that carries the shard's name ([`Share`]). [`Share::join`] reads the files of all
-//! shards. `join` reports a shard that is missing or comes from another build.
+//! The notation `3/200` means shard 3 of 200, counted from 0. A cluster's job engine may assign the shard: see
+//! [`Shard::from_job_engine`]. Each shard writes its result rows to a file whose name contains the shard ([`Share`]).
+//! [`Share::join`] then reads the files of all shards. The join reports an error if a shard is missing or belongs to
+//! another build.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +11,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Shard `index` of `count`, counted from 0.
+/// One of `count` shards of some work. The shards are numbered from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     index: u64,
@@ -18,8 +19,8 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// The shard that contains all work.
-    pub const WHOLE: Self = Self { index: 0, count: 1 };
+    /// The only shard of work that is not divided.
+    pub const WHOLE_SHARD: Self = Self { index: 0, count: 1 };
 
     fn new(index: u64, count: u64) -> Result<Self, String> {
         match index < count {
@@ -29,7 +30,7 @@ impl Shard {
         }
     }
 
-    /// Index of this shard, from 0.
+    /// Index of this shard, counted from 0.
     pub fn index(self) -> u64 {
         self.index
     }
@@ -38,47 +39,49 @@ impl Shard {
         self.count
     }
 
-    /// Returns this shard's range of the items `0..total`. Adjacent items of work often share setup. Shard sizes differ
-    /// by at most one item.
+    /// Returns the range of the items `0..total` that belongs to this shard. The items of a shard are adjacent, because
+    /// adjacent items often need the same setup. The sizes of the shards differ by at most one item.
     pub fn items(self, total: u64) -> Range<u64> {
         let at = |index: u64| (u128::from(total) * u128::from(index) / u128::from(self.count)) as u64;
         at(self.index)..at(self.index + 1)
     }
-    /// Returns `true` if this shard contains `item`. A shard contains every `count`-th item. Use `has` for work of
-    /// unknown length.
+    /// Returns `true` if the item with number `item` belongs to this shard. Every `count`-th item belongs to the same
+    /// shard. Use `has` if the number of items is unknown.
     pub fn has(self, item: u64) -> bool {
         item % self.count == self.index
     }
-    /// Returns `true` if this shard contains the work item `name`. `has_named` is for work without numbers.
-    pub fn has_named(self, name: &str) -> bool {
+    /// Returns `true` if the item with the name `name` belongs to this shard. Use `contains_item` if the items are not
+    /// numbered.
+    pub fn contains_item(self, name: &str) -> bool {
         self.has(Self::name_hash(name))
     }
-    /// Hashes a name to a number, identically in all shards.
+    /// Returns a hash of `name`, which is the same in all shards.
     pub fn name_hash(name: &str) -> u64 {
         // FNV-1a returns equal hashes on every machine.
         let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         name.bytes().fold(0xcbf2_9ce4_8422_2325, hash) >> 8
     }
 
-    /// Returns the given shard, or else the job engine's shard: see [`of_engine`](Self::of_engine); `None` means all
-    /// work.
+    /// Returns the explicitly requested shard, or else the shard that the job engine assigns (see
+    /// [`from_job_engine`](Self::from_job_engine)). Returns `None` if no shard is requested or assigned, so that all
+    /// work is done.
     ///
     /// # Errors
-    /// Returns an error if the job engine's variables are invalid.
+    /// Returns an error if the environment variables of the job engine are invalid.
     pub fn requested(told: Option<Self>) -> Result<Option<Self>, String> {
         match told {
             Some(shard) => Ok(Some(shard)),
-            None => Self::of_engine(|name| std::env::var(name).ok(), None),
+            None => Self::from_job_engine(|name| std::env::var(name).ok(), None),
         }
     }
 
-    /// Returns the shard that a job engine assigns. The engine is Slurm (`SLURM_ARRAY_TASK_ID`, `_COUNT`, `_MIN`,
-    /// `_STEP`) or a Kubernetes Indexed Job (`JOB_COMPLETION_INDEX`, and `JOB_COMPLETIONS` or `shards`). Returns `None`
-    /// without a job engine.
+    /// Returns the shard that a cluster's job engine assigns. Supported engines are Slurm (`SLURM_ARRAY_TASK_ID`,
+    /// `_COUNT`, `_MIN`, `_STEP`) and Kubernetes Indexed Jobs (`JOB_COMPLETION_INDEX`, and `JOB_COMPLETIONS` or the
+    /// argument `shards`). Returns `None` if no job engine is detected.
     ///
     /// # Errors
-    /// Returns an error if a variable is missing or not a number, or if the job array has gaps.
-    pub fn of_engine(
+    /// Returns an error if a variable is missing or is not a number, or if the task numbers of the job array have gaps.
+    pub fn from_job_engine(
         variable: impl Fn(&str) -> Option<String>,
         shards: Option<u64>,
     ) -> Result<Option<Self>, String> {
@@ -146,26 +149,26 @@ impl fmt::Display for Shard {
     }
 }
 
-/// The results of a shard: a line that identifies the shard, and rows of text.
+/// The results of one shard: a line that identifies the work and the shard, and rows of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Name of the command whose work was divided, as one word.
+    /// The name of the command whose work is divided, as one word.
     pub what: String,
-    /// The shard that produced the rows.
+    /// The shard that produced these rows.
     pub shard: Shard,
-    /// A line that must be equal in all shards: the build and its options.
+    /// A line that describes the build and its options. The line must be the same for all shards.
     pub of: String,
-    /// The results, one line each.
+    /// The result rows, each of which is one line.
     pub rows: Vec<String>,
 }
 
 impl Share {
-    /// The default result file of a shard of `what`, in a folder.
+    /// Returns the default file name for the results of a shard of `what`, in the directory `folder`.
     pub fn file(folder: &Path, what: &str, shard: Shard) -> PathBuf {
         folder.join(format!("{what}.{}-of-{}.rows", shard.index, shard.count))
     }
 
-    /// Writes the result file, completely or not at all.
+    /// Writes the result file. If writing fails, no incomplete file is left.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -189,7 +192,7 @@ impl Share {
     /// Reads a result file that [`write`](Self::write) wrote.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, belongs to other work, or is truncated.
+    /// Returns an error if the file cannot be read, belongs to another command, or is truncated.
     pub fn read(what: &str, path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
@@ -209,10 +212,10 @@ impl Share {
         Ok(Self { what: what.to_owned(), shard, of, rows })
     }
 
-    /// Reads the result files of all shards of `what`, and returns the results in shard order.
+    /// Reads the result files of all shards of `what`, and returns the results in the order of the shards.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, or if a shard is missing, duplicated or from another build.
+    /// Returns an error if a file cannot be read, or if a shard is missing, occurs twice, or belongs to another build.
     pub fn join(what: &str, files: &[PathBuf]) -> Result<Vec<Self>, String> {
         let mut shares: Vec<(Self, &PathBuf)> = vec![];
         for file in files {
@@ -234,12 +237,14 @@ impl Share {
             shares.push((share, file));
         }
         let Some((first, _)) = shares.first() else {
-            return Err(format!("no share of {what}: expected a file"));
+            return Err(format!("no share of {what}: expected a result file"));
         };
         let count = first.shard.count;
         for index in 0..count {
             if !shares.iter().any(|(share, _)| share.shard.index == index) {
-                return Err(format!("share {index}/{count} of {what} is missing: expected its file, too"));
+                return Err(format!(
+                    "share {index}/{count} of {what} is missing: expected its result file, too"
+                ));
             }
         }
         shares.sort_by_key(|(share, _)| share.shard.index);
@@ -247,15 +252,16 @@ impl Share {
     }
 }
 
-/// Joins the rows of all shards of models and schedules into the rows of a single run. Executions of a model, and
-/// schedules of a scenario, are added up.
+/// Joins the result rows of all shards of models and schedules into the rows that a run without shards would print. The
+/// numbers of executions of each model, and of schedules of each scenario, are added up.
 ///
-/// A model whose caller needs the total number of executions prints its row in every shard. The joined output
-/// contains a repeated row only once. A row may begin with the name of its
-/// crate: `uslab-buddy | MODEL B1: ...`.
+/// Some models run completely in every shard, because their caller needs the total number of executions. Every shard
+/// prints the row of a model that it ran completely. The joined rows contain a repeated row only once. A row may begin
+/// with the name of its crate, as in `uslab-buddy | MODEL B1: ...`.
 ///
 /// # Errors
-/// Returns an error if no shard ran a part, if parts of one name differ, or if a model is below its floor.
+/// Returns an error if no shard ran some part, if two shards report different results for a part, or if a model has
+/// fewer executions than its minimum.
 pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
     let (mut models, mut schedules) =
         (BTreeMap::<&str, ModelParts>::new(), BTreeMap::<&str, [u64; 3]>::new());
@@ -339,16 +345,16 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
     Ok(joined)
 }
 
-/// The parts of one model that all shards ran.
+/// The parts of one model, collected from all shards.
 #[derive(Debug, Default)]
 struct ModelParts<'r> {
     threads: u64,
     bound: String,
     scripts: u64,
     floor: u64,
-    /// Numbers of executions, by script and part.
+    /// The number of executions for each script and part.
     parts: BTreeMap<(u64, &'r str), u64>,
-    /// For each script: the number of parts, and the set of parts that ran.
+    /// For each script, the number of its parts and the set of parts that ran.
     numbers: BTreeMap<u64, (u64, BTreeSet<u64>)>,
 }
 
@@ -356,7 +362,8 @@ fn field<'r>(row: &'r str, name: &str) -> Option<&'r str> {
     row.split(" | ").find_map(|part| part.strip_prefix(name)?.strip_prefix(' '))
 }
 
-/// Removes the environment variables that models read. `unset` is for a program whose models must run with defaults.
+/// Removes from a command's environment all variables that models read. After `unset`, the models of the started
+/// program run with default settings.
 pub fn unset(program: &mut std::process::Command) -> &mut std::process::Command {
     let settings =
         ["BOUND", "MODEL_ROWS", "OM", "OM_LIST", "REPLAY", "SCHEDULES", "SHARD", "STORY", "STORY_JSON"];
@@ -370,7 +377,7 @@ mod tests {
     fn engine(variables: &[(&str, &str)], shards: Option<u64>) -> Result<Option<Shard>, String> {
         let variable =
             |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
-        Shard::of_engine(variable, shards)
+        Shard::from_job_engine(variable, shards)
     }
 
     #[test]
@@ -391,8 +398,8 @@ mod tests {
         };
         assert!((0..100).all(|item| owners(&|shard| shard.has(item)) == 1));
         let names: Vec<String> = (0..700).map(|i| format!("M{}: model {i}", i % 9)).collect();
-        assert!(names.iter().all(|name| owners(&|shard| shard.has_named(name)) == 1));
-        let of = |index| names.iter().filter(|name| Shard { index, count: 7 }.has_named(name)).count();
+        assert!(names.iter().all(|name| owners(&|shard| shard.contains_item(name)) == 1));
+        let of = |index| names.iter().filter(|name| Shard { index, count: 7 }.contains_item(name)).count();
         assert!(
             (0..7).all(|index| (60..=140).contains(&of(index))),
             "{:?}",
@@ -424,7 +431,7 @@ mod tests {
         };
         wrong(&[&a, &c], "share 1/3 of work is missing");
         wrong(&[&a, &b, &c, &a], "share 0/3 is given twice");
-        wrong(&[], "expected a file");
+        wrong(&[], "expected a result file");
         let other = write("other", &share(1, "build 2"));
         wrong(&[&a, &other, &c], "other: share 1/3 of build 2 does not match ");
         std::fs::write(file("cut"), "SHARE work 1/3 of build 1\nrow of 1\n").unwrap();

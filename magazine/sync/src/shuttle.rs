@@ -1,4 +1,4 @@
-//! The backend for shuttle: random and PCT schedules, sequentially consistent.
+//! The shuttle backend, which runs code under random and PCT schedules, with sequential consistency.
 
 pub use shuttle::lazy_static;
 pub use shuttle::sync::Arc;
@@ -11,7 +11,7 @@ pub use shuttle::thread_local;
 use crate::Ordering;
 use crate::rank::{LockRank, Nesting, Rank, RankedGuard};
 
-/// shuttle's threads, counted for the row that a scenario prints.
+/// Thread functions of shuttle, which count the threads for the `SCHEDULES` row.
 pub mod thread {
     pub use shuttle::thread::*;
 
@@ -23,16 +23,16 @@ pub mod thread {
     }
 }
 
-/// Yields to other threads inside a waiting loop.
+/// Yields the processor to other threads. Every waiting loop must call `relax`.
 pub fn relax() {
     shuttle::thread::yield_now();
 }
 
-/// shuttle's mutex with a lock rank. A panic of the mutex's holder ends the schedule.
+/// A mutex of shuttle with a lock rank. If a thread panics while it holds the mutex, the schedule ends.
 #[derive(Debug)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>, LockRank);
 
-/// Releases the lock of a [`Mutex`] when dropped.
+/// A guard that releases a [`Mutex`] when it is dropped.
 pub type MutexGuard<'a, T> = RankedGuard<shuttle::sync::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {
@@ -44,12 +44,13 @@ impl<T> Mutex<T> {
     pub fn ranked(rank: impl Into<Rank>, value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value), LockRank::of(rank.into()))
     }
-    /// Waits for the lock.
+    /// Waits for the lock and acquires it.
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::None)
     }
-    /// Waits for the lock, like [`lock`](Self::lock). The thread may hold other locks of the same rank.
+    /// Acquires the lock like [`lock`](Self::lock), but permits locks of the same rank. The thread may already hold
+    /// other locks of this rank.
     #[track_caller]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::Same)
@@ -59,13 +60,13 @@ impl<T> Mutex<T> {
         let held = self.1.request(nesting);
         RankedGuard::with_guard(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner), held)
     }
-    /// Returns the guard, or `None` if the lock is held.
+    /// Returns the guard, or `None` if another thread holds the lock.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let held = self.1.request(Nesting::None);
         Some(RankedGuard::with_guard(self.0.try_lock().ok()?, held))
     }
-    /// Returns the protected value without locking.
+    /// Returns the protected value without locking, because the exclusive borrow excludes other threads.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! The backend of shipping builds: `std`.
+//! The backend of normal builds, which uses `std`.
 
 pub use std::sync::Arc;
 pub use std::sync::atomic::fence;
@@ -15,17 +15,17 @@ use crate::rank::{LockRank, Nesting, Rank, RankEntry};
 #[cfg(uslab_tsan)]
 use std::sync::atomic as a;
 
-/// Yields to other threads inside a waiting loop.
+/// Yields the processor to other threads. Waiting loops call `relax`.
 #[inline]
 pub fn relax() {
     std::thread::yield_now();
 }
 
-/// `std`'s futex mutex. A panic of the mutex's holder does not poison the mutex.
+/// `std`'s futex mutex. If a thread panics while it holds the mutex, the mutex is not poisoned.
 #[derive(Debug)]
 pub struct Mutex<T>(std::sync::Mutex<T>, LockRank, #[cfg(uslab_tsan)] SanitizerOrdering);
 
-/// Releases the lock of a [`Mutex`] when dropped.
+/// A guard that releases a [`Mutex`] when it is dropped.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
     guard: std::sync::MutexGuard<'a, T>,
@@ -34,7 +34,8 @@ pub struct MutexGuard<'a, T> {
     handover: &'a SanitizerOrdering,
 }
 
-/// Repeats the lock's ordering for the thread sanitizer, because `std` is not instrumented.
+/// An atomic that repeats the lock's acquire and release orderings for the thread sanitizer, because `std` is not
+/// instrumented.
 #[cfg(uslab_tsan)]
 #[derive(Debug)]
 struct SanitizerOrdering(a::AtomicU8);
@@ -58,18 +59,19 @@ impl<T> Mutex<T> {
             SanitizerOrdering(a::AtomicU8::new(0)),
         )
     }
-    /// Waits for the lock.
+    /// Waits for the lock and acquires it.
     ///
     /// # Panics
-    /// Panics in debug builds if the thread holds a lock that does not precede this lock in the [lock
-    /// order](crate::ranks).
+    /// Panics in debug builds if the thread holds a lock that does not come before this lock in the
+    /// [lock order](crate::ranks).
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::None)
     }
-    /// Waits for the lock, like [`lock`](Self::lock). The thread may hold other locks of the same rank. A comment at
-    /// the call must explain why no two threads take locks of one rank in different orders.
+    /// Acquires the lock like [`lock`](Self::lock), but permits locks of the same rank. The thread may already hold
+    /// other locks of this rank. A comment at each call must explain why no two threads acquire locks of this rank in
+    /// different orders.
     ///
     /// # Panics
     /// Panics like [`lock`](Self::lock).
@@ -77,7 +79,7 @@ impl<T> Mutex<T> {
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
         self.wait(Nesting::Same)
     }
-    /// Returns the guard, or `None` if the lock is held.
+    /// Returns the guard, or `None` if another thread holds the lock.
     ///
     /// # Panics
     /// Panics like [`lock`](Self::lock).
@@ -91,7 +93,7 @@ impl<T> Mutex<T> {
             Err(std::sync::TryLockError::WouldBlock) => None,
         }
     }
-    /// Returns the protected value without locking: the exclusive borrow excludes other threads.
+    /// Returns the protected value without locking, because the exclusive borrow excludes other threads.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }

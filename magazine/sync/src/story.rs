@@ -1,12 +1,13 @@
-//! The counterexample trace of a failed execution: a list of steps, as text and as JSON.
+//! The counterexample trace of a failed execution: a list of its steps, as text or as JSON.
 //!
-//! A call of [`tell!`](crate::tell) follows each step that matters. `tell!` records the thread, the thread's
-//! [role](roles), the action, and the changed state. Recording *peeks* at the state without a step of the model, and
-//! thus does not change the schedule. Steps are recorded only during a replay (see `replay`).
+//! In the code, a call of [`tell!`](crate::tell) follows each step that should be in the trace. The call records the
+//! thread, the thread's [role](roles), the action, and the changed state. Recording *peeks* at the state, which is not
+//! a step in the model and does not change the schedule. Steps are recorded only during a replay (see the module
+//! `replay`).
 //!
-//! Acquiring and releasing a lock are steps of the trace. The trace numbers locks in the order of first use, and shows
-//! each lock's rank. The end of the trace lists the threads that still wait for a lock. Each access of an atomic is a
-//! step, with the value that was read or written. `STORY=told` omits the steps of atomics.
+//! Acquiring or releasing a lock is also a step. Locks are numbered in the order of their first use, and are shown with
+//! their ranks. At its end, the trace lists the threads that still wait for a lock. Each access to an atomic is a step,
+//! which shows the value that was read or written. With `STORY=told`, the trace omits accesses to atomics.
 
 use crate::rank::Rank;
 use core::panic::Location;
@@ -16,20 +17,20 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The state of a watched object, in named parts.
+/// The state of an object that a trace shows, as named values.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// Identity of the object, usually its address.
+    /// A number that identifies the object, usually its address.
     pub id: usize,
-    /// Name and value of each part of the object.
+    /// The name and the value of each part of the object's state.
     pub parts: Vec<(String, String)>,
 }
 
-/// A part of an object that a step changed.
+/// A change of an object's state that a step caused.
 #[derive(Clone, Debug)]
 struct Change {
-    /// Number of the changed object, in the order of first use; 0 for an atomic, because the text of the step names the
-    /// atomic.
+    /// The number of the changed object, in the order of first use. The number is 0 for an atomic, which the text of
+    /// the step names.
     thing: usize,
     part: String,
     before: Option<String>,
@@ -44,41 +45,42 @@ struct Step {
     changes: Vec<Change>,
 }
 
-/// The trace of one execution.
+/// The recorded trace of one execution.
 #[derive(Debug, Default)]
 pub(crate) struct ExecutionTrace {
     steps: Vec<Step>,
-    /// Number and last known state of each watched object, keyed by the object's identity.
+    /// The number and the last known state of each object that the trace shows, by the object's identity.
     known: BTreeMap<usize, (usize, BTreeMap<String, String>)>,
     names: BTreeMap<usize, usize>,
-    /// Numbers of the accessed atomics, and the last value written to each atomic.
+    /// The number of each accessed atomic, and the last value that was written to it.
     atomics: BTreeMap<u64, (usize, Option<String>)>,
     locks: BTreeMap<usize, usize>,
-    /// The waiting threads, each with the requested lock and the source location.
+    /// For each thread that waits for a lock: the lock, and the source location of the call.
     waiting: BTreeMap<String, (String, &'static Location<'static>)>,
 }
 
 std::thread_local! {
     // Thread-local: loom runs all threads of a model on one OS thread.
     static RECORDING: Cell<bool> = const { Cell::new(false) };
-    /// True if accesses of atomics are recorded.
+    /// True if accesses to atomics are recorded.
     static ACCESSES: Cell<bool> = const { Cell::new(false) };
     static STORY: RefCell<ExecutionTrace> = RefCell::default();
     static ROLES: Cell<Option<fn() -> String>> = const { Cell::new(None) };
 }
 
-/// Sets the function that returns a thread's role (such as a CPU) for the traces of this OS thread. The trace calls the
-/// role function at each step of the running thread. The role function takes no step of the model.
+/// Sets the function that returns the role of the running thread, for example its CPU. The role function applies to
+/// models on this OS thread. The function is called at each recorded step. The role function must not execute a step of
+/// the model.
 pub fn roles(of: fn() -> String) {
     ROLES.set(Some(of));
 }
 
-/// Returns `true` while the current execution is recorded.
+/// Returns `true` if the current execution is being recorded.
 pub fn is_recording() -> bool {
     RECORDING.get() && !std::thread::panicking()
 }
 
-/// Starts recording. Accesses of atomics are included if `accesses` is true.
+/// Starts recording. If `accesses` is true, accesses to atomics are recorded as well.
 pub(crate) fn begin(accesses: bool) {
     STORY.take();
     RECORDING.set(true);
@@ -95,7 +97,7 @@ fn thread_text() -> String {
     id.trim_matches(|c: char| !c.is_ascii_digit()).to_owned()
 }
 
-/// Records a step of the running thread. [`tell!`](crate::tell) calls `step`.
+/// Records a step of the running thread in the trace. The macro [`tell!`](crate::tell) calls this function.
 pub fn step(did: String, watched: Option<Watched>) {
     let changes = STORY.with_borrow_mut(|story| {
         watched.map_or(vec![], |watched| {
@@ -116,8 +118,8 @@ fn record(did: String, changes: Vec<Change>) {
     STORY.with_borrow_mut(|story| story.steps.push(Step { thread, role, did, changes }));
 }
 
-/// Returns a short name for an address. A small number keeps its value, and larger addresses are numbered in
-/// the order of first use.
+/// Returns a short name for an address, which does not depend on the memory layout. A small number is printed as it is.
+/// Larger addresses are numbered in the order of first use.
 pub fn name(of: NonNull<u8>) -> String {
     const PAGE: usize = 4096;
     let at = of.addr().get();
@@ -131,7 +133,7 @@ fn address(at: usize) -> String {
     })
 }
 
-/// A value whose form in the trace is equal in every run, although addresses differ.
+/// A value that a trace can print in the same form in every run, even if it is an address.
 pub(crate) trait TraceValue: Copy {
     fn trace_text(self) -> String;
 }
@@ -174,8 +176,8 @@ impl Atomic {
     pub(crate) fn new() -> Self {
         Self { id: crate::unique(), made: Location::caller() }
     }
-    /// Records that the running thread accessed this atomic. `did` describes the access, and `wrote` is the written
-    /// value. The call of `tell` must directly follow the access.
+    /// Records that the running thread accessed this atomic. The function `text` describes the access, and `wrote` is
+    /// the written value, if any. The call must directly follow the access.
     #[track_caller]
     pub(crate) fn tell(self, wrote: Option<impl TraceValue>, text: impl FnOnce(&str) -> String) {
         if !(is_recording() && ACCESSES.get()) {
@@ -190,23 +192,23 @@ impl Atomic {
             (*number, *number == next, before)
         });
         let part = format!("atomic {number}");
-        let mut text = format!("{} at {}", text(&part), place_text(Location::caller()));
+        let mut text = format!("{} at {}", text(&part), location_text(Location::caller()));
         if first {
-            text += &format!("; it was created at {}", place_text(self.made));
+            text += &format!("; it was created at {}", location_text(self.made));
         }
         record(text, wrote.map(|after| Change { thing: 0, part, before, after }).into_iter().collect());
     }
 }
 
-/// Records that the running thread passed a fence.
+/// Records that the running thread executed a memory fence.
 #[track_caller]
 pub(crate) fn record_fence(order: crate::Ordering) {
     if is_recording() && ACCESSES.get() {
-        step(format!("fence ({order:?}) at {}", place_text(Location::caller())), None);
+        step(format!("fence ({order:?}) at {}", location_text(Location::caller())), None);
     }
 }
 
-fn place_text(at: &Location<'_>) -> String {
+fn location_text(at: &Location<'_>) -> String {
     format!("{}:{}", at.file(), at.line())
 }
 
@@ -237,19 +239,19 @@ impl Lock {
     pub(crate) fn record_acquired(self, at: &Location<'_>) -> RecordedLock {
         if is_recording() {
             STORY.with_borrow_mut(|story| _ = story.waiting.remove(&thread_text()));
-            step(format!("takes {} at {}", self.name(), place_text(at)), None);
+            step(format!("takes {} at {}", self.name(), location_text(at)), None);
         }
         RecordedLock(self)
     }
-    /// Records that the running thread failed to take the lock because another thread held it.
+    /// Records that the running thread could not take the lock, because another thread held it.
     pub(crate) fn record_busy(self, at: &Location<'_>) {
         if is_recording() {
-            step(format!("finds {} locked at {}", self.name(), place_text(at)), None);
+            step(format!("finds {} locked at {}", self.name(), location_text(at)), None);
         }
     }
 }
 
-/// Records the release of the lock when dropped.
+/// Records the release of a lock when it is dropped.
 #[derive(Debug)]
 pub(crate) struct RecordedLock(Lock);
 
@@ -262,7 +264,8 @@ impl Drop for RecordedLock {
 }
 
 impl ExecutionTrace {
-    /// Returns the trace as JSON for the simulator's `uslab story`. The caller supplies the title and the end.
+    /// Returns the trace as JSON, which the simulator's command `uslab story` reads. The caller provides the title, and
+    /// the text of the failure.
     pub(crate) fn json(&self, title: &str, end: &str) -> Value {
         let change =
             |c: &Change| json!({ "thing": c.thing, "part": c.part, "before": c.before, "after": c.after });
@@ -273,7 +276,7 @@ impl ExecutionTrace {
         let waiting = self
             .waiting
             .iter()
-            .map(|(thread, (lock, at))| json!({ "thread": thread, "lock": lock, "at": place_text(at) }));
+            .map(|(thread, (lock, at))| json!({ "thread": thread, "lock": lock, "at": location_text(at) }));
         json!({
             "version": 1,
             "title": title,
@@ -309,7 +312,7 @@ impl fmt::Display for ExecutionTrace {
             writeln!(f)?;
         }
         for (thread, (lock, at)) in &self.waiting {
-            writeln!(f, "       thread {thread}  waits for {lock} at {}", place_text(at))?;
+            writeln!(f, "       thread {thread}  waits for {lock} at {}", location_text(at))?;
         }
         Ok(())
     }

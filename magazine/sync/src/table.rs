@@ -1,17 +1,17 @@
-//! A table of scenarios, which loom and shuttle run.
+//! The macro that declares a table of scenarios for loom and shuttle.
 
-/// Declares scenarios, each once, for the checker of the current build. Each scenario becomes a module with these
-/// tests:
+/// Declares scenarios that loom, shuttle or both run, depending on the build. Each scenario becomes a module that
+/// contains these tests:
 ///
-/// - `model`: loom runs the scenario (`check::Model`);
-/// - `schedules`: shuttle runs the scenario (`schedule::Schedules`);
-/// - `planted`: the checker must detect each planted bug of the scenario.
+/// - `model`: loom runs the scenario, as a `check::Model`;
+/// - `schedules`: shuttle runs the scenario, as a `schedule::Schedules`;
+/// - `planted`: loom or shuttle must detect each planted bug of the scenario.
 ///
-/// A scenario has one line per checker that runs it, with `loom` first. A checker's line has the printed name of the
-/// scenario, the kind of run, and the scenario's function. The printed name begins with the properties that the
-/// scenario checks. A `bug` line has the text of the `planted!` call, the broken property, and a part of the expected
-/// message. `#[cfg(loom)]` in front of a `bug` line restricts the line to one checker. `Bound`, `Model` and `Schedules`
-/// need no import.
+/// A scenario has a line that begins with `loom`, a line that begins with `shuttle`, or both, in this order. A `loom`
+/// or `shuttle` line contains the printed name of the scenario, how to run it, and the function to run. The printed
+/// name begins with the properties that the scenario checks. A line that begins with `bug` contains the text of the
+/// `planted!` call, the broken property, and a part of the expected message. Write `#[cfg(loom)]` in front of a `bug`
+/// line that applies only to loom. The names `Bound`, `Model` and `Schedules` need no import.
 ///
 /// ```text
 /// uslab_sync::scenarios! {
@@ -24,12 +24,12 @@
 /// }
 /// ```
 ///
-/// The kind of run is any value with a method `run(name, function)`, such as a `Model`. Each later line of a scenario
-/// calls another method of the kind of run, with the function as the last argument. `Model` and `Schedules` have the
-/// method `bug`.
+/// The second argument of the line determines how to run the scenario. It is any value with a method
+/// `run(name, function)`, such as a `Model`. Each line after it calls another method of the same value, such as `bug`,
+/// with the scenario's function as the last argument. Both `Model` and `Schedules` have the method `bug`.
 ///
-/// After `#![planted(NAME)]` at the top of the table, the bugs are planted only in builds with `--cfg NAME`.
-/// In other builds, the tests `planted` are ignored.
+/// If the table begins with `#![planted(NAME)]`, bugs are planted only in builds with `--cfg NAME`. In other builds,
+/// the `planted` tests are ignored.
 #[macro_export]
 macro_rules! scenarios {
     (#![planted($only:ident)] $($scenarios:tt)*) => { $crate::scenarios! { @all [$only] $($scenarios)* } };

@@ -1,5 +1,5 @@
-//! `std`'s atomics under all builds, also under a checker. In checker builds, these atomics are for `static`s that
-//! outlive an execution. No checker tracks the atomics of this module.
+//! Atomics of `std` in all builds, even in loom and shuttle builds. In loom and shuttle builds, they are used in
+//! `static`s that outlive an execution. Loom and shuttle do not track accesses to the atomics of this module.
 
 use crate::Ordering;
 use std::sync::atomic as a;
@@ -17,29 +17,29 @@ macro_rules! atomics {
             pub const fn new(value: $value) -> Self {
                 Self(a::$name::new(value))
             }
-            /// Loads the value, like `std`'s atomic.
+            /// Loads the value, like the method of `std`'s atomic.
             #[inline(always)]
             pub fn load(&self, order: Ordering) -> $value {
                 self.0.load(order)
             }
-            /// Stores `value`, like `std`'s atomic.
+            /// Stores `value`, like the method of `std`'s atomic.
             #[inline(always)]
             pub fn store(&self, value: $value, order: Ordering) {
                 self.0.store(value, order)
             }
-            /// Swaps the value, like `std`'s atomic.
+            /// Stores `value` and returns the previous value, like the method of `std`'s atomic.
             #[inline(always)]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 self.0.swap(value, order)
             }
-            /// Compares and exchanges, like `std`'s atomic.
+            /// Compares and exchanges the value, like the method of `std`'s atomic.
             #[inline(always)]
             pub fn compare_exchange(
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
             ) -> Result<$value, $value> {
                 self.0.compare_exchange(current, new, success, failure)
             }
-            /// Compares and exchanges, like `std`'s atomic, but may fail spuriously.
+            /// Compares and exchanges the value, like the method of `std`'s atomic. The exchange may fail spuriously.
             #[inline(always)]
             pub fn compare_exchange_weak(
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
@@ -78,7 +78,7 @@ macro_rules! fetches {
     ($operations:tt $($name:ident $value:ty),*) => { $( fetches! { @ $name $value, $operations } )* };
     (@ $name:ident $value:ty, [$($operation:ident)*]) => {
         impl $name { $(
-            /// Changes the value, like `std`'s atomic.
+            /// Changes the value, like the method of `std`'s atomic.
             #[inline(always)]
             pub fn $operation(&self, value: $value, order: Ordering) -> $value {
                 self.0.$operation(value, order)

@@ -1,4 +1,4 @@
-//! The interface of a design, which serves the operations of a stream.
+//! The interface of a design: an allocator policy that serves the operations of a stream.
 
 use crate::shown::ShownCache;
 use crate::stream::CacheInfo;
@@ -19,7 +19,7 @@ pub struct At {
 }
 
 impl At {
-    /// Creates a request without constraints.
+    /// Creates a request on which the caller puts no constraints.
     pub fn new(cpu: u32, ns: u64) -> Self {
         Self { cpu, ns, manner: CallMode::Plain }
     }
@@ -31,7 +31,7 @@ pub enum CallMode {
     /// A plain call: an allocation may block, and a free takes effect immediately.
     #[default]
     Plain,
-    /// An allocation that may not block.
+    /// A non-blocking allocation: it may not wait for memory.
     NonBlocking,
     /// A free that takes effect after an RCU grace period.
     AfterGrace,
@@ -42,12 +42,12 @@ pub enum CallMode {
 #[error("{0}")]
 pub struct Unsupported(pub String);
 
-/// The error of an allocation that failed for lack of memory.
+/// The error for an allocation that failed for lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("out of memory")]
 pub struct NoMemory;
 
-/// Counts how often a design's operations would have taken a shared lock.
+/// The number of times that a design's operations would have taken each shared lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Locks {
     /// Acquisitions of the lock of a cache's slab lists.
@@ -70,19 +70,19 @@ pub struct CacheCounts {
     pub capacity: u64,
     /// The number of allocated objects.
     pub used: u64,
-    /// Free objects that CPUs hold in magazines, or in slabs that belong to a CPU.
+    /// The number of free objects that CPUs hold in magazines, or in slabs that belong to a CPU.
     pub in_magazines: u64,
-    /// Free objects in the level between CPUs and slabs that all CPUs share.
+    /// The number of free objects in the shared level between CPUs and slabs.
     pub in_depot: u64,
-    /// Free objects in slabs that no CPU owns.
+    /// The number of free objects in slabs that no CPU owns.
     pub free_in_slabs: u64,
-    /// Slabs without a free object.
+    /// The number of slabs without a free object.
     pub full: u64,
-    /// Slabs with used and free objects.
+    /// The number of slabs with used and free objects.
     pub partial: u64,
-    /// Slabs with only free objects.
+    /// The number of slabs with only free objects.
     pub empty: u64,
-    /// The number of magazines exchanged with the level that all CPUs share.
+    /// The number of magazines exchanged with the shared level between CPUs and slabs.
     pub depot_exchanges: u64,
     /// The number of slabs created so far.
     pub slabs_made: u64,
@@ -100,24 +100,24 @@ impl CacheCounts {
     }
 }
 
-/// A design, which serves a [`Stream`](crate::Stream): the shipping allocator, or a model of another allocator's
-/// policy.
+/// An allocator design that serves a [`Stream`](crate::Stream): the shipping allocator, or a model of another
+/// allocator's policy.
 ///
-/// A caller announces each cache before its first operation. The caller returns each object and block to the design
-/// exactly once. A free never fails.
+/// Before the first operation on a cache, the caller announces the cache to the design. The caller returns each object
+/// and block to the design exactly once. A free never fails.
 pub trait Design {
-    /// The handle of an allocated object.
+    /// The handle type of an allocated object.
     type Object;
-    /// The handle of an allocated block of pages.
+    /// The handle type of an allocated block of pages.
     type Block;
 
-    /// Adds the next cache of the stream; caches are numbered from 0.
+    /// Adds the next cache of the stream; caches are numbered from 0 in the order of these calls.
     ///
     /// # Errors
     /// Fails if the design does not support the cache.
     fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unsupported>;
 
-    /// Allocates an object. The value of `bytes` is used only for large kmalloc.
+    /// Allocates an object. The argument `bytes` is used only for large kmalloc.
     ///
     /// # Errors
     /// Fails if memory is exhausted.
@@ -130,8 +130,8 @@ pub trait Design {
     }
     /// Frees an object of a cache.
     fn free(&mut self, at: At, cache: u32, object: Self::Object);
-    /// Returns the place of an object: its slab's first page, and its index in the slab. Returns `None` if
-    /// the object is in no slab.
+    /// Returns the location of an object: its slab's first page, and its index in the slab. Returns `None` for an
+    /// object outside of slabs.
     fn place(&self, cache: u32, object: &Self::Object) -> Option<(u32, u16)>;
 
     /// Allocates a block of `2^order` pages. `migratetype` is 0 for unmovable pages, 1 for movable, 2 for reclaimable.
@@ -146,15 +146,15 @@ pub trait Design {
     /// Returns the first page of a block, and its order.
     fn block(&self, block: &Self::Block) -> (u32, u8);
 
-    /// Shrinks one cache, or all caches. Returns the number of objects flushed from CPU layers, and the number of slabs
-    /// freed.
+    /// Shrinks the cache `cache`, or all caches if `cache` is `None`. Returns the number of objects flushed from CPU
+    /// layers, and the number of slabs freed.
     fn shrink(&mut self, at: At, cache: Option<u32>) -> (u64, u64);
 
-    /// Returns the counts of a cache that the design has learnt.
+    /// Returns the counts of a cache that was announced to the design.
     fn counts(&self, cache: u32) -> CacheCounts;
-    /// Returns the operations on slab objects, counted by the level that served them.
+    /// Returns how many operations on slab objects each level served.
     fn paths(&self) -> Paths;
-    /// Returns how often object operations took locks; 0 for a design that does not count locks.
+    /// Returns how often object operations took locks; the numbers are 0 if the design does not count locks.
     fn locks(&self) -> Locks {
         Locks::default()
     }
@@ -167,12 +167,13 @@ pub trait Design {
     /// Returns `true` if a slab, or a block of large kmalloc, begins at this page.
     fn is_slab(&self, page: u32) -> bool;
 
-    /// Returns the level that served a CPU's last operation on a cache, and a phrase that describes the
-    /// operation and can end a sentence. Returns `None` if the cache is unknown. `steps` contains the steps
-    /// that the shipping code reported. The shipping design gets all steps; a model gets only page steps.
+    /// Returns the level that served a CPU's last operation on a cache, and a phrase about the operation that can end a
+    /// sentence. Returns `None` if the cache is unknown. `steps` contains the steps that the shipping code reported for
+    /// the operation. For the shipping design, these are all steps; for a model, these are only the steps of its page
+    /// allocator.
     fn describe(&self, cpu: u32, cache: u32, freeing: bool, steps: &[Step]) -> Option<(Path, String)>;
 
-    /// Checks the design's invariants, given the numbers of objects and pages that the stream has in use.
+    /// Checks the design's invariants; the stream has `objects` objects and `pages` pages in use.
     ///
     /// # Errors
     /// Fails with a description of the first invariant that does not hold.

@@ -36,10 +36,10 @@ enum Kind {
 
 /// Returns the options of a design. Returns an empty list for an unknown design.
 pub fn knobs<P: Policy>(design: &str) -> &'static [Knob] {
-    let linux = (design == LINUX).then_some(Kind::Linux);
+    let linux = (design == LINUX_DESIGN).then_some(Kind::Linux);
     match linux.or_else(|| kinds::<P>().find(|(_, name, _)| *name == design).map(|(kind, ..)| kind)) {
         None => &[],
-        Some(Kind::Uslab) => &SHIPPING_KNOBS,
+        Some(Kind::Uslab) => &SHIPPING_DESIGN_KNOBS,
         Some(Kind::UslabModel) => Uslab::KNOBS,
         Some(Kind::Slub) => Slub::KNOBS,
         Some(Kind::Sheaves618) => Sheaves::<Slub>::KNOBS,
@@ -52,8 +52,8 @@ pub fn knobs<P: Policy>(design: &str) -> &'static [Knob] {
     }
 }
 
-/// Boot parameters and `sysfs` attributes of the designs for which [`LINUX`] can be used. A design without sheaves refuses
-/// the first one.
+/// The options that [`LINUX_DESIGN`] accepts: boot parameters and `sysfs` attributes of Linux's slab allocators. A
+/// traced kernel without sheaves refuses the first of these options.
 static LINUX_KNOBS: [Knob; 6] = [
     sheaves::SHEAF_CAPACITY,
     slub::CPU_PARTIAL_KNOB,
@@ -65,7 +65,7 @@ static LINUX_KNOBS: [Knob; 6] = [
 
 /// The options of the shipping allocator; if only `capacity` is set, the other two options have the defaults given
 /// here. Without `capacity`, all three options depend on the object size.
-static SHIPPING_KNOBS: [Knob; 3] = [
+static SHIPPING_DESIGN_KNOBS: [Knob; 3] = [
     Knob {
         name: "capacity",
         means: "objects of a magazine (0: no magazines)",
@@ -92,9 +92,9 @@ const STOCK: u16 = 8;
 const DEPOT_LIMIT: u32 = 10;
 
 /// The name of the design of the traced kernel: see [`Spec::as_traced`].
-pub const LINUX: &str = "linux";
+pub const LINUX_DESIGN: &str = "linux";
 
-/// Returns the name and one-line description of every design, including the [`Policy`] `P`.
+/// Returns the name and one-line description of every design, including the caller's [`Policy`] `P`.
 pub fn all<P: Policy>() -> impl Iterator<Item = (&'static str, &'static str)> {
     kinds::<P>().map(|(_, name, description)| (name, description))
 }
@@ -117,7 +117,7 @@ fn kinds<P: Policy>() -> impl Iterator<Item = (Kind, &'static str, &'static str)
     all.into_iter().filter(|(_, name, _)| !name.is_empty())
 }
 
-/// The policy type of a program that provides no policy.
+/// The policy type for programs that provide no policy.
 #[derive(Debug)]
 pub enum NoPolicy {}
 
@@ -140,7 +140,8 @@ impl Policy for NoPolicy {
     }
 }
 
-/// A design and its options, as in `slub:cpu_partial=0:min_partial=10`. `P` is a policy that the program provides.
+/// A design and its options, as in `slub:cpu_partial=0:min_partial=10`. The type `P` is a policy that the program
+/// provides.
 #[derive(Debug)]
 pub struct Spec<P: Policy = NoPolicy> {
     kind: Kind,
@@ -150,7 +151,7 @@ pub struct Spec<P: Policy = NoPolicy> {
 }
 
 impl<P: Policy> Default for Spec<P> {
-    /// Selects the shipping allocator.
+    /// The default spec, which selects the shipping allocator.
     fn default() -> Self {
         Self { kind: Kind::Uslab, name: "uslab", knobs: serde_json::Map::new(), own: PhantomData }
     }
@@ -170,7 +171,7 @@ fn unknown_kernel() -> Unsupported {
     )
 }
 
-/// The error of a text that is not a [`Spec`].
+/// The error for a text that is not a [`Spec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadSpec(String);
@@ -181,11 +182,12 @@ impl<P: Policy> FromStr for Spec<P> {
     fn from_str(text: &str) -> Result<Self, BadSpec> {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default();
-        let linux = (Kind::Linux, LINUX, "");
+        let linux = (Kind::Linux, LINUX_DESIGN, "");
         let Some((kind, name, _)) =
             kinds::<P>().chain([linux]).find(|(_, known_names, _)| *known_names == name)
         else {
-            let known_names = all::<P>().map(|(name, _)| name).chain([LINUX]).collect::<Vec<_>>().join(", ");
+            let known_names =
+                all::<P>().map(|(name, _)| name).chain([LINUX_DESIGN]).collect::<Vec<_>>().join(", ");
             return Err(BadSpec(format!("unknown design `{name}`; expected one of {known_names}")));
         };
         let mut spec = Self { kind, name, ..Self::default() };
@@ -231,26 +233,26 @@ struct Sizes {
     depot_limit: Option<u32>,
 }
 
-/// Code that runs with any [`Design`].
+/// Code that can run with any [`Design`].
 pub trait Visitor {
-    /// The result of the code.
+    /// The type of the result that the code returns.
     type Out;
-    /// Runs the code with a design.
+    /// Runs the code with the given design.
     fn visit<D: Design>(self, design: D) -> Self::Out;
 }
 
-/// Code that runs with any [`Policy`].
+/// Code that can run with any [`Policy`].
 pub trait PolicyVisitor {
-    /// The result of the code.
+    /// The type of the result that the code returns.
     type Out;
-    /// Runs the code with a policy's options.
+    /// Runs the code with the given options of the policy `P`.
     fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out;
 }
 
-/// The error of a design that cannot be created.
+/// The error for a design that cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum DesignError {
-    /// A machine with this configuration is not possible.
+    /// A machine with this configuration is not supported.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// The design does not support the stream.
@@ -302,11 +304,11 @@ impl<P: Policy> Spec<P> {
         Ok(knobs)
     }
 
-    /// Returns the design that is to run. For [`LINUX`], the result is the traced kernel's design with the options of
-    /// `self`.
+    /// Returns the design that is to run. For [`LINUX_DESIGN`], the result is the traced kernel's design with the
+    /// options of `self`.
     ///
     /// # Errors
-    /// Fails if the stream does not name the traced kernel, or if its design does not have an option of `self`.
+    /// Fails if the stream does not name the traced kernel, or if the kernel's design lacks an option that `self` sets.
     pub fn as_traced(&self, stream: &Stream) -> Result<Self, Unsupported> {
         if self.kind != Kind::Linux {
             return Ok(self.clone());
@@ -319,12 +321,12 @@ impl<P: Policy> Spec<P> {
         Ok(traced)
     }
 
-    /// Returns the design without its options, or `None` if it has no options.
+    /// Returns the same design with all options at their defaults, or `None` if `self` sets no option.
     pub fn without_options(&self) -> Option<Self> {
         (!self.knobs.is_empty()).then(|| Self { knobs: <_>::default(), ..*self })
     }
 
-    /// Creates the design on the number of CPUs that a stream has, and passes the design to the visitor.
+    /// Creates the design for the number of CPUs that the stream has, and passes the design to the visitor.
     ///
     /// # Errors
     /// Returns a [`DesignError`].
@@ -372,7 +374,7 @@ impl<P: Policy> Spec<P> {
             Kind::Own => of::<P, V>(self, visitor),
         }
     }
-    /// Creates an engine that exists as long as the program.
+    /// Creates an engine that is never freed.
     #[cfg(target_family = "wasm")]
     pub(crate) fn play(&self, stream: &'static Stream) -> Result<Box<dyn crate::play::Play>, DesignError>
     where
@@ -405,7 +407,7 @@ impl<P: Policy> Spec<P> {
             Model::<Q>::new(pages, self.knobs::<Q>().map_err(Unsupported)?)?.as_traced(self.is_of(stream));
         Ok(Box::new(crate::engine::Engine::new(model, stream)))
     }
-    /// Returns `true` if the kernel of the stream's trace has this design.
+    /// Returns `true` if this design is the design of the kernel that recorded the stream.
     fn is_of(&self, stream: &Stream) -> bool {
         stream.linux.split(':').next() == Some(self.name)
     }
@@ -470,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_design_is_refused_with_accepted_values() {
+    fn invalid_design_error_names_the_accepted_values() {
         for (text, error) in [
             (
                 "slob",
@@ -482,7 +484,7 @@ mod tests {
             ("slub:limit=1", "slub: unknown field `limit`, expected one of `cpu_partial`, `min_partial`"),
             ("slub:slab_max_order=11", "slub: slab_max_order=11: expected 0 to 10"),
             ("slab:limit=0", "slab: limit=0: expected at least 1"),
-            ("slab:limit=4:batchcount=5", "slab: batchcount=5: at most `limit`, 4"),
+            ("slab:limit=4:batchcount=5", "slab: batchcount=5: expected at most `limit`, which is 4"),
             ("sheaves:slab_max_order=11", "sheaves: slab_max_order=11: expected 0 to 10"),
             ("slub:sheaf_capacity=1", "slub: unknown field `sheaf_capacity`"),
             (

@@ -1,24 +1,24 @@
-//! Runs a stream through a design, operation by operation.
+//! Runs a stream through an allocator design, operation by operation.
 
 use crate::design::{At, Design, Unsupported};
 use crate::step::What;
 use crate::stream::{Action, Reader, Stream};
 
-/// The reason why a stream cannot continue.
+/// The reason why a run of a stream cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The design cannot create a cache.
     #[error("operation {at}: {error}")]
     Cache {
-        /// The operation's number, from 1.
+        /// The operation's number, counted from 1.
         at: u64,
-        /// The error that the design returned.
+        /// The error that the design returned for the cache.
         error: Unsupported,
     },
-    /// The stream's columns end before all operations have been read, or refer to something that does not exist.
+    /// The stream's columns end before the last operation, or refer to an object or cache that does not exist.
     #[error("operation {at}: the stream is damaged")]
     Damaged {
-        /// The operation's number, from 1.
+        /// The operation's number, counted from 1.
         at: u64,
     },
 }
@@ -48,7 +48,7 @@ struct Object<O> {
     cpu: u32,
 }
 
-/// Live values, which are found by their birth number.
+/// Live values, each of which is found by its birth number.
 #[derive(Debug)]
 struct Slots<T> {
     /// The slot of each value that was ever inserted. The list only grows, by 4 bytes per inserted value.
@@ -71,11 +71,11 @@ impl<T> Slots<T> {
         self.live[slot as usize] = Some(value);
         self.slots_by_birth.push(slot);
     }
-    /// Counts births without a value (failed allocations), because ages count these births.
-    fn insert_none(&mut self, births: u32) {
+    /// Counts failed allocations as births without a value, because ages include failed allocations.
+    fn insert_failed_births(&mut self, births: u32) {
         self.slots_by_birth.extend((0..births).map(|_| Self::NONE));
     }
-    /// Returns the slot of a value, given the value's age; age 0 is the youngest.
+    /// Returns the slot of the value with the given age; age 0 is the youngest value.
     fn slot(&self, age: u64) -> Option<u32> {
         let number = (self.slots_by_birth.len() as u64).checked_sub(age.checked_add(1)?)?;
         self.slots_by_birth.get(number as usize).copied()
@@ -110,11 +110,11 @@ impl<'s, D: Design> Engine<'s, D> {
         }
     }
 
-    /// The design.
+    /// Returns the allocator that the engine drives.
     pub fn design(&self) -> &D {
         &self.design
     }
-    /// The stream.
+    /// Returns the operations that the engine replays.
     pub fn stream(&self) -> &'s Stream {
         self.stream
     }
@@ -134,7 +134,7 @@ impl<'s, D: Design> Engine<'s, D> {
     pub fn objects(&self) -> usize {
         self.objects.len()
     }
-    /// Returns the number of caches that the design has learnt.
+    /// Returns the number of caches that were announced to the design so far.
     pub fn caches(&self) -> usize {
         self.served.len()
     }
@@ -150,7 +150,7 @@ impl<'s, D: Design> Engine<'s, D> {
         Ok(())
     }
 
-    /// Runs one operation. `run` executes each action of the operation.
+    /// Runs one operation. Calls `run` for each action of the operation.
     pub(crate) fn operation(
         &mut self,
         mut run: impl FnMut(&mut Self, Action) -> Option<()>,
@@ -177,7 +177,7 @@ impl<'s, D: Design> Engine<'s, D> {
         Ok(())
     }
 
-    /// Returns the CPU of the last action.
+    /// Returns the CPU that made the last action.
     pub(crate) fn cpu(&self) -> u32 {
         self.reader.cpu()
     }
@@ -185,7 +185,7 @@ impl<'s, D: Design> Engine<'s, D> {
         At { cpu: self.reader.cpu(), ns: self.reader.time_ns(self.stream), manner: self.reader.manner() }
     }
 
-    /// Returns the cache that an action uses, and the place of the object that the action frees.
+    /// Returns the cache that an action uses, and the location of the object that the action frees.
     pub(crate) fn subject(&self, action: Action) -> Option<(u32, Option<(u32, u16)>)> {
         match action {
             Action::Alloc { cache, .. } | Action::Pass { cache, .. } => Some((cache, None)),
@@ -196,7 +196,7 @@ impl<'s, D: Design> Engine<'s, D> {
             _ => None,
         }
     }
-    /// Returns the place of the youngest object.
+    /// Returns the location of the most recently allocated object.
     pub(crate) fn youngest(&self) -> Option<(u32, u16)> {
         let object = self.objects.get(0)?;
         self.design.place(object.cache, &object.object)
@@ -214,7 +214,7 @@ impl<'s, D: Design> Engine<'s, D> {
                         What::Alloc
                     }
                     Err(_) => {
-                        self.objects.insert_none(1);
+                        self.objects.insert_failed_births(1);
                         self.fail()
                     }
                 }
@@ -248,7 +248,7 @@ impl<'s, D: Design> Engine<'s, D> {
                         What::AllocPages { page, order }
                     }
                     Err(_) => {
-                        self.blocks.insert_none(1);
+                        self.blocks.insert_failed_births(1);
                         self.fail()
                     }
                 }
@@ -275,7 +275,7 @@ impl<'s, D: Design> Engine<'s, D> {
                     What::SplitPages { page, order }
                 }
                 None => {
-                    self.blocks.insert_none(1_u32.checked_shl(halvings.into())?);
+                    self.blocks.insert_failed_births(1_u32.checked_shl(halvings.into())?);
                     What::Nothing
                 }
             },
@@ -292,7 +292,7 @@ impl<'s, D: Design> Engine<'s, D> {
                     return None;
                 }
                 let objects = self.design.start(at, cache, used, free, owned);
-                self.objects.insert_none(used.checked_sub(objects.len() as u32)?);
+                self.objects.insert_failed_births(used.checked_sub(objects.len() as u32)?);
                 objects
                     .into_iter()
                     .for_each(|object| self.objects.insert(Object { object, cache, cpu: at.cpu }));
@@ -305,7 +305,7 @@ impl<'s, D: Design> Engine<'s, D> {
         What::Failed
     }
 
-    /// Shrinks all caches; the shrink does not count as an operation of the stream.
+    /// Shrinks all caches; this shrink does not count as an operation of the stream.
     pub fn shrink(&mut self) {
         let at = self.at();
         self.design.shrink(at, None);

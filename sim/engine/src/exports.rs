@@ -1,8 +1,8 @@
-//! The functions that a web page calls. A WebAssembly instance has one engine. All state of the instance is in linear
-//! memory, so a copy of the memory is a checkpoint.
+//! The functions of the WebAssembly module that a web page calls. A WebAssembly instance has one engine. All state of
+//! the instance is in linear memory, so a copy of the memory is a checkpoint.
 //!
-//! Texts and bytes pass through one buffer in both directions. [`room`] resizes the buffer, which the caller then
-//! fills, and [`text`] returns the buffer's address.
+//! Texts and bytes pass through one shared buffer in both directions. [`room`] resizes the buffer, which the caller
+//! then fills, and [`text`] returns the buffer's address.
 
 use crate::clock::{ClockError, Film, Outcome, Profile, Workload, film as run_film, run_stream};
 use crate::course::{self, labs};
@@ -18,15 +18,15 @@ use core::cell::RefCell;
 use uslab_lab::demos;
 use uslab_magazine::sync::thread_local;
 
-/// The state that exists as long as the instance.
+/// The state of the WebAssembly instance, which is never freed.
 struct State {
     engine: Box<dyn Play>,
     sample: Vec<f64>,
 }
 
 thread_local! {
-    static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
-    static DESIGN: RefCell<Option<Spec>> = const { RefCell::new(None) };
+    static ENGINE_STATE: RefCell<Option<State>> = const { RefCell::new(None) };
+    static SELECTED_DESIGN: RefCell<Option<Spec>> = const { RefCell::new(None) };
     static TEXT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -38,10 +38,10 @@ fn return_text(text: Vec<u8>) -> usize {
 }
 
 fn with_state<T: Default>(f: impl FnOnce(&mut State) -> T) -> T {
-    STATE.with_borrow_mut(|state| state.as_mut().map(f)).unwrap_or_default()
+    ENGINE_STATE.with_borrow_mut(|state| state.as_mut().map(f)).unwrap_or_default()
 }
 
-/// Makes room for `bytes` bytes that the caller will write, and returns the buffer's address.
+/// Resizes the buffer to `bytes` bytes, which the caller then fills, and returns the buffer's address.
 #[unsafe(no_mangle)]
 extern "C" fn room(bytes: usize) -> *mut u8 {
     TEXT.with_borrow_mut(|text| {
@@ -50,13 +50,13 @@ extern "C" fn room(bytes: usize) -> *mut u8 {
     })
 }
 
-/// Returns the address of the last result.
+/// Returns the address of the last result in the buffer.
 #[unsafe(no_mangle)]
 extern "C" fn text() -> *const u8 {
     TEXT.with_borrow(|text| text.as_ptr())
 }
 
-/// Sets the design for [`open`]. The caller has filled [`room`] with a design and its options, in the form of
+/// Sets the design that [`open`] uses. The input in the buffer of [`room`] is a design and its options, in the form of
 /// `--design`. Returns 0, or the length of an error message if the design is unknown. The default design is the
 /// shipping allocator.
 #[unsafe(no_mangle)]
@@ -64,21 +64,21 @@ extern "C" fn design() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
     match String::from_utf8_lossy(&text).parse::<Spec>() {
         Ok(spec) => {
-            DESIGN.set(Some(spec));
+            SELECTED_DESIGN.set(Some(spec));
             0
         }
         Err(error) => return_text(error.to_string().into_bytes()),
     }
 }
 
-/// Creates the engine from the stream in [`room`], on `cpus` CPUs; if `cpus` is 0, the stream's number of CPUs is used.
-/// Returns 0, or the length of an error message.
+/// Creates the engine from the stream in the buffer of [`room`], on `cpus` CPUs; if `cpus` is 0, uses the stream's
+/// number of CPUs. Returns 0, or the length of an error message.
 #[unsafe(no_mangle)]
 extern "C" fn open(cpus: u32) -> usize {
     begin(stream(cpus))
 }
 
-/// Parses the stream in [`room`].
+/// Parses the stream in the buffer of [`room`].
 fn stream(cpus: u32) -> Result<Stream, String> {
     let bytes = TEXT.with_borrow_mut(core::mem::take);
     Stream::read(&bytes)
@@ -86,7 +86,7 @@ fn stream(cpus: u32) -> Result<Stream, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Creates the engine from a [script](crate::script) in [`room`], as [`open`] does from a stream.
+/// Creates the engine as [`open`] does, but from a [script](crate::script) in the buffer of [`room`].
 #[unsafe(no_mangle)]
 extern "C" fn open_script() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -95,12 +95,12 @@ extern "C" fn open_script() -> usize {
 
 fn begin(stream: Result<Stream, String>) -> usize {
     let result = stream.and_then(|stream| {
-        let design = DESIGN.take().unwrap_or_default();
+        let design = SELECTED_DESIGN.take().unwrap_or_default();
         design.play(Box::leak(Box::new(stream))).map_err(|error| error.to_string())
     });
     match result {
         Ok(engine) => {
-            STATE.set(Some(State { engine, sample: Vec::new() }));
+            ENGINE_STATE.set(Some(State { engine, sample: Vec::new() }));
             0
         }
         Err(error) => return_text(error.into_bytes()),
@@ -113,9 +113,9 @@ extern "C" fn demos() -> usize {
     return_text(serde_json::to_vec(&demos::Name::ALL.map(demos::Name::about)).unwrap_or_default())
 }
 
-/// Runs a demo from its first command. The caller has filled [`room`] with the demo's name and its commands, one per
-/// line. Writes the scene after each command as JSON; returns the length of the JSON. Returns 0 if the demo is unknown
-/// or memory is short. An invalid command becomes a scene with an error message.
+/// Runs all commands of a demo, from the first. The input in the buffer of [`room`] is the demo's name and its
+/// commands, one per line. Writes the scene after each command as JSON; returns the length of the JSON. Returns 0 if
+/// the demo is unknown or memory is exhausted. For an invalid command, the scene contains an error message.
 #[unsafe(no_mangle)]
 extern "C" fn demo() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -126,8 +126,9 @@ extern "C" fn demo() -> usize {
     )
 }
 
-/// Generates a random script for the demo whose name is in [`room`]: see [`script`](demos::Name::script). Writes the
-/// commands as JSON; returns the length of the JSON. Returns 0 if the demo is unknown or memory is short.
+/// Generates a random script for the demo that the buffer of [`room`] names: see [`script`](demos::Name::script).
+/// Writes the commands as JSON; returns the length of the JSON. Returns 0 if the demo is unknown or memory is
+/// exhausted.
 #[unsafe(no_mangle)]
 extern "C" fn random_script(seed: u32, commands: usize) -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -137,8 +138,8 @@ extern "C" fn random_script(seed: u32, commands: usize) -> usize {
     return_text(script.and_then(|script| serde_json::to_vec(&script).ok()).unwrap_or_default())
 }
 
-/// Generates one sequence of random requests, which all racing demos run: see [`Race`](demos::Race). Writes the result
-/// as JSON; returns the length of the JSON.
+/// Generates one sequence of random requests, and runs it on every demo that can race: see [`Race`](demos::Race).
+/// Writes the result as JSON; returns the length of the JSON.
 #[unsafe(no_mangle)]
 extern "C" fn race(seed: u32, requests: u32) -> usize {
     let race = demos::race(seed.into(), requests as usize).ok();
@@ -151,8 +152,8 @@ extern "C" fn course(seed: u32) -> usize {
     return_text(serde_json::to_vec(&labs(seed)).unwrap_or_default())
 }
 
-/// Finds the right answer to a question; the lab's name is in [`room`], and `question` is the question's index from 0.
-/// Writes an [`Answer`](crate::course::Answer) as JSON; returns the length. Returns 0 if the lab has no question of
+/// Finds the right answer to question number `question`, counted from 0, of the lab that the buffer of [`room`] names.
+/// Writes an [`Answer`](crate::course::Answer) as JSON; returns the length. Returns 0 if the lab has no question with
 /// this number.
 #[unsafe(no_mangle)]
 extern "C" fn answer(seed: u32, question: usize) -> usize {
@@ -185,9 +186,9 @@ extern "C" fn run(operation: u32) -> usize {
     }
 }
 
-/// Runs the stream up to an operation and writes the state as JSON; returns the length. The caller has filled
-/// [`room`] with the numbers of the caches to show, four bytes each. The state includes the steps of the last
-/// operation if this call ran the operation.
+/// Runs the stream up to an operation and writes the state as JSON; returns the length. The input in the buffer of
+/// [`room`] is the numbers of the caches to show, four bytes each. The state includes the steps of the last operation
+/// if this call ran the operation.
 #[unsafe(no_mangle)]
 extern "C" fn view(operation: u32) -> usize {
     let cache_numbers = TEXT.with_borrow_mut(core::mem::take);
@@ -202,9 +203,9 @@ extern "C" fn view(operation: u32) -> usize {
     }))
 }
 
-/// Runs until a condition is met, but not beyond operation `end`. The caller has filled [`room`] with an
-/// [`Until`](crate::until::Until) as JSON. Writes the event that was [found](crate::until::Found), or null, as JSON;
-/// returns the length of the JSON. Returns 0 if the condition is invalid.
+/// Runs the stream until a condition is met, but not beyond operation `end`. The input in the buffer of [`room`] is an
+/// [`Until`](crate::until::Until) as JSON. Writes the event that [met the condition](crate::until::Found), or null, as
+/// JSON; returns the length of the JSON. Returns 0 if the condition cannot be parsed or the run fails.
 #[unsafe(no_mangle)]
 extern "C" fn run_until(end: u32) -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -224,23 +225,23 @@ extern "C" fn profiles() -> usize {
     return_text(serde_json::to_vec(&names).unwrap_or_default())
 }
 
-/// Runs the stream in [`room`] in virtual time; no CPU has idle times between its operations. If `cpus` is 0,
-/// the stream's number of CPUs is used. `profile` is an index into the list that [`profiles`] writes. A page
-/// calls this function instead of [`open`], because an instance has addresses for only one machine. Writes
-/// `{"Ok": ...}` with an [`Outcome`], or `{"Err": ...}` with an error message, as JSON; returns the length.
+/// Runs the stream in the buffer of [`room`] in virtual time, without the recorded idle times of the CPUs. If `cpus` is
+/// 0, uses the stream's number of CPUs. `profile` is an index into the list that [`profiles`] writes. Pages call this
+/// function instead of [`open`], because an instance has addresses for only one machine. Writes `{"Ok": ...}` with an
+/// [`Outcome`], or `{"Err": ...}` with an error message, as JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn back_to_back(cpus: u32, profile: usize) -> usize {
     let outcome = stream(cpus).and_then(|stream| {
         let profile = Profile::built_in().nth(profile).ok_or("unknown profile")?;
         let pages = Pages::new(stream.cpus).map_err(|error| error.to_string())?;
         let run = VirtualTimeRun { pages: &pages, stream: &stream, profile: &profile };
-        let outcome = DESIGN.take().unwrap_or_default().policy(run);
+        let outcome = SELECTED_DESIGN.take().unwrap_or_default().policy(run);
         outcome.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     });
     return_text(serde_json::to_vec(&outcome).unwrap_or_default())
 }
 
-/// Runs a stream in virtual time; any design can serve it.
+/// Runs a stream in virtual time on any design.
 struct VirtualTimeRun<'a> {
     pages: &'a Pages,
     stream: &'a Stream,
@@ -255,10 +256,10 @@ impl PolicyVisitor for VirtualTimeRun<'_> {
     }
 }
 
-/// The largest number of operations in a film, which is a recorded run.
-const MAX_FILM: u64 = 5000;
+/// The largest number of operations in a recorded run.
+const MAX_FILM_OPERATIONS: u64 = 5000;
 
-/// A request for a film. The fields are the options of `uslab scale`.
+/// A page's request to record a run in virtual time. The fields have the meaning of the same options of `uslab scale`.
 #[derive(serde::Deserialize)]
 struct FilmRequest {
     cpus: u32,
@@ -270,33 +271,33 @@ struct FilmRequest {
     seed: u64,
 }
 
-/// Runs a generated workload in virtual time and records each operation. The caller has filled [`room`] with
-/// a [`FilmRequest`] as JSON. A page calls this function instead of [`open`], because an instance has
-/// addresses for only one machine. Writes `{"Ok": ...}` with a [`Film`], or `{"Err": ...}` with an error
-/// message, as JSON; returns the length.
+/// Runs a generated workload in virtual time and records each operation. The input in the buffer of [`room`] is a
+/// [`FilmRequest`] as JSON. Pages call this function instead of [`open`], because an instance has addresses for only
+/// one machine. Writes `{"Ok": ...}` with a [`Film`], or `{"Err": ...}` with an error message, as JSON; returns the
+/// length.
 #[unsafe(no_mangle)]
 extern "C" fn film() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
     let filmed = serde_json::from_slice(&text).map_err(|error| error.to_string()).and_then(|request| {
         let FilmRequest { cpus, workload, profile, size, ops, think, seed } = request;
-        if u64::from(cpus).saturating_mul(ops) > MAX_FILM {
+        if u64::from(cpus).saturating_mul(ops) > MAX_FILM_OPERATIONS {
             return Err(format!(
-                "{ops} operations on each of {cpus} CPUs: expected at most {MAX_FILM} in all"
+                "{ops} operations on each of {cpus} CPUs: expected at most {MAX_FILM_OPERATIONS} operations on all CPUs together"
             ));
         }
         let workload =
             workload.parse::<Workload>().map_err(|error| error.to_string())?.thinking(think.into());
         let profile = Profile::built_in().find(|own| own.name == profile).ok_or("unknown profile")?;
         let pages = Pages::new(cpus).map_err(|error| error.to_string())?;
-        let run = Filmed { pages: &pages, workload: &workload, profile: &profile, size, ops, seed };
-        let film = DESIGN.take().unwrap_or_default().policy(run);
+        let run = FilmRecorder { pages: &pages, workload: &workload, profile: &profile, size, ops, seed };
+        let film = SELECTED_DESIGN.take().unwrap_or_default().policy(run);
         film.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     });
     return_text(serde_json::to_vec(&filmed).unwrap_or_default())
 }
 
-/// Records a generated workload in virtual time; any design can serve it.
-struct Filmed<'a> {
+/// Records a generated workload in virtual time on any design.
+struct FilmRecorder<'a> {
     pages: &'a Pages,
     workload: &'a Workload,
     profile: &'a Profile,
@@ -305,7 +306,7 @@ struct Filmed<'a> {
     seed: u64,
 }
 
-impl PolicyVisitor for Filmed<'_> {
+impl PolicyVisitor for FilmRecorder<'_> {
     type Out = Result<Film, ClockError>;
 
     fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out {
@@ -314,7 +315,7 @@ impl PolicyVisitor for Filmed<'_> {
     }
 }
 
-/// Returns the hash of the last result.
+/// Returns a hash of the last result in the buffer.
 #[unsafe(no_mangle)]
 extern "C" fn text_hash() -> u64 {
     TEXT.with_borrow(|text| hash(text))
@@ -332,7 +333,7 @@ extern "C" fn map() -> usize {
 /// Returns the values of a time line: see [`Engine::sample`].
 #[unsafe(no_mangle)]
 extern "C" fn sample() -> *const f64 {
-    STATE.with_borrow_mut(|state| {
+    ENGINE_STATE.with_borrow_mut(|state| {
         state.as_mut().map_or(core::ptr::null(), |State { engine, sample }| {
             engine.sample(sample);
             sample.as_ptr()
@@ -349,16 +350,16 @@ extern "C" fn check() -> usize {
     }
 }
 
-/// Hashes a part of linear memory; the result is an integer below 2^53. `bytes` must be a multiple of 32. A web page
-/// that keeps checkpoints compares these hashes and needs no second copy of memory. The function writes nothing, so
-/// that calls do not change the memory.
+/// Hashes `bytes` bytes of linear memory; the result is an integer below 2^53. `bytes` must be a multiple of 32. A web
+/// page that keeps checkpoints compares these hashes, and needs no second copy of the memory. The function writes to no
+/// memory, so that a call does not change the hash.
 ///
 /// # Safety
-/// The caller guarantees that the part is inside linear memory.
+/// The caller guarantees that the hashed range is inside linear memory.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn page_hash(address: usize, bytes: usize) -> f64 {
-    // SAFETY: the caller guarantees that the part is inside linear memory, all of which is readable; any bytes are valid numbers,
-    // and no other code runs during the call.
+    // SAFETY: the caller guarantees that the part is inside linear memory, all of which is readable; any bytes are
+    // valid numbers, and no other code runs during the call.
     let words =
         unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u64>(address), bytes / 8) };
     let mut lanes =

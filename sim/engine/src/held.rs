@@ -1,12 +1,12 @@
 //! The objects that a policy holds outside of slabs.
 
-use crate::levels::{Level, Levels};
+use crate::levels::{CacheLevels, Level};
 use crate::slabs::{Object, Slabs};
 
-/// The holder of objects outside of slabs.
+/// The CPU or shared level that holds objects outside of slabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// One CPU holds the container.
+    /// A single CPU holds the container.
     Cpu(u32),
     /// All CPUs share the container: a depot, a barn or a shared array.
     Shared,
@@ -32,10 +32,10 @@ impl Held {
     }
 }
 
-/// Slabs that a CPU owns. Other CPUs cannot allocate the free objects of an owned slab, so these objects count as held
-/// by the owner.
+/// The slabs that one CPU owns. Other CPUs cannot allocate the free objects of an owned slab, so these objects count as
+/// held by the owner.
 #[derive(Clone, Debug)]
-pub struct OwnSlabs {
+pub struct CpuOwnedSlabs {
     /// The CPU that owns the slabs.
     pub cpu: u32,
     /// The design's name for owned slabs.
@@ -44,9 +44,9 @@ pub struct OwnSlabs {
     pub slabs: Vec<u32>,
 }
 
-impl Levels {
-    /// Builds the levels of a policy on one node, from the policy's containers and owned slabs.
-    pub fn of(containers: &[Held], owned_slabs: &[OwnSlabs], slabs: &Slabs, cpus: u32) -> Self {
+impl CacheLevels {
+    /// Builds the levels of a policy's cache on one node, from the policy's containers and owned slabs.
+    pub fn of(containers: &[Held], owned_slabs: &[CpuOwnedSlabs], slabs: &Slabs, cpus: u32) -> Self {
         let mut levels = Self { cpus: vec![vec![]; cpus as usize], shared: vec![vec![]] };
         for Held { holder, name, room, objects } in containers {
             let owned_slabs = match *holder {
@@ -56,7 +56,7 @@ impl Levels {
             let places = objects.iter().map(|object| (object.page, object.index)).collect();
             owned_slabs.push(Level::new(name, places, *room));
         }
-        for OwnSlabs { cpu, name, slabs: owned_slabs } in owned_slabs {
+        for CpuOwnedSlabs { cpu, name, slabs: owned_slabs } in owned_slabs {
             let free = |slab: &u32| {
                 let (slab, page) = (*slab, slabs.page(*slab));
                 let free = (0..slabs.objects_of(slab)).filter(move |index| !slabs.is_out(slab, *index));

@@ -4,7 +4,7 @@ use serde::Serialize;
 use uslab::ObjectPlace;
 use uslab_magazine::{DepotView, LayerView, MagazineView};
 
-/// A level that holds objects: a stack, a sheaf, an array.
+/// A level that holds free objects, such as a stack, a sheaf or an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Level {
@@ -14,14 +14,14 @@ pub struct Level {
     pub objects: u32,
     /// The number of objects that fit into the level.
     pub room: u32,
-    /// The place of each object, given as its slab's first page and its index in the slab; the object to be allocated
-    /// next is the last one.
+    /// The location of each object, given as its slab's first page and its index in the slab; the last object is
+    /// allocated next.
     pub places: Vec<(u32, u16)>,
 }
 
 /// The per-CPU levels and the shared levels of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Levels {
+pub struct CacheLevels {
     /// The levels of each CPU, beginning with the level that serves first.
     pub cpus: Vec<Vec<Level>>,
     /// The shared levels of each node: full magazines or sheaves, or a shared array.
@@ -29,13 +29,13 @@ pub struct Levels {
 }
 
 impl Level {
-    /// Creates a level that holds the objects in `places` and has space for `room` objects.
+    /// Creates a level with the objects at `places` and a capacity of `room` objects.
     pub fn new(name: &'static str, places: Vec<(u32, u16)>, room: usize) -> Self {
         Self { name, objects: places.len() as u32, room: room.max(places.len()) as u32, places }
     }
 }
 
-impl Levels {
+impl CacheLevels {
     /// Builds the levels of the shipping allocator: for each CPU, a stack that is divided into magazines of `capacity`
     /// objects; for each node, a depot.
     pub(crate) fn shipping(layer: &LayerView<ObjectPlace>, capacity: u32) -> Self {

@@ -1,4 +1,4 @@
-//! Runs a recorded stream through the shipping allocator, one operation at a time, and shows the state after an
+//! Runs a recorded stream through the shipping allocator, one operation at a time, and shows the state after each
 //! operation.
 //!
 //! ```text
@@ -7,9 +7,9 @@
 //!                                         uslab-buddy as they ship
 //! ```
 //!
-//! The crate needs no operating system: it uses no file, no thread and no clock. The crate compiles for
+//! The crate needs no operating system: it uses no files, threads or clocks. The crate compiles for
 //! `wasm32-unknown-unknown`, so the page that `uslab replay --html` writes can run it. The machine's pages are only
-//! addresses ([`uslab_buddy::Phantom`]): the engine computes places of objects and never accesses an object.
+//! addresses ([`uslab_buddy::Phantom`]): the engine computes the addresses of objects and never accesses an object.
 
 // Exercises refer to this crate by its name, also in the crate's own tests.
 #[cfg(test)]
@@ -58,11 +58,11 @@ pub use stream::{Stream, StreamError, Writer};
 pub use uslab_magazine::{Path, Paths};
 pub use view::View;
 
-/// The items needed to write a [`Policy`].
+/// The items that an implementation of [`Policy`] needs.
 pub mod policy {
     pub use crate::design::{NoMemory, Unsupported};
-    pub use crate::held::{Held, Holder, OwnSlabs};
-    pub use crate::levels::{Level, Levels};
+    pub use crate::held::{CpuOwnedSlabs, Held, Holder};
+    pub use crate::levels::{CacheLevels, Level};
     pub use crate::model::{CostEvent, Knob, Lines, Op, Policy};
     pub use crate::slabs::{End, Object, Slabs};
     pub use crate::stream::CacheInfo;
@@ -70,7 +70,7 @@ pub mod policy {
     pub use uslab_magazine::Cpus;
 }
 
-/// Returns the 64-bit FNV-1a hash, with which runs are compared.
+/// Returns the 64-bit FNV-1a hash of some bytes; equal hashes show that two runs are equal.
 pub fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }

@@ -7,13 +7,14 @@ use uslab::{Config, KmallocKind, KmemCache, Magazines, SizeClass, StartError, Su
 use uslab_buddy::{Backend, PAGE_SIZE, PageConfig, PageError, Phantom, ZoneKind};
 use uslab_magazine::{BadCpus, Cpus};
 
-/// The largest memory of a machine, in bytes; it is equal on all targets, because a web page has only 32-bit addresses.
+/// The largest memory of a machine, in bytes; the limit is the same on all targets, because a web page has only 32-bit
+/// addresses.
 pub const MAX_MACHINE_MEMORY: u64 = 1 << 30;
 
 /// The reason why a machine cannot run the stream.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// The number of CPUs is not possible.
+    /// The simulated machine cannot have this number of CPUs.
     #[error(transparent)]
     Cpus(#[from] BadCpus),
     /// Memory for the machine's tables is exhausted.
@@ -27,17 +28,17 @@ pub enum MachineError {
     Cache(String, uslab::CacheError),
 }
 
-/// The simulated subsystem, from which objects borrow.
+/// The simulated subsystem, from which allocated objects borrow.
 ///
 /// # Invariants
 /// The machine has no memory behind its addresses unless `bytes` is set. Therefore no safe code outside this crate has
 /// access to the subsystem.
 pub struct Machine {
     pub(crate) subsystem: Subsystem,
-    /// `true` if memory exists at the addresses.
+    /// `true` if real memory exists at the addresses.
     pub(crate) bytes: bool,
-    /// The caches that the stream names, without kmalloc's caches. The list grows when a new cache is created, even
-    /// while other caches have objects in use.
+    /// The caches that the stream names, except kmalloc's caches. A new cache can be added to the list while other
+    /// caches have objects in use.
     named_caches: FrozenVec<Box<KmemCache>>,
 }
 
@@ -47,7 +48,7 @@ impl fmt::Debug for Machine {
     }
 }
 
-/// Configures pages that are only addresses, for a page allocator that stays inside this crate.
+/// Configures pages that are only addresses, for a page allocator that no code outside this crate can access.
 ///
 /// A machine with explicit zones gets the watermarks of a kernel with huge pages, because the traced kernels use huge
 /// pages.
@@ -63,8 +64,8 @@ pub(crate) fn page_config(cpus: u32, zones: &[(ZoneKind, u32)]) -> Result<PageCo
 }
 
 impl Machine {
-    /// Creates the machine for a stream, with the zones of the stream, or with [`MAX_MACHINE_MEMORY`] bytes if the stream has
-    /// no zones. Only the machine's tables use memory.
+    /// Creates the machine for a stream, with the zones of the stream, or with [`MAX_MACHINE_MEMORY`] bytes if the
+    /// stream has no zones. Only the machine's tables use real memory.
     ///
     /// # Errors
     /// Fails if the CPUs or the memory cannot be simulated, or a cache of the stream cannot be created.
@@ -78,8 +79,9 @@ impl Machine {
     pub fn with_magazines(stream: &Stream, magazines: Magazines) -> Result<Self, MachineError> {
         Self::on(page_config(stream.cpus, &stream.zones)?, magazines)
     }
-    /// Creates the machine as [`new`](Self::new) does, but with memory at the addresses. [`Shipping`](crate::Shipping)
-    /// writes a stamp into each allocated object, and checks the stamp when the object is freed.
+    /// Creates the machine as [`new`](Self::new) does, but with real memory at the addresses.
+    /// [`Shipping`](crate::Shipping) writes a stamp into each allocated object, and checks the stamp when the object is
+    /// freed.
     ///
     /// # Errors
     /// Fails as [`new`](Self::new) does, or if the system is out of memory.
@@ -99,7 +101,7 @@ impl Machine {
         Ok(Self { subsystem: Subsystem::new(config)?, bytes: false, named_caches: FrozenVec::new() })
     }
 
-    /// Returns the cache in the machine for a cache in the stream. `None` for large kmalloc.
+    /// Returns the machine's cache that represents a cache of the stream. Returns `None` for large kmalloc.
     pub(crate) fn cache(&self, info: &CacheInfo) -> Result<Option<&KmemCache>, MachineError> {
         if info.kind == Kind::Large {
             return Ok(None);

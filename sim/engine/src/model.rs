@@ -1,11 +1,11 @@
-//! The code that is common to all models of other allocators' policies: slabs, pages, conservation checks and options.
+//! The code that all models of other allocators share: slabs, pages, conservation checks and options.
 //!
-//! A model has no memory at its addresses, and takes no lock. A model decides where objects are, and [reports](Op::did)
-//! each step that would take a lock or move a cache line.
+//! A model has no memory behind its addresses, and takes no locks. A model decides where objects are, and
+//! [reports](Op::did) each step that would take a lock or move a cache line.
 
 use crate::design::{At, CacheCounts, CallMode, Design, Locks, NoMemory, Unsupported};
-use crate::held::{Held, Holder, OwnSlabs};
-use crate::levels::Levels;
+use crate::held::{CpuOwnedSlabs, Held, Holder};
+use crate::levels::CacheLevels;
 use crate::pages::{PageSource, Pages, SlabPages};
 use crate::shown::{MAX_SHOWN_SLABS, ShownCache, ShownSlab, letter};
 use crate::slabs::{End, Object, Slabs};
@@ -20,7 +20,7 @@ use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{Cpus, Path, Paths, on_cpu};
 use uslab_magazine_spec::Budget;
 
-/// An option of a design, with its meaning, range and default.
+/// An option of an allocator design, with its meaning, range and default.
 #[derive(Debug)]
 pub struct Knob {
     /// The option's name in the real system.
@@ -31,7 +31,7 @@ pub struct Knob {
     pub range: RangeInclusive<u64>,
     /// `true` if the option also accepts `P%`, a percentage of the value that each cache has without the option.
     pub percent: bool,
-    /// Returns the default value for a cache with objects of `size` bytes on a machine with `cpus` CPUs.
+    /// Returns the option's default for a cache with objects of `size` bytes on a machine with `cpus` CPUs.
     pub default: fn(size: usize, cpus: u32) -> u64,
 }
 
@@ -61,33 +61,40 @@ impl fmt::Display for Knob {
     }
 }
 
-/// Returns a default that depends on a policy's slab geometry. Returns 0 if objects are too large for a slab.
-pub(crate) fn by_geometry<P: Policy>(size: usize, cpus: u32, of: impl Fn(&Geometry) -> usize) -> u64 {
+/// Returns a default that is derived from the geometry of a policy's slabs. Returns 0 if objects are too large for a
+/// slab.
+pub(crate) fn default_from_geometry<P: Policy>(
+    size: usize,
+    cpus: u32,
+    of: impl Fn(&Geometry) -> usize,
+) -> u64 {
     P::geometry(size, cpus, &P::Knobs::default()).map_or(0, |geometry| of(&geometry) as u64)
 }
 
 /// A policy: the behaviour of one cache in a model. A [`Model`] has one policy for each cache, and some state that all
 /// of its policies share.
 ///
-/// The model checks conservation and ownership. The [`check`](Design::check) of a model finds an object that a policy
-/// allocates twice or loses.
+/// The model checks that no object is lost or has two owners. The [`check`](Design::check) of a model finds an object
+/// that a policy allocates twice or loses.
 pub trait Policy: Debug + Sized {
     /// The policy's name on command lines.
     const NAME: &'static str;
     /// A one-line description of the policy.
     const DESCRIPTION: &'static str;
-    /// The policy's options, which have the names used in the real system.
+    /// The policy's options, with the names that they have in the real system.
     type Knobs: Clone + Debug + Default + DeserializeOwned;
 
-    /// The policy's options by name. Ranges are enforced when options are parsed from text.
+    /// The type of the policy's options, whose fields have the options' names. The parser of option texts enforces the
+    /// range of each option.
     const KNOBS: &'static [Knob] = &[];
 
     /// The names of the lists that a slab can be on.
     const LISTS: &'static [&'static str];
-    /// The two lists of slabs that no CPU owns: the list of slabs with free objects, and the list of full slabs. `None`
-    /// if a stream cannot begin with slabs.
+    /// The two lists of slabs that no CPU owns: the list of slabs with free objects, and the list of full slabs. The
+    /// value is `None` if a stream cannot begin with existing slabs.
     const SHARED_LISTS: Option<(u8, u8)> = None;
-    /// `true` if a slab may be smaller, down to one object, when the page allocator has no block of the usual order.
+    /// `true` if the policy accepts smaller slabs, down to one object, when the page allocator has no block of the
+    /// usual order.
     const HAS_ORDER_FALLBACK: bool = false;
     /// Nanoseconds between two [ticks](Self::tick); `None` if the policy has no periodic work.
     const TICK: Option<u64> = None;
@@ -96,14 +103,15 @@ pub trait Policy: Debug + Sized {
     /// The number of cache lines that CPUs share for each cache.
     const LINES: Lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
 
-    /// Checks several options together; each option is already in its range.
+    /// Checks combinations of options; each single option is already in its range.
     ///
     /// # Errors
     /// Fails if two options do not fit together. The error names the options and the accepted values.
     fn accept(_: &Self::Knobs) -> Result<(), Unsupported> {
         Ok(())
     }
-    /// Returns the geometry of slabs for objects of `size` bytes. The default is Linux's rule.
+    /// Returns the geometry of slabs for objects of `size` bytes. The default implementation follows Linux's rule for
+    /// the order of a slab.
     ///
     /// # Errors
     /// Fails if the objects are too large.
@@ -118,7 +126,7 @@ pub trait Policy: Debug + Sized {
     /// # Errors
     /// Fails if memory is exhausted.
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
-    /// Frees an object: keeps it in a layer, or returns it to its slab.
+    /// Frees an object: keeps it in a layer above the slabs, or returns it to its slab.
     fn free(&mut self, op: &mut Op<'_>, object: Object);
     /// Gives the CPU a slab that existed before the stream; the slab is on a [shared
     /// list](Self::SHARED_LISTS).
@@ -127,14 +135,15 @@ pub trait Policy: Debug + Sized {
     fn tick(&mut self, _: &mut Op<'_>) {}
     /// Called if an operation had to wait for a shared lock.
     fn contended(&mut self) {}
-    /// Frees as much memory as possible. Returns the number of objects that the layers had held.
+    /// Frees as much memory as possible without freeing allocated objects. Returns the number of objects that were
+    /// flushed from the layers above the slabs.
     fn shrink(&mut self, op: &mut Op<'_>) -> u64;
 
     /// Returns the current capacity of a magazine, sheaf or array; 0 if the policy has no containers.
     fn container(&self) -> u32 {
         0
     }
-    /// Returns the number of containers in the shared level, if each has its own slot; otherwise 1.
+    /// Returns the number of slots for containers in the shared level; 1 if containers have no separate slots.
     fn shared(&self) -> u32 {
         0
     }
@@ -143,7 +152,7 @@ pub trait Policy: Debug + Sized {
         vec![]
     }
     /// Returns the slabs that CPUs own, beginning with the slabs that serve first.
-    fn own_slabs(&self) -> Vec<OwnSlabs> {
+    fn own_slabs(&self) -> Vec<CpuOwnedSlabs> {
         vec![]
     }
 }
@@ -151,25 +160,25 @@ pub trait Policy: Debug + Sized {
 /// The number of cache lines that CPUs share for each cache, not counting lines of its slabs and containers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
-    /// Lines of the shared level's lock and of the heads of its lists.
+    /// The number of lines with the shared level's lock and the heads of its lists.
     pub depot: u32,
-    /// Lines of the slab lists' lock and of the list heads.
+    /// The number of lines with the slab lists' lock and the list heads.
     pub lists: u32,
-    /// Lines of counters that change in every operation that needs more than the CPU's own memory; 0 if each
-    /// CPU has its own counters. A design with shared counters has one more line, next to the lock of the
-    /// shared level.
+    /// The number of lines with counters that change when the CPU's own memory cannot serve an operation; 0 if each CPU
+    /// has separate counters. A design with shared counters has one more line, which is adjacent to the line of the
+    /// shared level's lock.
     pub counts: u32,
-    /// Lines of counters that change when a slab is created or freed.
+    /// The number of lines with counters that change when a slab is created or freed.
     pub slabs: u32,
 }
 
-/// A part of an operation that needs more than the memory of its CPU. An operation without a cost event is a
-/// hit.
+/// A cost event: a step of an operation that the CPU's own memory cannot serve. An operation without a cost event is a
+/// hit in the CPU's own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostEvent {
     /// The CPU swapped its two containers, or chose a slab from its own list as its current slab.
     Swap,
-    /// The CPU's stack got a larger capacity.
+    /// The capacity of the CPU's stack was increased.
     Widened,
     /// The CPU exchanged a container with the shared level.
     Exchange,
@@ -191,7 +200,7 @@ pub enum CostEvent {
 }
 
 impl CostEvent {
-    /// Returns a description of the step.
+    /// Returns a description of the cost event in words.
     pub fn description(self) -> String {
         match self {
             Self::Swap => "the CPU switches to its other magazine or slab".to_owned(),
@@ -208,7 +217,7 @@ impl CostEvent {
             Self::Released => "an empty slab is returned to the page allocator".to_owned(),
         }
     }
-    /// Returns the level that served the step.
+    /// Returns the level that served the cost event.
     pub fn path(self) -> Path {
         match self {
             Self::Swap | Self::Widened => Path::Cpu,
@@ -219,7 +228,7 @@ impl CostEvent {
     }
 }
 
-/// An operation on a cache, as the cache's policy receives it.
+/// An operation on a cache, in the form that the cache's policy receives.
 #[expect(missing_debug_implementations, reason = "the operation must exist during the call")]
 pub struct Op<'a> {
     /// The CPU that runs the operation.
@@ -230,14 +239,14 @@ pub struct Op<'a> {
     pub manner: CallMode,
     /// The cache's slabs.
     pub slabs: &'a mut Slabs,
-    /// The budget of all depots of the machine.
+    /// The common budget of all depots of the machine.
     pub budget: &'a mut Budget,
     pages: &'a mut dyn PageSource,
     cost_events: &'a mut Vec<CostEvent>,
 }
 
 impl Op<'_> {
-    /// Reports a part of the operation.
+    /// Reports a cost event of the operation.
     pub fn did(&mut self, event: CostEvent) {
         self.cost_events.push(event);
     }
@@ -265,21 +274,21 @@ impl Op<'_> {
 pub struct Model<'p, P: Policy> {
     cpus: Cpus,
     knobs: P::Knobs,
-    /// `true` if this is the policy of the traced kernel, so that the recorded attributes of caches apply.
+    /// `true` if the policy is the traced kernel's policy, so that the recorded attributes of caches apply.
     as_traced: bool,
-    /// The caches, indexed by their number in the stream. `None` for large kmalloc.
+    /// The caches, indexed by their number in the stream. The entry is `None` for large kmalloc.
     caches: Vec<Option<Cache<P>>>,
-    /// The number of large kmalloc objects, and the number of pages in these objects.
+    /// The number of large kmalloc objects, and the number of pages that they occupy.
     large: u64,
     large_pages: u64,
     slab_pages: SlabPages<'p>,
-    /// The budget of all depots.
+    /// The common budget of all depots of the machine.
     budget: Budget,
     cost_events: Vec<CostEvent>,
     paths: Paths,
     locks: Locks,
     ticks: u64,
-    /// The first invariant violation, and the object that was allocated wrongly.
+    /// The first violated invariant, and the object that was allocated although it was in use.
     violation: Option<(String, Object)>,
 }
 
@@ -294,18 +303,18 @@ struct Cache<P> {
 /// An allocated object of a model.
 #[derive(Debug)]
 pub enum ModelObject<'p> {
-    /// An object in a slab.
+    /// The object is in a slab.
     Object(Object),
-    /// An object of large kmalloc.
+    /// An object of large kmalloc, which occupies a block of pages.
     Large {
-        /// The block of pages of the object.
+        /// The block of pages that the object occupies.
         block: PageBlock<'p>,
     },
 }
 
-/// The largest number of intervals that are run between two operations; at the shortest interval of 2 s,
-/// 10,000 intervals are more than five hours.
-const MAX_TICKS: u64 = 10_000;
+/// The largest number of intervals that the model runs between two operations; 10,000 intervals of at least 2 s are
+/// more than five hours.
+const MAX_IDLE_INTERVALS: u64 = 10_000;
 
 impl<'p, P: Policy> Model<'p, P> {
     /// Creates a machine that has no caches.
@@ -322,7 +331,7 @@ impl<'p, P: Policy> Model<'p, P> {
             large: 0,
             large_pages: 0,
             slab_pages: SlabPages::new(pages),
-            budget: Budget::of_machine(pages.allocator().cpus().count()),
+            budget: Budget::from_cpu_count(pages.allocator().cpus().count()),
             cost_events: vec![],
             paths: Paths::default(),
             locks: Locks::default(),
@@ -330,25 +339,25 @@ impl<'p, P: Policy> Model<'p, P> {
             violation: None,
         })
     }
-    /// Declares if this is the policy of the traced kernel, to which the recorded attributes of caches apply.
+    /// Sets whether this is the traced kernel's policy, to whose caches the recorded attributes apply.
     #[must_use]
     pub fn as_traced(self, as_traced: bool) -> Self {
         Self { as_traced, ..self }
     }
-    /// Returns the parts of the last operation that the policy reported.
+    /// Returns the cost events that the policy reported for the last operation.
     pub fn cost_events(&self) -> &[CostEvent] {
         &self.cost_events
     }
-    /// Returns the object that was allocated although it was in use.
+    /// Returns the object that was allocated although it was in use, if any.
     #[cfg(feature = "course")]
-    pub(crate) fn wrong_object(&self) -> Option<Object> {
+    pub(crate) fn doubly_allocated_object(&self) -> Option<Object> {
         self.violation.as_ref().map(|(_, object)| *object)
     }
     /// Returns the pages whose frames the last operation on a cache accessed.
     pub(crate) fn touched(&self, cache: u32) -> &[u32] {
         self.cache(cache).map_or(&[], |(slabs, _)| slabs.touched())
     }
-    /// Notifies the cache's policy that its last operation waited for a shared lock.
+    /// Notifies the policy of a cache that the last operation on the cache waited for a shared lock.
     pub(crate) fn contended(&mut self, cache: u32) {
         if let Some(cache) = &mut self.caches[cache as usize] {
             cache.policy.contended();
@@ -374,23 +383,23 @@ impl<'p, P: Policy> Model<'p, P> {
         Ok((used, pages))
     }
 
-    /// Ends an interval immediately, regardless of the time.
+    /// Ends the current interval immediately, before its time has passed.
     pub(crate) fn tick(&mut self, at: At) {
         self.of_all(at, |policy, op| policy.tick(op));
     }
-    /// Lets time pass without an operation.
+    /// Advances the model's time without running an operation.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn pass(&mut self, at: At) {
         self.begin(at);
     }
-    /// Runs all ticks that are due, and then begins an operation.
+    /// Runs all due ticks, and then begins an operation.
     fn begin(&mut self, at: At) {
         self.cost_events.clear();
         let Some(period) = P::TICK else { return };
         let due = at.ns / period;
         // If the trace's clock jumps, the model runs only the last ticks, because the caches no longer change
         // after this many idle ticks.
-        self.ticks = self.ticks.max(due.saturating_sub(MAX_TICKS));
+        self.ticks = self.ticks.max(due.saturating_sub(MAX_IDLE_INTERVALS));
         while self.ticks < due {
             self.ticks += 1;
             let tick_time = At { ns: self.ticks * period, ..at };
@@ -398,7 +407,7 @@ impl<'p, P: Policy> Model<'p, P> {
         }
         self.cost_events.clear();
     }
-    /// Ends an operation on an object.
+    /// Ends an operation on an object of a cache.
     fn end(&mut self) {
         let count = match self.cost_events.iter().map(|event| event.path()).max().unwrap_or_default() {
             Path::Cpu => &mut self.paths.cpu,
@@ -456,14 +465,14 @@ impl<P: Policy> Cache<P> {
         result
     }
     fn counts(&self) -> CacheCounts {
-        let [full, partial, empty] = self.slabs.by_fullness();
+        let [full, partial, empty] = self.slabs.slabs_by_fullness();
         let (mut in_magazines, mut in_depot) = (0, 0);
         for held in self.policy.held() {
             let count = if held.holder == Holder::Shared { &mut in_depot } else { &mut in_magazines };
             *count += held.objects.len() as u64;
         }
         let own = self.policy.own_slabs().into_iter().flat_map(|own| own.slabs);
-        let in_own_slabs: u64 = own.map(|slab| u64::from(self.slabs.free_quietly(slab))).sum();
+        let in_own_slabs: u64 = own.map(|slab| u64::from(self.slabs.free_without_inspection(slab))).sum();
         CacheCounts {
             size: self.slabs.geometry().object_size() as u64,
             order: self.slabs.geometry().order().get(),
@@ -472,7 +481,7 @@ impl<P: Policy> Cache<P> {
             used: self.slabs.used(),
             in_magazines: in_magazines + in_own_slabs,
             in_depot,
-            free_in_slabs: self.slabs.free_in_all() - in_own_slabs,
+            free_in_slabs: self.slabs.free_objects_in_all_slabs() - in_own_slabs,
             full,
             partial,
             empty,
@@ -617,7 +626,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     fn show(&self, number: u32) -> Option<ShownCache> {
         let (slabs, policy) = self.cache(number)?;
         let (held, own_slabs) = (policy.held(), policy.own_slabs());
-        let levels = Levels::of(&held, &own_slabs, slabs, self.cpus.count());
+        let levels = CacheLevels::of(&held, &own_slabs, slabs, self.cpus.count());
         Some(shown(number, slabs, P::LISTS, &held, &own_slabs, levels))
     }
     fn pages(&self) -> &PageAllocator {
@@ -627,7 +636,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         self.large_pages
     }
     fn is_slab(&self, page: u32) -> bool {
-        self.slab_pages.has_slab(page)
+        self.slab_pages.is_slab_start(page)
     }
     fn describe(&self, _: u32, cache: u32, _: bool, _: &[Step]) -> Option<(Path, String)> {
         self.cache(cache)?;
@@ -653,7 +662,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
             ("allocated pages", census.allocated, slab_pages + self.large_pages + pages),
         ] {
             if found != expected {
-                return Err(format!("{quantity}: {found}, not {expected}"));
+                return Err(format!("{quantity}: {found}; expected {expected}"));
             }
         }
         Ok(())
@@ -666,8 +675,8 @@ fn shown(
     all_slabs: &Slabs,
     lists: &[&'static str],
     held: &[Held],
-    slabs_of_cpus: &[OwnSlabs],
-    Levels { cpus, shared }: Levels,
+    slabs_of_cpus: &[CpuOwnedSlabs],
+    CacheLevels { cpus, shared }: CacheLevels,
 ) -> ShownCache {
     let (mut slabs, mut slab_positions) = (Vec::new(), BTreeMap::new());
     let owners = slabs_of_cpus

@@ -25,7 +25,7 @@ impl<D: Design> Engine<'_, D> {
                 let watch = Watch::new(engine, engine.cpu(), cache);
                 let step_kind = engine.act(action)?;
                 let object = if step_kind == What::Alloc { engine.youngest() } else { freed.flatten() };
-                let step = watch.into_step(engine, step_kind, object);
+                let step = watch.finish_step_recording(engine, step_kind, object);
                 if !matches!(action, Action::Start { .. }) {
                     steps.push(step);
                 }
@@ -38,11 +38,12 @@ impl<D: Design> Engine<'_, D> {
 
 type RecordedSteps = Vec<uslab_magazine::tracepoints::Step>;
 
-/// The observation of an operation in progress.
+/// Records the steps of an operation that is in progress.
 struct Watch {
     cpu: u32,
     cache: Option<u32>,
-    /// The steps that the shipping code reported. The shipping design gets all steps; a model gets only page steps.
+    /// The steps that the shipping code reported. With the shipping design, the list has all steps; with a model, it
+    /// has only the steps of the page allocator.
     did: Arc<Mutex<RecordedSteps>>,
     observer: Option<Observer>,
 }
@@ -60,8 +61,8 @@ impl Watch {
         Self { cpu, cache, did: recorded_steps, observer: observer.ok() }
     }
 
-    /// Ends the observation, and returns a description of the step.
-    fn into_step<D: Design>(
+    /// Ends the recording, and returns the description of the step.
+    fn finish_step_recording<D: Design>(
         mut self,
         engine: &Engine<'_, D>,
         what: What,
@@ -91,7 +92,7 @@ impl Watch {
     }
 }
 
-/// Describes a step in one sentence, which ends with `description`.
+/// Describes a step in one sentence, whose last words are `description`.
 pub(crate) fn sentence(what: What, cpu: u32, name: &str, description: &str) -> String {
     match what {
         What::Alloc => format!("CPU {cpu} allocates from {name}: {description}"),

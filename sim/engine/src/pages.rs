@@ -18,7 +18,7 @@ impl Pages {
     /// Creates the pages of a machine with `cpus` CPUs.
     ///
     /// # Errors
-    /// Fails if the CPUs or the memory cannot be simulated.
+    /// Fails if the page allocator cannot simulate the CPUs or the memory.
     pub fn new(cpus: u32) -> Result<Self, MachineError> {
         Ok(Self(PageAllocator::new(page_config(cpus, &[])?)?))
     }
@@ -49,20 +49,20 @@ pub(crate) fn gfp(migratetype: u8) -> Gfp {
     }
 }
 
-/// The pages of all slabs of a model.
+/// The pages that all slabs of a model occupy.
 #[derive(Debug)]
 pub(crate) struct SlabPages<'p> {
     pages: &'p Pages,
-    /// The slabs' blocks, by first page.
+    /// The slabs' blocks of pages, by first page.
     blocks: FxHashMap<u32, PageBlock<'p>>,
 }
 
 /// The source of pages for slabs. A trait object hides the source's lifetime from the type
 /// [`Op`](crate::model::Op).
 pub(crate) trait PageSource {
-    /// Allocates a block for a slab. Returns the block's first page.
+    /// Allocates a block of pages for a slab. Returns the block's first page.
     fn alloc(&mut self, cpu: u32, order: u8) -> Result<u32, NoMemory>;
-    /// Frees the block that begins at `page`.
+    /// Frees the block of pages that begins at `page`.
     fn free(&mut self, cpu: u32, page: u32);
 }
 
@@ -74,7 +74,7 @@ impl<'p> SlabPages<'p> {
         self.pages
     }
     /// Returns `true` if a slab begins at this page.
-    pub(crate) fn has_slab(&self, page: u32) -> bool {
+    pub(crate) fn is_slab_start(&self, page: u32) -> bool {
         self.blocks.contains_key(&page)
     }
     /// Returns the number of pages in slabs.

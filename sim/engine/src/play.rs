@@ -6,7 +6,7 @@ use crate::engine::{Engine, EngineError};
 use crate::stream::Stream;
 use crate::until::{Found, Until};
 
-/// An engine with any design.
+/// An engine that hides the type of its design.
 pub(crate) trait Play {
     fn stream(&self) -> &'static Stream;
     fn run(&mut self, until: u64) -> Result<(), EngineError>;

@@ -1,4 +1,4 @@
-//! Parses streams written by hand.
+//! Parses streams that users wrote by hand.
 //!
 //! ```text
 //! cpus 4
@@ -34,11 +34,11 @@ use uslab_buddy::{MAX_ORDER, PAGE_SIZE, ZoneKind};
 const MAX_ALLOCATIONS: usize = 100_000;
 const MAX_CPUS: u32 = 64;
 
-/// The error of a script whose line is invalid or impossible.
+/// The error for a script with an invalid or impossible line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, `{text}`: {reason}")]
 pub struct ScriptError {
-    /// The line number, from 1.
+    /// The line number, counted from 1.
     pub line: usize,
     /// The line's text.
     pub text: String,
@@ -50,17 +50,18 @@ const EXPECTED: &str = "expected `cpus N`, `zone KIND PAGES`, `cache NAME BYTES`
                         `CPU free [N] [newest|oldest] [CACHE]`, `CPU free @I`, `CPU alloc-pages ORDER [N]`, \
                         `CPU free-pages [N] [newest|oldest]`, `CPU shrink` or `# TEXT`";
 
-/// The state of the parser of a script.
+/// The state of the parser while it reads a script.
 struct Script {
     writer: Writer,
     cpus: u32,
     caches: Vec<String>,
-    /// The cache of each object that was ever allocated, and the numbers of the objects that are allocated now.
+    /// The cache of each object that was ever allocated, and the numbers of the objects that are still allocated.
     caches_of_objects: Vec<u32>,
     live: Vec<usize>,
     /// The number of pages of all zones.
     pages: u64,
-    /// The number of blocks that were ever allocated, and the numbers and orders of the blocks that are allocated now.
+    /// The number of blocks that were ever allocated, and the numbers and orders of the blocks that are still
+    /// allocated.
     blocks_born: usize,
     blocks: Vec<(usize, u8)>,
 }
@@ -68,8 +69,8 @@ struct Script {
 /// Parses a script into a stream.
 ///
 /// # Errors
-/// Fails if a line is invalid, or names an unknown CPU, cache or object. The limits are 100,000 objects and 1 GiB of
-/// memory.
+/// Fails if a line is invalid, or names an unknown CPU, cache or object. A script may allocate at most 100,000 objects,
+/// and have at most 1 GiB of memory.
 pub fn script(text: &str) -> Result<Stream, ScriptError> {
     let mut script: Option<Script> = None;
     for (index, line) in text.lines().enumerate() {
@@ -264,14 +265,14 @@ impl Script {
         let time = self.writer.operations() * 1000;
         self.writer.begin(time);
     }
-    /// Frees the object at index `index` of the allocated objects.
+    /// Frees the allocated object at position `index` of the list of allocated objects.
     fn free(&mut self, cpu: u32, index: usize) {
         self.begin();
         self.writer.free(cpu, self.live.remove(index) as u64);
     }
 }
 
-/// Returns the address of a page that no other block has.
+/// Returns the address of a page that is in no other block.
 fn address(block: usize) -> u64 {
     (block as u64) << MAX_ORDER
 }
@@ -326,7 +327,7 @@ mod tests {
         assert_eq!((engine.operations(), pages.managed, pages.blocks), (8, 5120, 8 + 1024));
     }
     #[test]
-    fn impossible_script_line_is_refused_with_its_number() {
+    fn impossible_script_line_error_names_the_line_number() {
         for (text, reason) in [
             ("", "nothing is allocated"),
             ("cpus 4", "nothing is allocated"),

@@ -1,7 +1,7 @@
 //! The shipping allocator as a design.
 
 use crate::design::{At, CacheCounts, Design, NoMemory, Unsupported};
-use crate::levels::{Level, Levels};
+use crate::levels::{CacheLevels, Level};
 use crate::machine::Machine;
 use crate::pages::gfp;
 use crate::shown::ShownCache;
@@ -16,9 +16,9 @@ use uslab_magazine::{Path, Paths, on_cpu};
 #[derive(Debug)]
 pub struct Shipping<'m> {
     pub(crate) machine: &'m Machine,
-    /// The caches, indexed by their number in the stream. `None` for large kmalloc.
+    /// The caches, indexed by their number in the stream. The entry is `None` for large kmalloc.
     pub(crate) caches: Vec<Option<&'m KmemCache>>,
-    /// The number of objects whose stamp was wrong when they were freed.
+    /// The number of freed objects whose stamp was wrong.
     overwritten: u64,
 }
 
@@ -27,12 +27,13 @@ impl<'m> Shipping<'m> {
     pub fn on(machine: &'m Machine) -> Self {
         Self { machine, caches: Vec::new(), overwritten: 0 }
     }
-    /// Returns the stack that a CPU has for a cache. `None` for large kmalloc, or for a cache without magazines.
+    /// Returns the stack that a CPU has for a cache, with the objects on it. Returns `None` for large kmalloc, and for
+    /// a cache without magazines.
     fn stack(&self, cpu: u32, cache: u32) -> Option<Level> {
         let capacity = self.counts(cache).capacity as u32;
         // SAFETY: the engine is the subsystem's only user, and it runs on this thread.
         let view = unsafe { self.cache(cache)?.view() };
-        Levels::shipping(&view.magazines?, capacity).cpus.swap_remove(cpu as usize).pop()
+        CacheLevels::shipping(&view.magazines?, capacity).cpus.swap_remove(cpu as usize).pop()
     }
     pub(crate) fn cache(&self, cache: u32) -> Option<&'m KmemCache> {
         self.caches.get(cache as usize).copied().flatten()
@@ -170,7 +171,7 @@ impl<'m> Design for Shipping<'m> {
             ("objects in use", c.used + (large_info.allocs - large_info.frees), objects),
         ] {
             if value != expected {
-                return Err(format!("{quantity}: {value}, not {expected}"));
+                return Err(format!("{quantity}: {value}; expected {expected}"));
             }
         }
         Ok(())

@@ -1,15 +1,15 @@
-//! Shows a cache, slab by slab, for a picture.
+//! Describes the slabs of a cache one by one, so that a page can draw them.
 
-use crate::levels::{Level, Levels};
+use crate::levels::{CacheLevels, Level};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use uslab::{CacheView, SlabList};
 use uslab_magazine::MagazineView;
 
-/// The largest number of slabs that are shown one by one; counts always include all slabs of the cache.
+/// The largest number of slabs that are described one by one; counts always include all slabs of the cache.
 pub(crate) const MAX_SHOWN_SLABS: usize = 8192;
 
-/// A cache, shown slab by slab.
+/// A cache, described slab by slab.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ShownCache {
@@ -23,7 +23,7 @@ pub struct ShownCache {
     pub slabs: Vec<ShownSlab>,
 }
 
-/// A slab, as a picture shows it.
+/// A slab, in the form that a page draws.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ShownSlab {
@@ -32,9 +32,9 @@ pub struct ShownSlab {
     /// The name of the list that contains the slab. In the shipping allocator, the name is `full`, `partial` or
     /// `empty`.
     pub list: &'static str,
-    /// One character for each object. The character is `u` for an object in use, `.` for a free object in the slab, `d`
-    /// for an object in a depot. The letters `a` to `z` and `A` to `Z` are objects in magazines of CPU 0 to 51, and `+`
-    /// is an object in a magazine of a later CPU. Among `a` to `z`, the letters `d` and `u` are skipped.
+    /// One character for each object. The character is `u` for an object in use, `.` for a free object in the slab, and
+    /// `d` for an object in a depot. The letters `a` to `z` and `A` to `Z` mean magazines of CPUs 0 to 51, and `+`
+    /// means a magazine of any later CPU. The letters `d` and `u` are skipped among `a` to `z`.
     pub objects: String,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn letter(cpu: usize) -> u8 {
 }
 
 impl ShownCache {
-    /// Shows a cache of the shipping allocator; `capacity` is the number of objects in a magazine.
+    /// Describes the slabs of a cache of the shipping allocator; `capacity` is the number of objects in a magazine.
     pub(crate) fn shipping(cache: u32, view: &CacheView, capacity: u32) -> Self {
         let mut slabs: Vec<_> = view.slabs.iter().take(MAX_SHOWN_SLABS).collect();
         // Full slabs are the most frequent and the least interesting, so other slabs come first if there are
@@ -69,7 +69,7 @@ impl ShownCache {
                 }
             }
         };
-        let mut levels = Levels::default();
+        let mut levels = CacheLevels::default();
         if let Some(layer) = &view.magazines {
             for (number, cpu) in layer.cpus.iter().enumerate() {
                 cpu.magazines.iter().for_each(|magazine| mark_objects(magazine, letter(number)));
@@ -77,7 +77,7 @@ impl ShownCache {
             for depot in &layer.depots {
                 depot.full.iter().for_each(|magazine| mark_objects(magazine, b'd'));
             }
-            levels = Levels::shipping(layer, capacity);
+            levels = CacheLevels::shipping(layer, capacity);
         }
         let slabs = slabs.into_iter().zip(bits).map(|(slab, bits)| ShownSlab {
             page: slab.page.get(),

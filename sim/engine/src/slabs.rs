@@ -6,7 +6,7 @@ use core::cell::Cell;
 use uslab::Geometry;
 use uslab_buddy::{Order, PAGE_SIZE};
 
-/// An object of a model.
+/// An object in a slab of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Object {
     /// The first page of the object's slab.
@@ -20,13 +20,13 @@ pub struct Object {
 /// The slabs of a cache, in lists. A slab is on exactly one list; a list is identified by its index in
 /// [`LISTS`](crate::Policy::LISTS) of the policy.
 ///
-/// The cost is constant, except for walks and for functions that count all slabs.
+/// All functions take constant time, except walks and functions that count all slabs.
 #[derive(Debug)]
 pub struct Slabs {
     geometry: Geometry,
     objects: u16,
-    /// The order of a slab that is created when no block of the preferred order is free. `None` if the
-    /// creation of a slab fails without a block of the preferred order.
+    /// The order of a slab that is created when no block of the preferred order is free. If `None`, creating a slab
+    /// fails when no block of the preferred order is free.
     fallback: Option<Order>,
     slabs: Vec<Slab>,
     /// The numbers of freed slabs; new slabs reuse these numbers.
@@ -67,9 +67,9 @@ struct List {
     free: u64,
 }
 
-/// A value that is never a slab's number.
+/// A value that is never the number of a slab.
 const NONE: u32 = u32::MAX;
-/// The list index of a freed slab.
+/// The list index that marks a freed slab.
 const FREED_LIST: u8 = u8::MAX;
 
 impl core::fmt::Display for Object {
@@ -114,7 +114,7 @@ impl Slabs {
     pub fn objects(&self) -> u16 {
         self.objects
     }
-    /// Returns the number of objects in one given slab.
+    /// Returns the number of objects, free and in use, in the slab `slab`.
     pub fn objects_of(&self, slab: u32) -> u16 {
         self.slabs[slab as usize].objects
     }
@@ -151,8 +151,8 @@ impl Slabs {
         self.look();
         self.slabs[slab as usize].free
     }
-    /// Returns the number of free objects for pictures and counts; the call does not count as an inspection.
-    pub(crate) fn free_quietly(&self, slab: u32) -> u16 {
+    /// Returns the number of free objects in a slab, without counting an inspection of the slab.
+    pub(crate) fn free_without_inspection(&self, slab: u32) -> u16 {
         self.slabs[slab as usize].free
     }
     /// Returns `true` if all objects of a slab are free. The call counts as an inspection of the slab.
@@ -168,11 +168,12 @@ impl Slabs {
         self.lists[usize::from(list)].len
     }
     /// Returns the number of free objects in the slabs of a list.
-    pub fn free_on(&self, list: u8) -> u64 {
+    pub fn free_objects_on_list(&self, list: u8) -> u64 {
         self.lists[usize::from(list)].free
     }
-    /// Returns the numbers of full, partial and empty slabs. The call counts as one inspection of each slab.
-    pub fn by_fullness(&self) -> [u64; 3] {
+    /// Returns how many slabs are full, how many are partial, and how many are empty. The call counts as one inspection
+    /// of each slab.
+    pub fn slabs_by_fullness(&self) -> [u64; 3] {
         let live = self.slabs.iter().filter(|slab| slab.list != FREED_LIST);
         live.fold([0; 3], |mut counts, slab| {
             let kind = if slab.free == 0 { 0 } else { 1 + usize::from(slab.free == slab.objects) };
@@ -181,10 +182,10 @@ impl Slabs {
         })
     }
     /// Returns the number of free objects in all slabs.
-    pub fn free_in_all(&self) -> u64 {
+    pub fn free_objects_in_all_slabs(&self) -> u64 {
         self.lists.iter().map(|list| list.free).sum()
     }
-    /// Returns how often a slab was moved or inspected; an inspection reads a slab's number of free objects, or visits
+    /// Returns how often slabs were moved or inspected; an inspection reads a slab's number of free objects, or visits
     /// the slab in a [walk](Self::walk).
     pub fn inspections(&self) -> u64 {
         self.inspections.get()
@@ -210,7 +211,7 @@ impl Slabs {
         })
     }
 
-    /// Moves a slab to an end of any list; the list may be the slab's current list.
+    /// Moves a slab to an end of a list, which may be the slab's current list.
     pub fn relist(&mut self, slab: u32, list: u8, end: End) {
         self.look();
         self.unlink(slab);
@@ -314,7 +315,7 @@ impl Slabs {
         self.freed_numbers.push(slab);
     }
 
-    /// Takes the first free object out of a slab; `None` if the slab is full.
+    /// Takes the first free object out of a slab, or returns `None` if the slab is full.
     pub fn take(&mut self, slab: u32) -> Option<Object> {
         let slab_entry = self.slab(slab);
         let objects = slab_entry.objects;
@@ -355,9 +356,9 @@ impl Slabs {
             self.touched.push(page);
         }
     }
-    /// Returns the pages whose frames were accessed since the beginning of the operation. The frames belong
-    /// to slabs that gained or lost objects or moved on their lists, to the list neighbours of these slabs,
-    /// to freed objects, and to a created slab.
+    /// Returns the pages whose frames were accessed since the beginning of the operation. These frames belong to slabs
+    /// that gained or lost objects or moved on their lists, to the list neighbours of these slabs, to freed objects,
+    /// and to a created slab.
     pub(crate) fn touched(&self) -> &[u32] {
         &self.touched
     }
@@ -386,11 +387,11 @@ impl Slabs {
         self.used -= 1;
     }
 
-    /// Checks that each object is in exactly one place, and each slab on exactly one list. `held` contains the objects
-    /// in layers above the slabs.
+    /// Checks that each object has exactly one owner, and that each slab is on exactly one list. The argument `held`
+    /// contains the objects in layers above the slabs.
     pub(crate) fn check(&self, held: impl IntoIterator<Item = Object>) -> Result<(), String> {
         let error = |quantity: &str, value: u64, expected: u64| {
-            if value == expected { Ok(()) } else { Err(format!("{quantity}: {value}, not {expected}")) }
+            if value == expected { Ok(()) } else { Err(format!("{quantity}: {value}; expected {expected}")) }
         };
         // Collects, by slab, the objects that are neither in their slab nor allocated: a layer must hold each.
         let mut outside_bits: Vec<Vec<u64>> = Vec::with_capacity(self.slabs.len());
@@ -403,7 +404,7 @@ impl Slabs {
             }
             error("objects of a slab", count(&slab.outside) + u64::from(slab.free), slab.objects.into())?;
             if slab.outside.iter().zip(&slab.used).any(|(outside_word, used)| used & !outside_word != 0) {
-                return Err("an allocated object is free in its slab".to_owned());
+                return Err("an allocated object is also free in its slab".to_owned());
             }
             used += count(&slab.used);
             outside_bits.push(
@@ -451,12 +452,12 @@ mod tests {
     use uslab::OrderRule;
 
     /// A source of pages that has no blocks above a given order.
-    struct MemoryOfSmallBlocks {
+    struct LimitedOrderSource {
         max_order: u8,
         next: u32,
     }
 
-    impl PageSource for MemoryOfSmallBlocks {
+    impl PageSource for LimitedOrderSource {
         fn alloc(&mut self, _: u32, order: u8) -> Result<u32, NoMemory> {
             self.next += 8;
             if order > self.max_order { Err(NoMemory) } else { Ok(self.next) }
@@ -470,16 +471,19 @@ mod tests {
         let geometry = || Geometry::new(704, 0, &OrderRule::for_cpus(4)).unwrap();
         assert_eq!((geometry().order().get(), geometry().objects()), (2, 23));
         let mut slabs = Slabs::new(geometry(), 1, true);
-        let large_slab = slabs.make(&mut MemoryOfSmallBlocks { max_order: 2, next: 0 }, 0, 0).unwrap();
-        let small = slabs.make(&mut MemoryOfSmallBlocks { max_order: 1, next: 100 }, 0, 0).unwrap();
+        let large_slab = slabs.make(&mut LimitedOrderSource { max_order: 2, next: 0 }, 0, 0).unwrap();
+        let small = slabs.make(&mut LimitedOrderSource { max_order: 1, next: 100 }, 0, 0).unwrap();
         assert_eq!([large_slab, small].map(|slab| slabs.objects_of(slab)), [23, 5]);
-        assert_eq!((slabs.pages(), slabs.free_in_all()), (4 + 1, 23 + 5));
+        assert_eq!((slabs.pages(), slabs.free_objects_in_all_slabs()), (4 + 1, 23 + 5));
         let taken_objects: Vec<_> = std::iter::from_fn(|| slabs.take(small)).collect();
-        assert_eq!((taken_objects.len(), slabs.is_empty(small), slabs.by_fullness()), (5, false, [1, 0, 1]));
+        assert_eq!(
+            (taken_objects.len(), slabs.is_empty(small), slabs.slabs_by_fullness()),
+            (5, false, [1, 0, 1])
+        );
         taken_objects.into_iter().for_each(|object| slabs.put(object));
-        assert!(slabs.is_empty(small) && slabs.by_fullness() == [0, 0, 2]);
+        assert!(slabs.is_empty(small) && slabs.slabs_by_fullness() == [0, 0, 2]);
         assert_eq!(slabs.check([]), Ok(()));
         let mut other_slabs = Slabs::new(geometry(), 1, false);
-        assert_eq!(other_slabs.make(&mut MemoryOfSmallBlocks { max_order: 1, next: 0 }, 0, 0), Err(NoMemory));
+        assert_eq!(other_slabs.make(&mut LimitedOrderSource { max_order: 1, next: 0 }, 0, 0), Err(NoMemory));
     }
 }

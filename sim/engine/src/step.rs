@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer};
 use uslab_magazine::Path;
 
-/// The kind of a step.
+/// The kind of a step of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(tag = "what", rename_all = "kebab-case")]
@@ -31,7 +31,7 @@ pub enum What {
         /// The block's order.
         order: u8,
     },
-    /// The operation split a block into several.
+    /// The operation split a block into several smaller blocks.
     SplitPages {
         /// The block's first page.
         page: u32,
@@ -51,7 +51,8 @@ pub enum What {
     Nothing,
 }
 
-/// A part of an operation. Most operations have one part; the free of a block in several pieces has several parts.
+/// A step: an operation, or a part of an operation. Most operations have one step; the free of a block in several
+/// pieces has several steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Step {
@@ -64,13 +65,14 @@ pub struct Step {
     pub cache: Option<u32>,
     /// The first page of the object's slab, and the object's index in the slab.
     pub object: Option<(u32, u16)>,
-    /// The level that served the step. `None` if the step did nothing.
+    /// The level that served the step. The level is `None` if the step did nothing.
     #[serde(serialize_with = "name")]
     #[cfg_attr(test, ts(type = "Path | null"))]
     pub path: Option<Path>,
-    /// A description of the step.
+    /// A sentence that describes the step.
     pub sentence: String,
-    /// The events that the shipping code reported. The shipping design gets all events; a model gets only page events.
+    /// The events that the shipping code reported. For the shipping design, these are all events; for a model, only the
+    /// events of its page allocator.
     pub did: Vec<String>,
 }
 

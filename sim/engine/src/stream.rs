@@ -39,7 +39,7 @@ const NEW_CPU: u8 = 1 << 4;
 const CONTINUES_FLAG: u8 = 1 << 5;
 const MODE_SHIFT: u8 = 6;
 
-/// A column of a stream.
+/// A column of a stream, which stores one kind of value for all actions.
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
 enum Column {
@@ -53,7 +53,7 @@ enum Column {
     Time,
 }
 
-/// The code of an action.
+/// The number that encodes the kind of an action in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Code {
@@ -89,8 +89,8 @@ impl Code {
 /// An action that an operation requests from the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Allocates an object of a cache; the cache is given by its number in the stream. The value of `bytes` is used
-    /// only for [`Kind::Large`].
+    /// Allocates an object of a cache; the cache is given by its number in the stream. The field `bytes` is used only
+    /// for [`Kind::Large`].
     Alloc {
         /// The cache's number.
         cache: u32,
@@ -121,23 +121,23 @@ pub enum Action {
         /// The number of blocks that were allocated after the block's own allocation.
         age: u64,
     },
-    /// Splits a block into blocks of a smaller order; the lowest of these blocks counts as allocated first.
+    /// Splits a block into blocks of a smaller order; the block with the lowest address counts as allocated first.
     SplitPages {
         /// The number of blocks that were allocated after the block's own allocation.
         age: u64,
         /// The order of the resulting blocks.
         order: u8,
-        /// The number of halvings, which give `2^halvings` blocks.
+        /// The number of halvings; `halvings` halvings split a block into `2^halvings` blocks.
         halvings: u8,
     },
     /// Shrinks caches.
     Shrink {
-        /// The cache's number; `None` for all caches.
+        /// The cache's number; `None` means all caches.
         cache: Option<u32>,
     },
-    /// Does not concern the allocator.
+    /// An operation of the trace that does not concern the allocator.
     Nothing,
-    /// Adds a slab that existed before the stream. The objects in use of the slab count as allocated at this action.
+    /// Adds a slab that existed before the stream. The slab's objects in use count as allocated at this action.
     Start {
         /// The cache's number.
         cache: u32,
@@ -156,7 +156,7 @@ pub enum Action {
 pub enum Kind {
     /// A size class of kmalloc.
     Kmalloc = 0,
-    /// Kmalloc for sizes above its size classes, which allocates blocks of pages.
+    /// Large kmalloc: requests above the largest size class, which get blocks of pages.
     Large = 1,
     /// A cache that does not belong to kmalloc.
     Named = 2,
@@ -171,14 +171,15 @@ pub struct CacheInfo {
     pub kind: Kind,
     /// The size of an object in bytes.
     pub size: u32,
-    /// The number of objects in a sheaf of the traced kernel (0 for a cache without sheaves). `None` if not recorded.
+    /// The number of objects in a sheaf of the traced kernel (0 for a cache without sheaves). The value is `None` if
+    /// the trace does not record the number.
     pub sheaf_capacity: Option<u32>,
-    /// The first operation, counted from 0, that needs the cache.
+    /// The first operation, counted from 0, that uses the cache.
     pub from: u64,
 }
 
 impl CacheInfo {
-    /// Creates a cache that exists from the first operation on.
+    /// Creates a cache that exists from the first operation of the stream on.
     pub fn new(name: impl Into<String>, kind: Kind, size: u32) -> Self {
         Self { name: name.into(), kind, size, sheaf_capacity: None, from: 0 }
     }
@@ -212,7 +213,7 @@ pub struct Stream {
     pub zones: Vec<(ZoneKind, u32)>,
     /// The caches of the stream, by number.
     pub caches: Vec<CacheInfo>,
-    /// The marks of the stream, in order.
+    /// The marks of the stream, in the order of their operations.
     pub marks: Vec<Mark>,
     columns: [Vec<u8>; COLUMNS],
 }
@@ -389,7 +390,7 @@ impl Stream {
     }
 }
 
-/// A position in a [`Stream`], with the state for decoding the next action.
+/// A position in a [`Stream`], with the state that is needed to decode the next action.
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
     at: [usize; COLUMNS],
@@ -415,11 +416,11 @@ impl Reader {
     pub fn manner(&self) -> CallMode {
         self.manner
     }
-    /// Returns the nanoseconds between the first operation and the last operation read.
+    /// Returns the time in nanoseconds from the first operation to the operation that was read last.
     pub fn time_ns(&self, stream: &Stream) -> u64 {
         self.time.saturating_mul(stream.tick_ns)
     }
-    /// Begins the next operation; `None` at the end of the stream, or if the stream is damaged.
+    /// Begins to read the next operation; returns `None` at the end of the stream, or if the stream is damaged.
     pub fn begin(&mut self, stream: &Stream) -> Option<()> {
         let ticks = self.next(stream, Column::Time)?;
         self.time = self.time.saturating_add(ticks);
@@ -481,12 +482,12 @@ impl Reader {
 
 /// Builds a stream from operations on addresses.
 ///
-/// All calls after one [`begin`](Writer::begin) and before the next belong to one operation.
+/// All calls between two calls of [`begin`](Writer::begin) belong to one operation.
 #[derive(Debug, Default)]
 pub struct Writer {
     stream: Stream,
     cpu: Option<u32>,
-    /// `true` if the current operation has an action.
+    /// `true` if the current operation already has an action.
     is_operation_open: bool,
     /// The constraints that the caller sets on the next action.
     manner: CallMode,
@@ -528,8 +529,9 @@ impl Writer {
             cache.sheaf_capacity = capacity(&cache.name);
         }
     }
-    /// Adds a slab that existed before the stream; the slab has `free` free objects. The objects in use are the objects
-    /// at the addresses in `used`, and `others` more objects. If `owned` is true, the slab belongs to the CPU.
+    /// Adds a slab that existed before the stream; the slab has `free` free objects. The objects in use are at the
+    /// addresses in `used`; `others` more objects in use have no known address. If `owned` is true, the slab belongs to
+    /// the CPU.
     ///
     /// # Panics
     /// Panics if the stream does not have the cache.
@@ -751,7 +753,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_survives_a_write_and_read() {
+    fn written_stream_reads_back_unchanged() {
         let stream = sample();
         let second_copy = Stream::read(&stream.write()).unwrap();
         assert_eq!(second_copy, stream);

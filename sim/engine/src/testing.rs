@@ -1,8 +1,8 @@
 //! Helpers for tests of a [`Policy`], available with the feature `testing`. The helpers run scripts whose results were
 //! worked out by hand, and compare the policy with a [`Shadow`] of its rules on random streams. Each step of a test
-//! also checks the conservation invariants.
+//! also checks that no object is lost or has two owners.
 //!
-//! All functions panic if an invariant does not hold.
+//! All helper functions panic if an invariant does not hold.
 
 use crate::design::{At, CallMode, Design};
 use crate::model::{CostEvent, Model, ModelObject, Policy};
@@ -16,11 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const CPUS: u32 = 3;
 
 thread_local! {
-    /// All tests use one page allocator, because a model frees its pages when it is dropped.
+    /// All tests share one page allocator, because a model frees its pages when it is dropped.
     static PAGES: Pages = Pages::new(CPUS).expect("a machine without memory must start");
 }
 
-/// A model with one cache, and its objects by number; the object that is allocated first has number 0.
+/// A model with one cache, and the cache's objects by number; the first allocated object has number 0.
 #[derive(Debug)]
 pub struct Script<'p, P: Policy> {
     model: Model<'p, P>,
@@ -42,7 +42,7 @@ impl<P: Policy> Script<'_, P> {
     fn at(&self, cpu: u32) -> At {
         At::new(cpu, self.ns)
     }
-    /// Allocates `n` objects, to which the next `n` numbers belong.
+    /// Allocates `n` objects, and gives them the next `n` numbers.
     pub fn alloc(&mut self, cpu: u32, n: usize) {
         for _ in 0..n {
             let object = self.model.alloc(self.at(cpu), 0, 0).expect("memory");
@@ -50,7 +50,7 @@ impl<P: Policy> Script<'_, P> {
         }
         self.check();
     }
-    /// Allocates `n` objects as [`alloc`](Self::alloc) does, but the caller may not block.
+    /// Allocates `n` objects as [`alloc`](Self::alloc) does, but with requests that may not block.
     pub fn alloc_without_blocking(&mut self, cpu: u32, n: usize) {
         for _ in 0..n {
             let at = At { manner: CallMode::NonBlocking, ..self.at(cpu) };
@@ -75,13 +75,13 @@ impl<P: Policy> Script<'_, P> {
         }
         self.check();
     }
-    /// Advances the time by a number of seconds.
+    /// Advances the model's time by a number of seconds.
     pub fn wait(&mut self, seconds: u64) {
         self.ns += seconds * 1_000_000_000;
         self.model.pass(self.at(0));
         self.check();
     }
-    /// Ends an interval of the policy.
+    /// Ends an interval of the policy, such as a reaping interval.
     pub fn tick(&mut self) {
         self.model.tick(self.at(0));
         self.check();
@@ -116,7 +116,7 @@ impl<P: Policy> Script<'_, P> {
             ModelObject::Large { .. } => unreachable!("the object has a slab"),
         }
     }
-    /// Returns the place of an object.
+    /// Returns the location of an object.
     pub fn place(&self, number: usize) -> ObjectPlace {
         let Object { slab, index, .. } = self.object(number);
         (self.model.cache(0).expect("the cache must have slabs").0.born(slab), index)
@@ -125,7 +125,7 @@ impl<P: Policy> Script<'_, P> {
     pub fn slab_of(&self, number: usize) -> u64 {
         self.place(number).0
     }
-    /// Returns the parts of the last operation that the policy reported.
+    /// Returns the cost events that the policy reported for the last operation.
     pub fn cost_events(&self) -> &[CostEvent] {
         self.model.cost_events()
     }
@@ -176,7 +176,7 @@ impl Free {
     }
 }
 
-/// The place of an object: the number of slabs created before the object's slab, and the object's index in the slab.
+/// The location of an object: the number of slabs created before the object's slab, and the object's index in the slab.
 pub type ObjectPlace = (u64, u16);
 
 /// A literal implementation of a policy's rules; every object and every list is a separate value.
@@ -195,12 +195,12 @@ pub trait Shadow {
     fn active(&self) -> u64;
 }
 
-/// A step of a random stream.
+/// A step of a random test sequence.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
-    /// Allocates on this CPU.
+    /// Allocates an object on the given CPU.
     Alloc(u32),
-    /// Frees one of the live objects; the given CPU makes the call.
+    /// Frees one of the live objects on the given CPU.
     Free(u32, usize),
     /// Waits until the next tick of the policy.
     Wait,
@@ -208,7 +208,7 @@ pub enum Step {
     Shrink,
 }
 
-/// Returns a strategy for random streams.
+/// Returns a proptest strategy for random steps.
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         40 => (0..CPUS).prop_map(Step::Alloc),
@@ -219,8 +219,8 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..400)
 }
 
-/// Runs a model and its shadow on one stream, and compares their slabs, objects and counts after every step. After all
-/// objects have been freed and the cache has been shrunk, no slab may exist.
+/// Runs a model and its shadow on the same random steps, and compares their slabs, objects and counts after every step.
+/// After all objects have been freed and the cache has been shrunk, no slab may exist.
 ///
 /// # Errors
 /// Fails if the model and its shadow differ.
@@ -231,11 +231,13 @@ pub fn agrees<P: Policy>(
     shadow: impl FnOnce(u16) -> Box<dyn Shadow>,
 ) -> Result<(), TestCaseError> {
     let mut outcome = Ok(());
-    script::<P>(size, knobs, |script| outcome = check_along(script, steps, shadow(script.per_slab() as u16)));
+    script::<P>(size, knobs, |script| {
+        outcome = check_script_against_shadow(script, steps, shadow(script.per_slab() as u16))
+    });
     outcome
 }
 
-fn check_along<P: Policy>(
+fn check_script_against_shadow<P: Policy>(
     script: &mut Script<'_, P>,
     steps: Vec<Step>,
     mut shadow: Box<dyn Shadow>,

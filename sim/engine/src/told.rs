@@ -1,4 +1,4 @@
-//! Describes the steps of the shipping code in words that can end a sentence.
+//! Describes the steps of the shipping code in phrases that can end a sentence.
 
 use crate::levels::Level;
 use uslab_magazine::Path;
@@ -43,8 +43,8 @@ pub(crate) fn pages_text(steps: &[Step]) -> String {
     }
 }
 
-/// Describes how an object of the shipping design was allocated or freed: the level that served, and the
-/// reason. The slabs have the order `order`.
+/// Describes how an object of the shipping design was allocated or freed: returns the level that served the operation,
+/// and the reason. The argument `order` is the order of the cache's slabs.
 pub(crate) fn describe(steps: &[Step], order: u8, freeing: bool, stack: Option<Level>) -> (Path, String) {
     use Step::{
         DepotGiven, DepotTaken, ObjectsGiven, ObjectsTaken, SlabAdded, SlabReleased, TablesCommitted,

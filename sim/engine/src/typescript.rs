@@ -15,7 +15,7 @@ use uslab_lab::allocators::allocator::Holes;
 use uslab_lab::demos::{self, Race};
 use uslab_magazine::Path;
 
-/// The TypeScript declarations that go into one file.
+/// The TypeScript declarations of one generated file.
 struct File(String);
 
 impl File {
@@ -24,7 +24,8 @@ impl File {
         Self(first.to_owned())
     }
     fn add(&mut self, docs: Option<String>, declaration: &str) {
-        write!(self.0, "{}export {declaration}\n\n", docs.unwrap_or_default()).expect("a String takes it");
+        write!(self.0, "{}export {declaration}\n\n", docs.unwrap_or_default())
+            .expect("writing to a String must succeed");
     }
     fn text(self) -> String {
         let text = self.0.replace("/**\n * ", "/** ").replace("\n */\n", " */\n").replace(" \n", "\n");

@@ -6,7 +6,7 @@ use crate::stream::Action;
 use serde::{Deserialize, Serialize};
 use uslab_magazine::{Path, Paths};
 
-/// The condition that stops a run. A cache is given by its number in the stream.
+/// The condition at which a run stops. A condition names a cache by its number in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(tag = "until", rename_all = "kebab-case")]
@@ -16,7 +16,7 @@ pub enum Until {
         /// The cache's number.
         cache: u32,
     },
-    /// A slab of the cache was created.
+    /// A slab was added to the cache.
     SlabBorn {
         /// The cache's number.
         cache: u32,
@@ -44,11 +44,11 @@ pub enum Until {
     },
 }
 
-/// The point at which a run stopped.
+/// The operation at which a run stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Found {
-    /// The number of operations that have run.
+    /// The number of operations that have run so far.
     pub operation: u64,
     /// The CPU of the last operation.
     pub cpu: u32,
@@ -60,7 +60,7 @@ pub struct Found {
 }
 
 impl<D: Design> Engine<'_, D> {
-    /// Runs until the condition is met, but at most `end` operations; returns `None` if the condition was not met.
+    /// Runs until the condition is met or operation `end` has run; returns `None` if the condition was not met.
     ///
     /// # Errors
     /// Returns an [`EngineError`].
@@ -116,8 +116,8 @@ impl<D: Design> Engine<'_, D> {
         Ok(None)
     }
 
-    /// Returns the counts that the condition depends on. The condition is not met while all these counts stay
-    /// the same.
+    /// Returns the counts on which the condition depends. The condition cannot be met while all these counts stay the
+    /// same.
     fn watched(&self, until: &Until) -> [u64; 3] {
         match *until {
             Until::DepotEmpty { cache } => [self.design.counts(cache).in_depot, 0, 0],
@@ -148,7 +148,7 @@ impl<D: Design> Engine<'_, D> {
         }
     }
 
-    /// Returns the holder of the object.
+    /// Returns the current holder of the object that the condition names.
     fn holder(&self, until: &Until) -> Option<char> {
         let Until::Object { cache, page, index } = *until else { return None };
         let shown_cache = self.design.show(cache)?;
@@ -196,7 +196,7 @@ pub(crate) mod tests {
         writer.finish()
     }
 
-    /// Finds out from the views before and after each operation if the condition was met.
+    /// Determines from the views before and after each operation if the condition was met.
     fn is_reached(until: &Until, old_counts: &View, new_counts: &View) -> bool {
         let counts = |view: &View, cache: u32| {
             view.caches.get(cache as usize).map(|cache_view| cache_view.counts.clone()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The state that a picture shows, as JSON.
+//! The state of a machine that a page draws, as JSON.
 
 use crate::design::{CacheCounts, Design};
 use crate::engine::Engine;
@@ -9,7 +9,7 @@ use crate::stream::{Mark, Stream};
 use serde::Serialize;
 use uslab_buddy::{Kind, Order};
 
-/// The state of the machine after an operation.
+/// The state of the simulated machine after an operation.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct View {
@@ -23,7 +23,7 @@ pub struct View {
     pub failed: u64,
     /// The caches that have been used so far, indexed by their number in the stream.
     pub caches: Vec<SeenCache>,
-    /// The requested caches, slab by slab.
+    /// The caches that the page requested, slab by slab.
     pub shown: Vec<ShownCache>,
     /// The state of the machine's pages.
     pub pages: Pages,
@@ -60,7 +60,7 @@ pub struct SeenCache {
     pub name: String,
     /// The number of allocations and frees that the stream has requested so far.
     pub served: u64,
-    /// The design's counts for the cache.
+    /// The counts that the design reports for the cache.
     #[serde(flatten)]
     pub counts: CacheCounts,
 }
@@ -79,9 +79,9 @@ pub struct Pages {
     pub blocks: u64,
     /// The number of pages in per-CPU magazines.
     pub per_cpu: u64,
-    /// The number of free, committed pages.
+    /// The number of free pages that are committed.
     pub free: u64,
-    /// The number of free, uncommitted pages.
+    /// The number of free pages that are not committed.
     pub uncommitted: u64,
     /// The number of free blocks for each migrate type, by order.
     pub orders: Vec<[u32; 3]>,
@@ -93,10 +93,10 @@ pub struct Pages {
     pub depot: Vec<u32>,
 }
 
-/// The kind of a page of memory, as a byte of [`Engine::map`].
+/// The kind of a page of memory, which [`Engine::map`] writes as one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum PageIs {
+pub enum PageKind {
     /// The page is free, or not committed.
     Free = 0,
     /// The page is in a CPU's magazine of pages.
@@ -130,12 +130,11 @@ impl<D: Design> Engine<'_, D> {
         }
     }
 
-    /// Writes the kind of each page to the vector `buffer`, as one [`PageIs`] per page, up to the last page that was ever
-    /// used.
+    /// Writes the kind of each page to `buffer`, as one [`PageKind`] per page, up to the last page that was ever used.
     pub fn map(&self, buffer: &mut Vec<u8>) {
         let frames = self.design.pages().frames();
         buffer.clear();
-        buffer.resize(frames.len() as usize, PageIs::Free as u8);
+        buffer.resize(frames.len() as usize, PageKind::Free as u8);
         let (mut page, mut end) = (0, 0);
         while page < frames.len() {
             let frame = frames.frame(uslab_buddy::Pfn::new(page));
@@ -143,12 +142,12 @@ impl<D: Design> Engine<'_, D> {
             // A page inside no block is in memory that was never committed.
             let pages = if state.kind() == Kind::Inside { 1 } else { state.order().pages() };
             let state_byte = match state.kind() {
-                Kind::Inside | Kind::Free => PageIs::Free,
-                Kind::PerCpu => PageIs::PerCpu,
-                Kind::Allocated if self.design.is_slab(page) => PageIs::Slab,
-                Kind::Allocated => PageIs::Block,
+                Kind::Inside | Kind::Free => PageKind::Free,
+                Kind::PerCpu => PageKind::PerCpu,
+                Kind::Allocated if self.design.is_slab(page) => PageKind::Slab,
+                Kind::Allocated => PageKind::Block,
             };
-            if state_byte != PageIs::Free {
+            if state_byte != PageKind::Free {
                 buffer[page as usize..(page + pages) as usize].fill(state_byte as u8);
                 end = page + pages;
             }
@@ -157,11 +156,10 @@ impl<D: Design> Engine<'_, D> {
         buffer.truncate(end.next_multiple_of(1 << uslab_buddy::MAX_ORDER) as usize);
     }
 
-    /// Writes the values of a time line to the vector `buffer`. The first [`SUMS`] values are sums: objects
-    /// in use, objects in magazines and depots, free objects in slabs, slabs, and operations that a depot, a
-    /// slab, the pages and the system served. After the sums, three values follow for each cache of the
-    /// stream, including caches not used so far: objects in use, objects in magazines and depots, and
-    /// operations.
+    /// Writes the current values of a time line to `buffer`. The first [`SUMS`] values are sums: objects in use,
+    /// objects in magazines and depots, free objects in slabs, slabs, and operations that a depot, a slab, the pages
+    /// and the system served. After the sums, three values follow for each cache of the stream, including caches not
+    /// used so far: objects in use, objects in magazines and depots, and operations.
     pub fn sample(&self, buffer: &mut Vec<f64>) {
         buffer.clear();
         buffer.resize(SUMS + 3 * self.stream.caches.len(), 0.0);
@@ -188,7 +186,7 @@ impl<D: Design> Engine<'_, D> {
     }
 }
 
-/// Counts the pages of a design; `held` pages are in blocks that the stream has in use.
+/// Counts the pages of a design by their use; `held` pages are in blocks that the stream has in use.
 pub(crate) fn pages_of(design: &impl Design, held: u64) -> Pages {
     let info = design.pages().info();
     let large = design.large_pages();
@@ -237,7 +235,7 @@ mod tests {
 
     impl Visitor for Samples<'_> {
         type Out = ();
-        /// Compares the sums with sums over the views and steps of every operation.
+        /// Compares the sums of each sample with sums over the views and steps of every operation.
         fn visit<D: Design>(self, design: D) {
             let mut engine = Engine::new(design, self.0);
             let (mut sample, mut expected) = (Vec::new(), vec![0.0; SUMS + 3 * self.0.caches.len()]);

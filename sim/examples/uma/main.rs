@@ -22,14 +22,14 @@ struct Knobs {
 }
 
 #[derive(Debug)]
-struct Uma {
+struct UmaModel {
     entries: usize,
     /// For each CPU, the bucket from which it allocates, and the bucket to which it frees.
     cpus: Vec<[Vec<Object>; 2]>,
     zone: Vec<Vec<Object>>,
 }
 
-impl Policy for Uma {
+impl Policy for UmaModel {
     const NAME: &'static str = "uma";
     const DESCRIPTION: &'static str = "a model of FreeBSD's UMA: two buckets a CPU, full ones in the zone";
     type Knobs = Knobs;
@@ -95,5 +95,5 @@ impl Policy for Uma {
 mod tests;
 
 fn main() -> std::process::ExitCode {
-    uslab_sim::cli::main_with::<Uma>()
+    uslab_sim::cli::main_with_policy::<UmaModel>()
 }

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use uslab_engine::testing::{CPUS, Free, ObjectPlace, Script, Shadow, agrees, script, steps};
 
 /// Four objects of 8,192 bytes fill a slab, and two objects fill a bucket.
-fn play(play: impl FnOnce(&mut Script<'_, Uma>)) {
-    script(8192, Knobs { bucket_size: Some(2) }, |script: &mut Script<'_, Uma>| {
+fn play(play: impl FnOnce(&mut Script<'_, UmaModel>)) {
+    script(8192, Knobs { bucket_size: Some(2) }, |script: &mut Script<'_, UmaModel>| {
         assert_eq!(script.per_slab(), 4);
         play(script);
     });
@@ -86,7 +86,7 @@ fn buckets_keep_freed_objects_until_reclaim() {
 #[test]
 fn bucket_capacity_falls_with_object_size() {
     for (size, entries) in [(16, 256), (64, 256), (65, 128), (512, 32), (3000, 4), (4096, 2)] {
-        script(size, Knobs::default(), |script: &mut Script<'_, Uma>| {
+        script(size, Knobs::default(), |script: &mut Script<'_, UmaModel>| {
             script.alloc(0, 1);
             assert_eq!(script.counts().1, entries, "objects of {size} bytes");
         });
@@ -171,7 +171,7 @@ impl Shadow for Rules {
 proptest! {
     #[test]
     fn model_follows_its_rules(steps in steps(), size in 400..5000_u32, entries in 1..9_usize) {
-        agrees::<Uma>(size, Knobs { bucket_size: Some(entries) }, steps, |per_slab| {
+        agrees::<UmaModel>(size, Knobs { bucket_size: Some(entries) }, steps, |per_slab| {
             let buckets = || vec![vec![]; CPUS as usize];
             Box::new(Rules {
                 free: Free::new(per_slab),

@@ -1,4 +1,4 @@
-//! The command line of the lab: each experiment is a subcommand.
+//! The command line of the lab, in which each experiment is a subcommand.
 
 use crate::demos;
 use crate::experiments::{Context, Experiment};
@@ -36,7 +36,7 @@ pub struct Args {
     /// Omit all measured values (times, page faults, instructions): the same seed gives the same bytes on any machine.
     #[arg(long, global = true)]
     exact: bool,
-    /// Do a tenth of the work or less: everything runs, figures mean little, and verdicts are marked as quick.
+    /// Do a tenth of the work or less: all experiments run, but figures mean little, and verdicts are marked as quick.
     #[arg(long, global = true)]
     quick: bool,
     /// Write tables and pictures as CSV, one line per value: to FILE, or to standard output if FILE is `-` or omitted.
@@ -55,7 +55,7 @@ enum Verb {
     Demo(demos::Args),
 }
 
-/// Runs the requested experiment, or lists all experiments. If `json` is set, also writes the result to this place.
+/// Runs the requested experiment, or lists all experiments. If `json` is set, also writes the result there as JSON.
 ///
 /// # Errors
 /// Fails if options exclude each other, an experiment fails, or a file cannot be written.
@@ -90,7 +90,7 @@ pub fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
         findings = findings.without_measured();
     }
     findings.quick = args.quick;
-    let findings = findings.on_this_machine();
+    let findings = findings.with_current_machine();
     // All formats are generated before the first file is written.
     let json = json.map(|place| json_text(&findings).map(|text| (place, text))).transpose()?;
     let csv = csv.map(|place| findings.csv().map(|text| (place, text))).transpose()?;

@@ -1,6 +1,7 @@
 //! A magazine layer as an exercise: its interface, its locks, and the models that check the layer.
 //!
-//! The course's lab `exchange` starts from a file with an empty layer; [`classic`](crate::classic) is a complete layer.
+//! The course's lab `exchange` starts from a file with an empty layer; [`classic`](crate::classic) is a complete
+//! solution.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -12,10 +13,10 @@ uslab_magazine::sync::thread_local! {
     static VISITS: core::cell::Cell<u64> = core::cell::Cell::new(0);
 }
 
-/// A callback that receives each magazine, for [`Layer::each_magazine`].
+/// A callback that [`Layer::each_magazine`] calls with each magazine.
 pub type See<'s, T> = &'s mut dyn FnMut(Option<usize>, &'static str, &[T]);
 
-/// A magazine layer for rounds of type `T`. The caller of the layer provides the slab layer.
+/// A magazine layer for rounds of type `T`. The caller of the layer provides the slab layer below it.
 ///
 /// Any number of threads call the layer concurrently, and several of them may be on one CPU.
 pub trait Layer<T>: fmt::Debug + Send + Sync {
@@ -27,7 +28,7 @@ pub trait Layer<T>: fmt::Debug + Send + Sync {
     /// Frees a round; the caller runs on CPU `cpu`. A free always succeeds, because the depot takes any number of
     /// magazines.
     fn free(&self, cpu: usize, round: T);
-    /// Removes and returns all rounds.
+    /// Removes and returns all rounds of the layer.
     fn drain(&self) -> Vec<T>;
     /// Calls `see` for each magazine that contains rounds, with its CPU (`None` for the depot), its name, and its
     /// rounds.
@@ -35,7 +36,7 @@ pub trait Layer<T>: fmt::Debug + Send + Sync {
 }
 
 /// The state of one CPU, protected by a lock. A thread that holds a CPU's lock may lock the depot. Debug builds and
-/// models panic if a thread takes the two locks in the reverse order.
+/// models panic if a thread locks a CPU while it holds the depot's lock.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct PerCpu<T>(Mutex<T>);
@@ -73,7 +74,8 @@ pub fn visits() -> u64 {
 }
 
 /// Checks a layer in every interleaving with at most two pre-emptions. The models cover two threads on one CPU, rounds
-/// that move between CPUs, and a drain that runs concurrently with a caller. Magazines have two rounds.
+/// that move between CPUs, and a drain that runs concurrently with a caller. In these models, a magazine holds two
+/// rounds.
 ///
 /// # Panics
 /// Panics if a round has two owners or no owner, if a magazine exceeds its capacity, or if the layer takes locks in the
@@ -100,8 +102,8 @@ pub fn models<L: Layer<usize> + 'static>() {
         tell!("a caller on CPU {cpu} has {rounds:?}");
         rounds
     }
-    /// A layer under test, and the rounds that it should have. `first` is the CPU on which the initial rounds are
-    /// freed, and the number of these rounds.
+    /// A layer under test, and the rounds that it should have. `first` is a pair: the CPU on which the initial rounds
+    /// are freed, and the number of these rounds.
     struct World<L> {
         name: &'static str,
         first: (usize, usize),

@@ -1,4 +1,4 @@
-//! Allocators from textbooks and papers, as real code that can be read, checked with loom, and measured.
+//! Allocators from textbooks and papers as real code, which can be read, checked with loom, and measured.
 //!
 //! | module | |
 //! |---|---|
@@ -11,10 +11,10 @@
 //! | `findings` | the results of an experiment, as data, text, CSV and pages |
 //!
 //! [`classic`] and [`course`] are always compiled; all other modules need the feature `experiments`. `allocators` and
-//! `demos`, which need no OS, are also in the feature `demos`.
+//! `demos`, which need no operating system, are also in the feature `demos`.
 //!
 //! The file `README.md`, next to the manifest of this crate, is a tutorial. The tutorial checks [`classic`] with loom,
-//! from the first model to bugs that only a checker finds.
+//! from the first model to bugs that only a model checker finds.
 
 // Only tests may have unsafe code: the models record owners in cells.
 #![cfg_attr(not(test), forbid(unsafe_code))]

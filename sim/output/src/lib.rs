@@ -1,5 +1,4 @@
-//! Writes results: files that are complete or do not exist, tables, a progress bar on a terminal, and exit
-//! codes.
+//! Writes results as files (complete or absent), tables, a progress bar on a terminal, and exit codes.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +11,8 @@ use comfy_table::{CellAlignment, Table, TableStyle};
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
-/// Creates a table with the given header; the first column contains text, all other columns contain numbers.
+/// Creates a table with the given header row; the first column is left-aligned text, and all other columns
+/// are right-aligned numbers.
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(TableStyle::new()).set_header(header);
@@ -25,7 +25,7 @@ pub fn table(header: &[&str]) -> Table {
     table
 }
 
-/// Returns the text of a table, without blanks at the ends of lines.
+/// Formats a table as text, without trailing blanks.
 pub fn text(table: &Table) -> String {
     table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
@@ -70,7 +70,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Returns a word, in quotes if a shell requires them.
+/// Returns a word for use in a shell command, quoted if the shell requires quotes.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,%+@".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -92,8 +92,8 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Creates a bar that is hidden until [`stage`](Self::stage) is called; if standard error is not a terminal, the
-    /// bar stays hidden.
+    /// Creates a hidden bar, which [`stage`](Self::stage) shows; if standard error is not a terminal, the bar
+    /// stays hidden.
     pub fn new() -> Self {
         Self { bar: ProgressBar::hidden() }
     }

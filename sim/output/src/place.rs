@@ -1,4 +1,5 @@
-//! The destination of a report: a file that is complete or does not exist, a stream, or standard output.
+//! The destination of a report: a file that is written completely or not at all, a stream, or standard
+//! output.
 
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -12,13 +13,13 @@ use tempfile::NamedTempFile;
 /// The format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// JSON with an object or a list.
+    /// JSON that contains one object or one list.
     Json,
     /// CSV: one line of column names, then one line for each value.
     Csv,
     /// CSV with a line for each point of a curve.
     Curves,
-    /// CSV with a line for each number of a snapshot.
+    /// CSV with a line for each number of a snapshot of the simulator.
     Series,
     /// CSV with a line for each run of a sweep.
     Rows,
@@ -26,7 +27,7 @@ pub enum Form {
     Html,
     /// A picture (SVG).
     Svg,
-    /// The operations of a trace in columns.
+    /// The operations of a trace, stored column by column.
     Operations,
 }
 
@@ -42,8 +43,8 @@ impl Form {
             Self::Operations => "OUT",
         }
     }
-    /// Returns the texts with which a report of this format can begin, and a description of files that begin
-    /// with another text.
+    /// Returns the first bytes that a report of this format can have, and a description for files that begin
+    /// with other bytes.
     fn marks(self) -> (&'static [&'static str], &'static str) {
         match self {
             // A bracket alone does not identify JSON, because option files and logs may begin with a bracket.
@@ -82,14 +83,14 @@ impl Place {
     ///
     /// # Errors
     /// Fails if the folder does not exist, or the path is a folder. Also fails if an existing file is not a
-    /// report in this format, because overwriting another file (a trace, for example) would be a mistake.
+    /// report in this format, so that a wrong path cannot overwrite, for example, a trace.
     pub fn open(form: Form, path: &Path) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Ok(Self { form, target: Target::Stdout, id: None });
         }
         let shown = format!("{} {}", form.option(), path.display());
         let Ok(meta) = path.metadata() else {
-            let folder = folder_of(path);
+            let folder = parent_folder(path);
             if !folder.is_dir() {
                 bail!("{shown}: the directory {} does not exist", folder.display());
             }
@@ -100,7 +101,7 @@ impl Place {
         if meta.is_dir() {
             bail!("{shown}: the path is a directory; expected a file name");
         }
-        let id = Some(id_of(&meta));
+        let id = Some(file_id(&meta));
         // The path may be another name of standard output, such as /dev/stdout. Replacing that file would lose the
         // printed output.
         if !meta.file_type().is_char_device() && stdout_id() == id {
@@ -114,7 +115,7 @@ impl Place {
             let (mut first, most) = (Vec::new(), marks.iter().map(|mark| mark.len()).max().unwrap_or(0));
             file.take(most as u64).read_to_end(&mut first).with_context(|| shown.clone())?;
             if !first.is_empty() && !marks.iter().any(|mark| first.starts_with(mark.as_bytes())) {
-                bail!("{shown}: the file exists and holds {other}; it is not overwritten");
+                bail!("{shown}: the file exists, but is {other}; it is not overwritten");
             }
         }
         // A link's target is replaced, not the link.
@@ -127,7 +128,7 @@ impl Place {
         matches!(self.target, Target::Stdout)
     }
 
-    /// Returns `true` if two reports would be written to one file, even if the file has two names.
+    /// Returns `true` if both destinations are the same file, even under two names.
     pub fn is_same_as(&self, other: &Self) -> bool {
         match (&self.target, &other.target) {
             (Target::Stdout, Target::Stdout) => true,
@@ -139,7 +140,7 @@ impl Place {
     /// Checks that all given destinations are different files.
     ///
     /// # Errors
-    /// Fails if two destinations are one file.
+    /// Fails if two destinations are the same file.
     pub fn check_distinct<'p>(places: impl IntoIterator<Item = &'p Option<Self>>) -> anyhow::Result<()> {
         let mut earlier: Vec<&Self> = vec![];
         for place in places.into_iter().flatten() {
@@ -172,7 +173,7 @@ impl Place {
     fn stage(path: &Path, permissions: Option<Permissions>, text: &[u8]) -> std::io::Result<NamedTempFile> {
         // The permissions of a new file, before the umask applies.
         let new = Permissions::from_mode(0o666);
-        let mut file = tempfile::Builder::new().permissions(new).tempfile_in(folder_of(path))?;
+        let mut file = tempfile::Builder::new().permissions(new).tempfile_in(parent_folder(path))?;
         if let Some(permissions) = permissions {
             file.as_file().set_permissions(permissions)?;
         }
@@ -197,8 +198,8 @@ pub fn say(text: &str) -> anyhow::Result<()> {
     std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")
 }
 
-/// Writes a report as JSON to the destination `json`, if it is set. Prints the report's text, unless JSON is
-/// written to standard output.
+/// Writes a report as JSON to `json`, if `json` is set. Prints the report's text, unless JSON is written to
+/// standard output.
 ///
 /// # Errors
 /// Fails for the same reasons as [`write_all`] and [`say`].
@@ -209,9 +210,9 @@ pub fn tell(report: &impl Serialize, text: &str, json: Option<Place>) -> anyhow:
 }
 
 /// Writes either all reports or no report. Files are first written under temporary names in the folders of
-/// their destinations. Files are renamed after everything that can fail has succeeded. Devices and pipes are
-/// written before files are renamed, because output to them cannot be undone. A closed pipe is reported only
-/// at the end: its reader has read enough, but the files are still needed.
+/// their destinations. Files are renamed after every step that can fail has succeeded. Devices and pipes are
+/// written before files are renamed, because output to a device or a pipe cannot be undone. A pipe that its
+/// reader has closed is reported only after all files are written.
 ///
 /// # Errors
 /// Fails if a destination cannot be written.
@@ -246,17 +247,17 @@ pub fn write_all<T: AsRef<[u8]>>(reports: impl IntoIterator<Item = (Place, T)>) 
     left
 }
 
-fn id_of(meta: &Metadata) -> (u64, u64) {
+fn file_id(meta: &Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
 }
 
 /// Returns the device and inode number of standard output, or `None` if standard output is closed.
 fn stdout_id() -> Option<(u64, u64)> {
     let stdout = std::io::stdout().as_fd().try_clone_to_owned().ok()?;
-    File::from(stdout).metadata().ok().as_ref().map(id_of)
+    File::from(stdout).metadata().ok().as_ref().map(file_id)
 }
 
-fn folder_of(path: &Path) -> &Path {
+fn parent_folder(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn two_names_of_a_file_are_recognised() {
+    fn one_file_under_two_names_is_recognised() {
         let folder = tempfile::tempdir().unwrap();
         let at = |form, name: &str| Place::open(form, &folder.path().join(name)).unwrap();
         let same = |one: &str, other: &str| at(Form::Json, one).is_same_as(&at(Form::Csv, other));

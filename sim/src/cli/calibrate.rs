@@ -4,7 +4,8 @@ use crate::calibrate;
 use crate::output::command::Outcome;
 use crate::output::{Place, Progress, table, tell, text};
 
-/// Measure prices on this machine: a profile for `uslab scale`, with spreads, as JSON.
+/// Measure the prices of allocator operations on this machine, with spreads, and write them as a JSON profile
+/// for `uslab scale`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Name of the profile.

@@ -6,12 +6,12 @@ use crate::replay;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Convert a trace to columns of operations, about three bytes each. `replay --design` and `scale --trace`
-/// read the columns without parsing.
+/// Convert a trace to a compact file of operations in columns, about three bytes for each operation. `replay
+/// --design` and `scale --trace` read the converted file without parsing text.
 ///
 /// The columns keep cache names, sizes, CPUs, times and marks. The columns also keep inferred facts: the
-/// cache of each event, and the place of each hidden allocation. The columns do not keep addresses, call
-/// sites and the kernel's page moves. The converter expects the trace's tables in the folder of OUT.
+/// cache of each event, and the position of each hidden allocation in the trace. Addresses, call sites and
+/// the kernel's page moves are lost. A replay of OUT looks for the kernel's tables in the folder of OUT.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -22,7 +22,7 @@ pub(super) struct Args {
     /// The trace, as `uslab replay` reads it; `-` is standard input.
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// File for the operations. An existing file with other contents is not overwritten.
+    /// File for the operations. An existing file that is not a converted trace is not overwritten.
     #[arg(value_name = "OUT")]
     out: PathBuf,
     /// Simulated CPUs. Default: the number of CPUs in the trace.
@@ -33,9 +33,9 @@ pub(super) struct Args {
     partial: bool,
 }
 
-/// The result of a conversion.
+/// What a conversion wrote to its file.
 #[derive(Serialize)]
-struct Converted {
+struct ConversionResult {
     trace: String,
     operations: u64,
     cpus: u32,
@@ -53,12 +53,12 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     drop(progress);
     let bytes = stream.write();
     let (operations, cpus, caches) = (stream.operations, stream.cpus, stream.caches.len());
-    let report = Converted { trace: stream.title, operations, cpus, caches, bytes: bytes.len() };
+    let report = ConversionResult { trace: stream.title, operations, cpus, caches, bytes: bytes.len() };
     let to_stdout = [&json, &out].into_iter().flatten().any(Place::is_stdout);
     let text = json.map(|place| json_text(&report).map(|text| (place, text.into_bytes()))).transpose()?;
     write_all(text.into_iter().chain(out.map(|place| (place, bytes))))?;
     if !to_stdout {
-        let Converted { trace, bytes, .. } = report;
+        let ConversionResult { trace, bytes, .. } = report;
         let each = bytes as f64 / operations.max(1) as f64;
         let (operations, bytes) = (grouped(operations), grouped(bytes as u64));
         let text = format!(

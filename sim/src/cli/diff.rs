@@ -6,10 +6,10 @@ use crate::output::{Place, tell};
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 
-/// Compare two reports that `--json` wrote, and list the numbers that differ, largest relative change first.
+/// Compare two reports that `--json` wrote, and list the numbers that differ, with the largest relative
+/// change first.
 ///
-/// The rows of a list are matched by name (of a cache, a design, a moment, a number of CPUs), not by
-/// position.
+/// Rows of a list are matched by name (cache, design, snapshot, number of CPUs), not by position.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,7 +26,7 @@ pub(super) struct Args {
     /// Omit numbers that differ by at most this percentage.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
     above: f64,
-    /// Show every number that differs, not only the first forty.
+    /// Show all numbers that differ, instead of only the first forty.
     #[arg(long)]
     all: bool,
 }

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 /// Show which code holds how much memory: a heap profile as a flame graph.
 ///
 /// A program under the preload library writes a heap profile on a signal; a program that links the library
-/// can write a profile at any time. Function names come from the executables and libraries that the profile
-/// names; these files must still be at the recorded paths. Without an option, the command prints the stacks
+/// can write a profile at any time. Function names are read from the executables and libraries that the
+/// profile names, which must still be at the recorded paths. Without an option, the command prints the stacks
 /// that hold the most memory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -24,8 +24,8 @@ pub(super) struct Args {
     /// `cache;outermost;...;innermost bytes`.
     #[arg(value_name = "FILE")]
     profile: PathBuf,
-    /// Write a page with the flame graph: FILE, or `-` for standard output. The page is one file for any browser and needs no
-    /// network.
+    /// Write a page with the flame graph: FILE, or `-` for standard output. The page is one file for any browser and
+    /// needs no network.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }

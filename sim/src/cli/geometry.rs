@@ -27,8 +27,8 @@ pub(super) struct Args {
     /// Alignment of the objects in bytes, a power of two.
     #[arg(long, value_name = "BYTES", default_value_t = 8)]
     align: usize,
-    /// Number of present CPUs. Default: the number of this machine's CPUs; with --against the number in the
-    /// kernel's tables, or the largest number that agrees with the orders in the tables.
+    /// Number of present CPUs. Default: the number of this machine's CPUs; with --against, the number in the
+    /// kernel's tables, or else the largest number that explains the slab orders there.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
     /// The kernel's option slab_max_order, from 0 to 10.
@@ -41,9 +41,9 @@ pub(super) struct Args {
     /// number of CPUs.
     #[arg(long, value_name = "N", default_value_t = 0)]
     min_objects: u32,
-    /// Compare the rule with a kernel, one row for each cache. PLACE is a /proc/slabinfo, a copy of
-    /// /sys/kernel/slab, a table of its attributes (tab-separated, with columns slab_size, objs_per_slab and
-    /// order), a folder that has these (a sosreport, a recording), or `live` for this machine. If some rows
+    /// Compare the rule with a kernel, one row for each cache. PLACE is a slabinfo file, a copy of
+    /// /sys/kernel/slab, a tab-separated table of attributes (with columns slab_size, objs_per_slab and
+    /// order), a folder with such files (a sosreport, a recording), or `live` for this machine. If some rows
     /// differ, the report names the kernel options that explain the differences.
     #[arg(long, value_name = "PLACE")]
     against: Option<PathBuf>,

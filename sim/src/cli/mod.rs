@@ -1,5 +1,5 @@
-//! The command line; the options of each command are in a module of this folder, or in the module that the
-//! command runs. [`output::command`](crate::output::command) converts a command's result to an exit code.
+//! The command line: the options of each command are in a module of this folder, or in the module that runs
+//! the command. [`output::command`](crate::output::command) converts a command's result to an exit code.
 
 mod calibrate;
 mod convert;
@@ -35,7 +35,7 @@ use uslab_lab::cli as lab;
 /// a file workload.
 #[derive(Debug, Parser)]
 #[command(name = "uslab", version, max_term_width = 100)]
-struct Cli {
+struct CommandLine {
     #[command(subcommand)]
     verb: Option<Verb>,
     /// Write the result as JSON to FILE, or to standard output if FILE is `-` or omitted.
@@ -69,27 +69,27 @@ enum Verb {
 
 /// Runs the command line and returns its exit code.
 pub fn main() -> ExitCode {
-    main_with::<NoPolicy>()
+    main_with_policy::<NoPolicy>()
 }
 
-/// Runs the command line, with a policy that the calling program defines. The option `--design` also accepts
-/// the name of that policy.
+/// Runs the command line with an additional policy that the calling program defines. The option `--design`
+/// then also accepts the name of the additional policy.
 ///
 /// `examples/uma/main.rs` in this crate is an example of a program that calls this function.
-pub fn main_with<P: Policy>() -> ExitCode {
+pub fn main_with_policy<P: Policy>() -> ExitCode {
     command::run(run::<P>)
 }
 
 /// Returns `true` if a command, or a subcommand, has this name.
-fn is_verb(command: &clap::Command, name: &Path) -> bool {
-    command.get_subcommands().any(|verb| name == Path::new(verb.get_name()) || is_verb(verb, name))
+fn is_command_name(command: &clap::Command, name: &Path) -> bool {
+    command.get_subcommands().any(|verb| name == Path::new(verb.get_name()) || is_command_name(verb, name))
 }
 
-fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
-    if let Some(name) = cli.json.as_deref().filter(|name| is_verb(&Cli::command(), name)) {
+fn run<P: Policy>(cli: &CommandLine) -> anyhow::Result<Outcome> {
+    if let Some(name) = cli.json.as_deref().filter(|name| is_command_name(&CommandLine::command(), name)) {
         let name = name.display();
         bail!(
-            "--json {name}: expected a file, but {name} is a verb; write `--json` after it, or ./{name} for a file"
+            "--json {name}: expected a file name, but `{name}` is a command; write `--json` after the command, or ./{name} for a file"
         );
     }
     let json = || cli.json.as_deref().map(|path| Place::open(Form::Json, path)).transpose();

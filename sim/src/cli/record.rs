@@ -10,23 +10,23 @@ use std::time::Duration;
 /// Record the files that `uslab replay` needs: a trace of the kernel's memory events, and the kernel's tables
 /// before and after the trace.
 ///
-/// The new folder holds the trace (trace.txt.zst), with a mark at each moment of the tables. For each moment
-/// the folder holds slabinfo, buddyinfo, zoneinfo, pagetypeinfo, vmstat and meminfo. The folder also holds
-/// the counters and attributes of all caches in /sys/kernel/slab, the number of events that each CPU's buffer
-/// lost, the formats of the events, and the kernel's release and command line.
+/// The new folder holds the trace (trace.txt.zst), with a mark wherever the kernel's tables were copied. Each
+/// copy of the tables has slabinfo, buddyinfo, zoneinfo, pagetypeinfo, vmstat and meminfo. The folder also
+/// holds the counters and attributes of all caches in /sys/kernel/slab, the number of events that each CPU's
+/// buffer lost, the formats of the events, and the kernel's release and command line.
 ///
 /// Recording the running kernel needs root and a mounted tracefs. `uslab record` uses a separate tracing
 /// instance, removes the instance afterwards, and does not disturb other tracing. Events are written to the
 /// folder as they happen, so only disk space limits the length of a recording; events that the kernel lost
-/// are counted. The tables are copied at the moments `before` and `after`, and with --shrink also at `end`.
-/// Ctrl-C or SIGTERM ends the recording and discards it.
+/// are counted. The tables are copied as `before` and `after` the workload, and with --shrink again at the
+/// `end`. Ctrl-C or SIGTERM ends the recording and discards it.
 ///
 /// With --qemu, a distribution's kernel is booted for the recording. Booting needs qemu-system-x86_64 and a
 /// static busybox (Debian: qemu-system-x86, busybox-static), but no root rights. A booted kernel's events are
-/// enabled from early boot. The recorder shrinks all caches before the moments `before` and `end`, so that
-/// the tables of these two moments are exact. KVM is used if it works. Without KVM, qemu emulates the CPUs,
-/// so times mean little, but everything else is as on a real CPU. The workload may add moments: it writes the
-/// mark `SNAP NAME begin` to /sys/kernel/tracing/trace_marker and a table to /out/NAME.slabinfo. Before it
+/// enabled from early boot. The recorder shrinks all caches before it copies the tables `before` and `end`,
+/// so that these two copies are exact. KVM is used if it works. Without KVM, qemu emulates the CPUs: the
+/// times then mean little, but the events are the same. The workload can add copies: it writes the mark `SNAP
+/// NAME begin` to /sys/kernel/tracing/trace_marker, and a table to /out/NAME.slabinfo. Before the workload
 /// shrinks one cache, it writes the mark `SHRINK cache NAME`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -45,12 +45,12 @@ pub(super) struct Args {
     /// Number of seconds to record if no COMMAND is given. Default: 10.
     #[arg(long, value_name = "N", conflicts_with_all = ["command", "qemu"], value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
-    /// Size of each CPU's trace buffer: bytes, or with K, M, G. A traced event takes about 50 bytes. The
+    /// Size of each CPU's trace buffer, in bytes or with K, M, G. A traced event takes about 50 bytes. The
     /// running kernel's buffers are drained continuously; a booted kernel's buffers hold the whole trace.
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = bytes)]
     buffer: u64,
     /// Shrink all caches before the table `before`, and again between the tables `after` and `end`. A shrink
-    /// briefly slows the running kernel and makes the numbers exact: without a shrink, free objects that CPUs
+    /// briefly slows the running kernel, but it makes the numbers exact: otherwise, free objects that CPUs
     /// hold count as in use.
     #[arg(long, conflicts_with = "qemu")]
     shrink: bool,
@@ -62,8 +62,8 @@ pub(super) struct Args {
     /// vmlinuz-RELEASE with lib/modules/RELEASE next to its folder.
     #[arg(long, value_name = "KERNEL")]
     qemu: Option<PathBuf>,
-    /// With --qemu, additional text for the kernel's command line, e.g. `slab_max_order=0 slab_nomerge`
-    /// (before 6.6 `slub_max_order=0`).
+    /// With --qemu, append this text to the kernel's command line. Example: `slab_max_order=0 slab_nomerge`
+    /// (before 6.6, `slub_max_order=0`).
     #[arg(long, value_name = "TEXT", requires = "qemu", default_value = "", allow_hyphen_values = true)]
     append: String,
     /// With --qemu, set the attribute /sys/kernel/slab/*/KEY of every cache before the workload, for example
@@ -76,8 +76,8 @@ pub(super) struct Args {
     /// With --qemu, the memory of the booted machine: bytes, or with K, M, G.
     #[arg(long, value_name = "BYTES", requires = "qemu", default_value = "1G", value_parser = bytes)]
     memory: u64,
-    /// With --qemu, a static program or a shell script to put into the guest's /bin. The guest runs the first
-    /// program or script, unless COMMAND is given.
+    /// With --qemu, a static program or a shell script to copy into the guest's /bin. The guest runs the
+    /// first program or script, unless COMMAND is given.
     #[arg(long, value_name = "FILE", requires = "qemu")]
     workload: Vec<PathBuf>,
     /// With --qemu, the time limit of the whole recording, in seconds.
@@ -109,9 +109,9 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let recorded = match args.qemu.clone() {
         Some(kernel) => {
             if args.workload.is_empty() && args.command.is_empty() {
-                bail!("--qemu: expected --workload FILE, or -- COMMAND of busybox");
+                bail!("--qemu: no workload; expected --workload FILE, or a busybox command after `--`");
             }
-            let guest = record::qemu::Guest {
+            let guest = record::qemu::GuestMachine {
                 kernel,
                 append: args.append.clone(),
                 set: args.set.clone(),

@@ -16,32 +16,32 @@ use uslab_engine::designs::{self, NoPolicy, Spec};
 ///
 /// The shipping allocator serves the trace on simulated CPUs: object events use caches with the traced names
 /// and sizes, page events use the buddy allocator. The final report has the kernel's columns, and numbers
-/// that slabinfo lacks (objects used, in magazines, in the depot, free in slabs). If the trace's folder has
-/// the kernel's tables, the report compares its numbers with these tables.
+/// that slabinfo lacks (objects used, in magazines, in the depot, free in slabs). The report compares its
+/// numbers with the kernel's tables, if the trace's folder has such tables.
 ///
 /// Record a trace with ftrace (`trace-cmd record -e kmem`, or /sys/kernel/tracing with events kmem:*) or with
 /// perf (`perf record -a -e 'kmem:*'`). `uslab replay` reads the text output of trace, trace_pipe, `perf
 /// script` and `trace-cmd report`. The command accepts ftrace's options record-tgid, irq-info,
-/// latency-format, verbose and fields, the output of `perf script -F`, and the output of `trace-cmd report
-/// -R -l -t`. If the input concatenates the texts of several CPUs, the events are sorted by time. The command
-/// also replays wee_alloc's traces of a program's malloc (`Alloc(552),` and `Free(0),`): kmalloc serves these
-/// on one CPU. From Fleetbench's distributions (lines of `SIZE, RATE, LIVE`) the command generates a trace. A
-/// recording that libuslab.so made of a program (`LD_PRELOAD=libuslab.so USLAB_OPTIONS=record=FILE program`)
-/// is replayed call by call, on the CPUs on which the program ran. All inputs may be plain or compressed with
-/// gzip, xz or zstd. The first lines of the report name the defects of a trace: missing events, a truncated
-/// last line, addresses that do not show their pages. (Kernels print hashed addresses unless they are booted
-/// with no_hash_pointers; randomised addresses can be read.)
+/// latency-format, verbose and fields, the output of `perf script -F`, and the output of `trace-cmd report -R
+/// -l -t`. If the input concatenates the texts of several CPUs, the events are sorted by time. The command
+/// also replays wee_alloc's traces of a program's malloc calls (`Alloc(552),` and `Free(0),`), as kmalloc
+/// calls on one CPU. From a Fleetbench distribution (lines of `SIZE, RATE, LIVE`), the command generates a
+/// trace. A recording that libuslab.so made of a program (`LD_PRELOAD=libuslab.so USLAB_OPTIONS=record=FILE
+/// program`) is replayed call by call, on the CPUs on which the program ran. All inputs may be plain or
+/// compressed with gzip, xz or zstd. The first lines of the report name the defects of a trace: missing
+/// events, a truncated last line, addresses that do not show their pages. (Kernels hash the addresses that
+/// they print, unless they are booted with no_hash_pointers; KASLR alone is no obstacle.)
 #[derive(Debug, clap::Args)]
 #[command(after_help = help())]
 pub(super) struct Args {
     /// The trace: a file, or `-` for standard input. Default: the bundled trace.
     trace: Option<PathBuf>,
-    /// Simulated CPUs, 1 to 1024. Default: the number of CPUs of the traced machine. Events of the trace's
-    /// CPU n are replayed on CPU n modulo N. CPUs beyond the traced machine's CPUs stay idle, but a larger
-    /// number of CPUs makes slabs larger.
+    /// Simulated CPUs, 1 to 1024. Default: the number of CPUs in the trace. Events of the trace's CPU n are
+    /// replayed on CPU n modulo N. CPUs beyond the traced machine's CPUs stay idle, but a larger number of
+    /// CPUs makes slabs larger.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
-    /// Memory nodes, 1 to 16; CPUs are spread over them in contiguous ranges.
+    /// Memory nodes, 1 to 16; each node has a contiguous range of CPUs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     nodes: u32,
     /// Objects in a magazine: `auto` (by object size), `off`, or a number from 1 to 64.
@@ -71,55 +71,56 @@ pub(super) struct Args {
     /// Order of the caches.
     #[arg(long, value_name = "ORDER", default_value = "busy", conflicts_with = "callers")]
     sort: CacheSort,
-    /// Show what leaks, which code allocates, and how long objects live. Instead of the caches, four tables are
-    /// printed: N call sites with the most bytes still live at the end, the objects that keep partial slabs of N
-    /// caches, N call sites with the numbers of `perf kmem stat --caller`, and object lifetimes in N caches. The
-    /// JSON report has all rows. Default: 20.
+    /// Show what leaks, which code allocates, and how long objects live. Four tables replace the table of
+    /// caches: N call sites with the most live bytes at the end, the objects that keep slabs of N caches
+    /// partial, N call sites as in `perf kmem stat --caller`, and object lifetimes in N caches. The JSON
+    /// report has all rows. Default: 20.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20", value_parser = rows)]
     callers: Option<usize>,
-    /// With `--callers`: the live objects to show.
+    /// With `--callers`: which live objects to show.
     #[arg(long, value_name = "WHICH", requires = "callers", default_value = "workload")]
     live: LiveObjects,
-    /// Designs that replay the trace, e.g. `linux,linux:slab_max_order=0,uslab`. The design `linux` is the
-    /// policy of the traced kernel. The kernel's release is read from kernel.txt in the trace's folder
-    /// (without that file slab-attributes.tsv decides), its boot parameters from cmdline.txt, its sheaf sizes
-    /// from slab-attributes.tsv. The report compares the slabs of each design with the kernel's tables in the
+    /// Designs that replay the trace, such as `linux,linux:slab_max_order=0,uslab`. The design `linux` is the
+    /// policy of the traced kernel. The kernel's release is read from kernel.txt in the trace's folder, or
+    /// else derived from slab-attributes.tsv; boot parameters are read from cmdline.txt, and sheaf sizes from
+    /// slab-attributes.tsv. The report compares the slabs of each design with the kernel's tables in the
     /// trace's folder. The report also compares the kernel's free pages, rebuilt from the trace's events,
     /// with its buddyinfo. All designs and their options are listed at the end of this help.
     #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "html"])]
     design: Vec<String>,
-    /// With two designs: predict how the kernel's slabs would have changed with the options of the second
-    /// design instead of the options of the first design.
+    /// With two designs: predict how many slabs the kernel would have had with the second design's options
+    /// instead of the first design's.
     #[arg(long, requires = "design")]
     predict: bool,
-    /// With designs: write a time series of the run as CSV, with every cache, every CPU and the free blocks
-    /// of every order at a hundred points. FILE, or `-` for standard output.
+    /// With designs: write a time series of the run as CSV: every cache, every CPU and the free blocks of
+    /// every order, at a hundred points. FILE, or `-` for standard output.
     #[arg(long, value_name = "FILE", requires = "design")]
     series: Option<PathBuf>,
-    /// With `--predict`: FOLDER is a recording of a boot with the second design's options (another number of
-    /// CPUs, another kernel, `slab_nomerge`) that did not run the workload. The prediction uses
+    /// With `--predict`: FOLDER is a recording of a boot that had the second design's options (another number
+    /// of CPUs, another kernel, `slab_nomerge`), but did not run the workload. The prediction uses
     /// before.slabinfo (the caches, their object sizes, and their slabs before the workload), the aliases in
-    /// slab-attributes.tsv, and the cache of each call site if the recording has a trace. The prediction uses
-    /// only counts from the moment `before`. Without `--start` the prediction knows only the traced kernel.
+    /// slab-attributes.tsv, and the cache of each call site if the recording has a trace. The prediction
+    /// ignores the counts that FOLDER has after its table `before`. Without `--start` the prediction knows
+    /// only the traced kernel.
     #[arg(long, value_name = "FOLDER", requires = "predict")]
     start: Option<PathBuf>,
-    /// With `--predict`: FOLDER has the tables of a boot that really had the second design's options; the
-    /// report compares the prediction with these tables. The prediction does not use the tables in FOLDER.
+    /// With `--predict`: FOLDER has the tables of a boot that really had the second design's options, for
+    /// comparison with the prediction. The prediction does not use the tables in FOLDER.
     #[arg(long, value_name = "FOLDER", requires = "predict")]
     beside: Option<PathBuf>,
-    /// With `--beside`: FOLDER has the tables of another boot with the first design's options and the same workload. A
-    /// cache's change counts only if it is larger than the difference between these boots. The option may be given
-    /// several times.
+    /// With `--beside`: FOLDER has the tables of another boot with the first design's options and the same
+    /// workload. A predicted change counts only if it is larger than the difference between the boots with
+    /// the first design's options. The option may be given several times.
     #[arg(long, value_name = "FOLDER", requires = "beside")]
     again: Vec<PathBuf>,
     /// With --json: write the state after N operations (or several such states) instead of the report. A
-    /// state is shown as on the page of --html: the last operation's effect, and the place of every object
-    /// and page. With --design NAME, the states show a machine of that design.
+    /// state looks as on the page of --html: the last operation's effect, and the location of every object
+    /// and page. With --design NAME, the states are of a machine with that design.
     #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "predict", "series", "html"])]
     at: Vec<u64>,
-    /// Write a page that animates the replay: FILE, or `-` for standard output. The page is one file for any browser
-    /// and needs no network. The page runs the allocator itself as WebAssembly, operation by operation, forward and
-    /// back, on a machine of 1 GiB with one node.
+    /// Write a page that animates the replay: FILE, or `-` for standard output. The page is one file for any
+    /// browser and needs no network. The page runs the allocator itself, compiled to WebAssembly, operation
+    /// by operation, forward and back, on a machine of 1 GiB with one node.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "magazine", "limit_memory"])]
     html: Option<PathBuf>,
 }
@@ -133,7 +134,7 @@ fn help() -> String {
     }
     designs += &format!(
         "  {:12} the traced kernel's design (slub, sheaves-6.18 or sheaves), with its boot parameters and attributes\n",
-        designs::LINUX
+        designs::LINUX_DESIGN
     );
     format!(
         "\
@@ -151,7 +152,7 @@ Examples:
     )
 }
 
-/// Parses the number of rows of a table.
+/// Parses an option's number of table rows.
 fn rows(text: &str) -> Result<usize, String> {
     text.parse()
         .ok()
@@ -224,7 +225,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
         let specs = args.design.iter().map(|text| text.parse::<Spec<P>>());
         let specs = specs.collect::<Result<Vec<_>, _>>().context("--design")?;
         if !args.at.is_empty() {
-            return run_at(args, &options, &specs, json, &progress);
+            return write_snapshots(args, &options, &specs, json, &progress);
         }
         if args.predict && specs.len() != 2 {
             bail!("--predict: expected two designs, got {}", specs.len());
@@ -251,7 +252,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
         return Ok(if report.holds() { Outcome::Done } else { Outcome::Violated });
     }
     if !args.at.is_empty() {
-        return run_at(args, &options, &[Spec::<P>::default()], json, &progress);
+        return write_snapshots(args, &options, &[Spec::<P>::default()], json, &progress);
     }
     // A converted trace has no events, so it has no report.
     let only_page = |path: &&Path| html.is_some() && json.is_none() && replay::is_converted(path);
@@ -266,7 +267,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
         ];
         if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
             bail!(
-                "{option}: {} is a converted trace, without the events of its kernel: expected the trace itself",
+                "{option}: {} is a converted trace, which lacks the kernel's events; expected the original trace",
                 path.display()
             );
         }
@@ -299,7 +300,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
     Ok(if report.conservation.violated == 0 { Outcome::Done } else { Outcome::Violated })
 }
 
-fn run_at<P: Policy>(
+fn write_snapshots<P: Policy>(
     args: &Args,
     options: &replay::Options,
     designs: &[Spec<P>],
@@ -307,7 +308,7 @@ fn run_at<P: Policy>(
     progress: &Progress,
 ) -> anyhow::Result<Outcome> {
     let [design] = designs else { bail!("--at: expected one design, got {}", designs.len()) };
-    let Some(json) = json else { bail!("--at: expected --json, the only format of a moment") };
+    let Some(json) = json else { bail!("--at: expected --json, the only output format of a state") };
     json.json(&replay::Moments::new(args.trace.as_deref(), options, design, &args.at, progress)?)?;
     Ok(Outcome::Done)
 }

@@ -11,24 +11,24 @@ use uslab_engine::clock::{self, Profile};
 /// Simulate a design on 1 to 1,024 CPUs, in virtual time: throughput, waits for locks, transfers of cache lines.
 ///
 /// Every CPU has a clock. The simulation always runs the next operation on the CPU whose clock is furthest
-/// behind. This CPU's clock advances by the operation's price on the profile's machine. The same seed gives
-/// the same numbers.
+/// behind. This CPU's clock advances by the operation's price on the profile's machine. Equal seeds give
+/// equal numbers.
 ///
-/// For design `uslab-model`, on 2, 4 and 8 CPUs, the number of cache line transfers agrees within 10 % with a
-/// MESI protocol that counted the loads and stores of the shipping code. For other designs and more CPUs, the
-/// number of transfers is only simulated and was not checked.
+/// For design `uslab-model` on 2, 4 and 8 CPUs, the number of cache line transfers agrees within 10 % with a
+/// MESI simulation of the shipping code's loads and stores. For other designs and more CPUs, the number of
+/// transfers is only simulated and was not checked.
 #[derive(Debug, clap::Args)]
 #[command(after_help = scale_help())]
 pub(super) struct Args {
     /// Use a recorded trace instead of generated workloads; `-` is standard input. The accepted formats are
     /// the formats of `uslab replay`. Without FILE, the bundled trace is used. Each CPU runs its object
-    /// operations of the trace as fast as it can. A CPU that frees an object of another CPU waits until the
-    /// other CPU has allocated the object.
+    /// operations of the trace without pauses. A CPU that frees another CPU's object first waits for that
+    /// object's allocation.
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["workload", "size", "ops", "think", "seed", "svg", "html"])]
     trace: Option<Option<PathBuf>>,
     /// CPU counts: numbers, or ranges FIRST..LAST in which each count is twice the previous one, separated by
-    /// commas. Default: 1..64; for a trace, the number of CPUs in the trace. Events of the trace's CPU n are
-    /// run on CPU n modulo the count.
+    /// commas. Default: 1..64; for a trace, the number of CPUs in the trace. Events of the trace's CPU n run
+    /// on CPU n modulo the simulated number of CPUs.
     #[arg(long, value_name = "COUNTS", value_parser = Counts::parse)]
     cpus: Option<Counts>,
     /// Workload of each CPU.
@@ -58,8 +58,8 @@ pub(super) struct Args {
     /// Write the curves as an SVG picture to FILE, or to standard output if FILE is `-`.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Write a page with the curves of each number of the report: FILE, or `-` for standard output. The page is one file for any
-    /// browser and needs no network.
+    /// Write a page with the curves of every number in the report: FILE, or `-` for standard output. The page
+    /// is one file for any browser and needs no network.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }

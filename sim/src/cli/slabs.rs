@@ -15,14 +15,15 @@ use std::time::{Duration, Instant};
 ///
 /// Without PLACE, `uslab slabs` reads this machine's tables as root: /proc/slabinfo, /sys/kernel/slab,
 /// meminfo and buddyinfo. PLACE is a folder of copies (an unpacked sosreport; `slabinfo` next to `slab` or
-/// `sys/kernel/slab`; a recording of `uslab record`), a moment of a recording (FOLDER/before), or a single
-/// slabinfo. For a vmcore, use the output of `kmem -s` in crash or of `corelens -M slabinfo` in drgn-tools.
+/// `sys/kernel/slab`; a recording of `uslab record`), one moment in a recording (FOLDER/before), or a single
+/// slabinfo file. For a vmcore, use the output of `kmem -s` in crash or of `corelens -M slabinfo` in
+/// drgn-tools.
 ///
 /// Holes are free objects in slabs that have other objects in use. A shrink of a kernel's cache frees only
-/// completely empty slabs, which the kernel's tables do not count. The report gives bounds for these slabs,
-/// which follow from the kernel's rules (a node keeps at most `min_partial` empty slabs; CPUs hold a few
-/// more; free objects in sheaves count as in use). Without the counters in sysfs the bounds are wider.
-/// Writing to drop_caches frees unused objects of reclaimable caches; it does not shrink slab caches.
+/// completely empty slabs, which the kernel's tables do not count. The report gives bounds for the number of
+/// empty slabs, which follow from the kernel's rules (a node keeps at most `min_partial` empty slabs; CPUs
+/// hold a few more; free objects in sheaves count as in use). Without the counters in sysfs the bounds are
+/// wider. Writing to drop_caches frees unused objects of reclaimable caches; it does not shrink slab caches.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -42,12 +43,12 @@ Copies to look at elsewhere:
   sudo cat /proc/slabinfo > slabinfo; cat /proc/meminfo > meminfo; cat /proc/buddyinfo > buddyinfo
   sudo cp -r --no-dereference /sys/kernel/slab slab 2>/dev/null")]
 pub(super) struct Args {
-    /// A folder of tables, a moment of a recording, or a slabinfo file (`-` reads a slabinfo from standard
-    /// input). Default: the tables of this machine.
+    /// A folder of tables, one moment in a recording (FOLDER/before), or a slabinfo file (`-` reads a
+    /// slabinfo from standard input). Default: this machine's tables.
     #[arg(value_name = "PLACE")]
     place: Option<PathBuf>,
-    /// Show the differences between PLACE and this later place; `live` is the current state of this
-    /// machine.
+    /// Show the differences between PLACE and later tables, given as a second place; `live` is the current
+    /// state of this machine.
     #[arg(long, value_name = "PLACE", conflicts_with = "watch")]
     against: Option<PathBuf>,
     /// The column by which rows are sorted.
@@ -66,27 +67,27 @@ pub(super) struct Args {
     /// the number of objects and slabs that a CPU holds.
     #[arg(long, value_name = "RELEASE", value_parser = kernel)]
     kernel: Option<String>,
-    /// The trace of the recording that contains the moment PLACE. The model of the traced kernel replays the
-    /// trace up to this moment. From the replay, the model knows which slabs are empty, so the report gives
-    /// the exact result of a shrink instead of bounds.
+    /// Trace of the recording to which PLACE belongs. A model of the traced kernel replays the trace up to
+    /// the time at which the tables of PLACE were copied. The replay shows which slabs are empty, so the
+    /// report gives the exact result of a shrink instead of bounds.
     #[arg(long, value_name = "FILE", requires = "place", conflicts_with_all = ["watch", "against"])]
     trace: Option<PathBuf>,
     /// Estimate a change of a kernel option: slab_min_order=N, slab_max_order=N, slab_min_objects=N,
     /// cpu_partial=N, sheaf_capacity=N (or P%, a percentage of each cache's capacity), slab_nomerge,
-    /// slab_debug=LETTERS,CACHE,... (of F, Z, P and U; without names, all caches). The option may be given
-    /// several times. The report names the values that fall and the values that grow, with the change for
-    /// each cache.
+    /// or slab_debug=LETTERS,CACHES. The LETTERS are F, Z, P and U; without CACHES, the option affects all
+    /// caches. The option may be given several times. The report lists what the option reduces and what
+    /// it increases, with the change for each cache.
     #[arg(long, value_name = "SETTING", conflicts_with = "watch", value_parser = request)]
     setting: Vec<Request>,
-    /// Estimate the changes of a selection of kernel options.
+    /// Estimate the effects of a built-in selection of kernel options.
     #[arg(long, conflicts_with_all = ["watch", "setting"])]
     settings: bool,
     /// Write the report as a page: FILE, or `-` for standard output. The page is one file for any browser and
     /// needs no network.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "against"])]
     html: Option<PathBuf>,
-    /// Read the tables again every SECONDS (0.1 to 3600; default 2), and show the changes until the user
-    /// interrupts the command.
+    /// Read the tables again every SECONDS (0.1 to 3600; default 2), and show the changes until you interrupt
+    /// the command.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "2", value_parser = seconds)]
     watch: Option<Duration>,
     /// With --watch: end after N readings.
@@ -116,7 +117,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 struct SlabsJson {
     #[serde(flatten)]
     report: Report,
-    /// The differences between two places, if `--against` is given.
+    /// The differences between two sets of tables, if `--against` is given.
     change: Option<Change>,
 }
 
@@ -146,7 +147,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     if let Some(interval) = args.watch {
         if json.is_some() {
             bail!(
-                "--watch: expected no --json, because the report does not end; omit --watch for one reading"
+                "--watch: expected no --json, because the report does not end; for a single reading, omit --watch"
             );
         }
         return watch(args, interval);
@@ -157,7 +158,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let mut report = args.read(args.place.as_deref())?;
     if let Some(trace) = &args.trace {
         let Some(moment) = report.moment.clone() else {
-            bail!("--trace: expected a moment of the trace's recording as PLACE, such as recording/after");
+            bail!("--trace: expected a snapshot of the trace's recording as PLACE, such as recording/after");
         };
         let progress = Progress::new();
         let returned = returned_by_shrink(trace, &moment, &progress)?;
@@ -165,7 +166,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
             let folder = if place.is_dir() { Some(place) } else { place.parent() };
             args.read(Some(&folder?.join(&recorded.until))).ok()
         });
-        report.add_trace(trace, &returned, later.as_ref());
+        report.add_trace_shrink(trace, &returned, later.as_ref());
     }
     let page = html.map(|place| (place, report.page(args.rows())));
     let (told, text) = match &args.against {

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 
 /// Step through a failed execution: a counter-example that the model checker loom found.
 ///
-/// A failed model writes its counter-example if STORY_JSON=FILE is in the environment; a model with a planted
-/// bug writes its counter-example if STORY=1 is set, too. Without an option, the command prints the
-/// counter-example as the model printed it. The page that --html writes steps through the execution forward
-/// and back. Each step shows what each thread did and what changed. `uslab stress --html` writes a page of
-/// this kind, too.
+/// A failed model writes its counter-example to FILE if the environment has STORY_JSON=FILE; a model with a
+/// planted bug also needs STORY=1. Without an option, the command prints the counter-example in the form in
+/// which the failed model printed it. The page that --html writes steps through the execution forward and
+/// back. Each step shows what each thread did and what changed. The page shows, for each step, what each
+/// thread did and what changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,7 +35,7 @@ pub(super) struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if the file is not a counterexample, the counterexample has no such step, or an output cannot be
+/// Fails if the file is not a counterexample, the requested step does not exist, or an output cannot be
 /// written.
 pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;

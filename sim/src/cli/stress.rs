@@ -15,20 +15,21 @@ use uslab_sync::shard::Shard;
 /// Load the allocator from threads on this machine's CPUs, and verify every object.
 ///
 /// Each object carries a stamp of the thread that owns it. The stamp is checked when the object is allocated,
-/// while it is held, and when it is freed. A census runs eight times: it compares the objects that the
-/// threads hold with the counts of the caches, and with a walk of all slabs and pages. At the end the command
-/// frees everything; any memory that remains in use is a violation. The report of a violation has the cache,
-/// the object, the history that the threads recorded for the object, and the last operations of the threads
-/// involved; the exit code is then 1. Ctrl-C ends the run early; a final census still runs. USLAB_RSEQ=off in
-/// the environment tests the slower path, in which a thread claims a CPU's slot, instead of restartable
-/// sequences.
+/// while a thread holds it, and when it is freed. A census runs eight times: it compares the objects that
+/// threads hold with the caches' counts of objects in use, and with a walk of all slabs and pages. At the end
+/// the command frees everything; any memory that remains in use is a violation. The report of a violation has
+/// the cache, the object, the object's history in the threads' logs, and the last operations of the threads
+/// involved; the exit code is then 1. Ctrl-C ends the run early, but a final census still runs. With
+/// USLAB_RSEQ=off in the environment, the run tests the slower path, in which a thread claims a CPU's slot
+/// instead of using restartable sequences.
 #[derive(Debug, clap::Args)]
 #[command(after_help = stress_help())]
 pub(super) struct Args {
     /// Duration in seconds. Default: 10, unless --ops is given; with both, the run ends at the first limit.
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
-    /// Number of operations of all threads together: allocations, frees, refused calls, other calls.
+    /// Number of operations of all threads together: allocations, frees, refused allocations, and other
+    /// calls.
     #[arg(long, value_name = "N")]
     ops: Option<u64>,
     /// Number of threads that run at the same time. Default: four for each CPU.
@@ -37,14 +38,14 @@ pub(super) struct Args {
     /// Seed of the threads' decisions; printed in the report. Default: a different seed each time.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Faults to inject: rules for refused calls, described below.
+    /// Faults to inject: rules that refuse allocations, described below.
     #[arg(long, value_name = "RULES")]
     faults: Option<FaultSpec>,
     /// Workloads of the threads, separated by commas. Default: all.
     #[arg(long, value_name = "NAME", value_enum, value_delimiter = ',')]
     workload: Vec<Workload>,
-    /// Leak an object on purpose, to test that the checks find the leak. The first object freed to this cache
-    /// (raw-64, for example) is allocated again and kept; a census follows immediately.
+    /// Leak one object on purpose, to test that the checks find the leak. The first object freed to this
+    /// cache (raw-64, for example) is leaked, and a census follows immediately.
     #[arg(long, value_name = "CACHE")]
     leak: Option<String>,
     /// After a violation, write a page that steps through the last operations of all threads and highlights
@@ -52,19 +53,19 @@ pub(super) struct Args {
     /// needs no network. Without a violation no page is written.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Number of runs, one after the other, with consecutive seeds starting at --seed; --seconds and --ops
-    /// apply to each run. The output has one line for each run.
+    /// Number of runs with consecutive seeds, starting at --seed; --seconds and --ops apply to each run. The
+    /// output has one line for each run.
     #[arg(long, value_name = "N", requires = "seed", conflicts_with_all = ["html", "leak"])]
     runs: Option<NonZeroU64>,
     /// Run only shard I of N of the runs (I counts from 0), and write the rows of the shard to a file.
-    /// Default: the shard that a batch system assigns by SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or
-    /// by JOB_COMPLETION_INDEX with JOB_COMPLETIONS; without these variables, all runs.
+    /// Default: the shard that the batch system assigns (SLURM_ARRAY_TASK_ID with _COUNT, _MIN and _STEP, or
+    /// JOB_COMPLETION_INDEX with JOB_COMPLETIONS); outside a batch system, all runs.
     #[arg(long, value_name = "I/N", requires = "runs")]
     shard: Option<Shard>,
     /// File for the shard's rows; the command writes all rows or no file. Default: stress.I-of-N.rows.
     #[arg(long, value_name = "FILE", requires = "runs")]
     rows: Option<PathBuf>,
-    /// Merge the rows of all shards from these files, without running any stress run.
+    /// Merge the rows of all shards from these files, without running the stress test.
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["runs", "shard", "rows", "seed", "ops", "seconds", "workload", "html"])]
     merge: Vec<PathBuf>,
 }
@@ -76,14 +77,14 @@ fn stress_help() -> String {
 Faults: rules POINT:attribute=value,... separated by semicolons; POINT is `any` or one of
 {points}
 with Linux's fault attributes, all optional:
-  probability=N  so many calls in 100 are refused (100)
-  interval=N     only each N-th call is looked at (1)
+  probability=N  percentage of the calls that are refused (100)
+  interval=N     only every N-th call may be refused (1)
   times=N        at most N calls are refused, -1: without end (-1; with nth: 1)
-  space=BYTES    calls for so many bytes in all are granted first (0)
+  space=BYTES    the first calls, for BYTES in total, are granted (0)
   nth=N          only the N-th call and later ones are refused (1)
   order=N..M     only blocks of pages of these orders; also N, N.. and ..M
   cache=NAME     only at this cache: bitmap and points above it
-What magazines serve comes to no point.
+Allocations from magazines reach no fault point.
 
 Examples:
   uslab stress --seconds 60 --workload churn,exchange,reap
@@ -121,11 +122,11 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
         seconds: args.seconds,
         operations: args.ops,
         threads: args.threads,
-        seed: args.seed.unwrap_or_else(any_seed),
+        seed: args.seed.unwrap_or_else(clock_seed),
         faults: args.faults.clone(),
         workloads: args.workload.clone(),
         interrupted,
-        saboteur: args.leak.clone().map(|name| leaker(name, leaked.clone())),
+        saboteur: args.leak.clone().map(|name| leaking_callback(name, leaked.clone())),
     };
     if let Some(runs) = args.runs {
         return run_stresses(args, runs, &options, json);
@@ -137,7 +138,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
         && !leaked.load(Relaxed)
     {
         bail!(
-            "--leak {name}: nothing was leaked: no object was freed to this cache; run longer, or more workloads"
+            "--leak {name}: no object was freed to this cache, so no object was leaked; run longer, or add workloads"
         );
     }
     let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
@@ -145,10 +146,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let html = match (html, &report.story) {
         (Some(place), Some(story)) => Some((place, story.page(None)?)),
         (Some(place), None) => {
-            text += &format!(
-                "{}: not written: no violation happened, whose operations it would show\n",
-                place.shown()
-            );
+            text += &format!("{}: page not written, because the run found no violation\n", place.shown());
             None
         }
         (None, _) => None,
@@ -169,8 +167,8 @@ fn run_stresses(
     json: Option<Place>,
 ) -> anyhow::Result<Outcome> {
     let asked = Shard::requested(args.shard).map_err(anyhow::Error::msg)?;
-    let shard = asked.or(args.rows.is_some().then_some(Shard::WHOLE));
-    let runs = stress::Runs::run(options, of.get(), shard.unwrap_or(Shard::WHOLE), &Progress::new())?;
+    let shard = asked.or(args.rows.is_some().then_some(Shard::WHOLE_SHARD));
+    let runs = stress::Runs::run(options, of.get(), shard.unwrap_or(Shard::WHOLE_SHARD), &Progress::new())?;
     let rows = shard.map(|shard| runs.leave(options, shard, args.rows.as_deref())).transpose()?;
     let outcome = report_runs(&runs, json)?;
     if let Some(rows) = rows {
@@ -184,8 +182,8 @@ fn report_runs(runs: &stress::Runs, json: Option<Place>) -> anyhow::Result<Outco
     Ok(if runs.violated() { Outcome::Violated } else { Outcome::Done })
 }
 
-/// Returns a callback that leaks one object of the named cache, and records the leak in `leaked`.
-fn leaker(name: String, leaked: Arc<AtomicBool>) -> stress::Saboteur {
+/// Returns a callback that leaks one object of the named cache, and sets `leaked` when it has.
+fn leaking_callback(name: String, leaked: Arc<AtomicBool>) -> stress::FreedObjectHook {
     Arc::new(move |cache, freed| {
         if cache.name() != name || leaked.swap(true, Relaxed) {
             return false;
@@ -198,7 +196,7 @@ fn leaker(name: String, leaked: Arc<AtomicBool>) -> stress::Saboteur {
     })
 }
 
-/// Returns a different seed each time.
-fn any_seed() -> u64 {
+/// Returns a seed from the system's clock.
+fn clock_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos().into())
 }

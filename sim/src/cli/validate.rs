@@ -7,15 +7,15 @@ use crate::{scale, validate};
 /// Compare the simulated clock of `uslab scale` with this machine: threads on its CPUs run the operations of
 /// simulated CPUs, on the shipping allocator.
 ///
-/// Each workload runs once on one CPU and once on all CPUs, and each thread stays on its CPU. The predictions
-/// are for design uslab-model. The report gives the median of the measured rounds, with the range of the
-/// middle eight tenths. `--json FILE` writes a profile that also has its validated CPU counts: the counts up
-/// to which at most one workload is off by more than 30 %. `uslab scale --profile FILE` shows these counts.
-/// Measured times are only meaningful in a release build.
+/// Each workload runs once on one CPU and once on all CPUs, with each thread pinned to its CPU. The
+/// predictions are for design uslab-model. The report gives the median of the measured rounds, and the range
+/// of the middle eight tenths. `--json FILE` writes a profile that also has its validated CPU counts: the
+/// counts up to which at most one workload is off by more than 30 %. `uslab scale --profile FILE` shows the
+/// validated CPU counts. Measured times are only meaningful in a release build.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Prices: the name of a profile, or a file that `uslab calibrate` wrote. Default: prices that the
-    /// command measures in the same rounds.
+    /// Prices: the name of a profile, or a file that `uslab calibrate` wrote. Default: prices that this
+    /// command measures.
     #[arg(long, value_name = "PROFILE")]
     profile: Option<String>,
     /// Number of rounds; each round measures every workload and price once.

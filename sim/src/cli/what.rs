@@ -5,10 +5,10 @@ use crate::output::{Place, tell};
 use crate::what::FileDescription;
 use std::path::PathBuf;
 
-/// Name the format of a file, the way such files are made, and the command that reads it.
+/// Name the format of a file, how such files are made, and the command that reads them.
 ///
 /// The command `uslab what` knows every format that another command reads, compressed or not: traces of
-/// kernels and of programs, recordings, tables of a kernel, heap profiles, results of commands. For other
+/// kernels and programs, recordings, a kernel's tables, heap profiles, and results of commands. For other
 /// known files (perf.data, trace.dat, bpftrace's output, kernel dumps, archives), the command says what to do
 /// instead.
 #[derive(Debug, clap::Args)]

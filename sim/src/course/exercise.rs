@@ -17,10 +17,10 @@ use uslab_engine::course::{Check, Verdict};
 /// The template of the failure page, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/failure.html");
 
-/// The program that runs an exercise and reports the marks. The exercise runs in the same process as this
-/// program. A report of marks therefore counts only if it contains a secret word, which the exercise cannot
-/// read.
-const MAIN: &str = r#"
+/// The main file of the program that runs an exercise and reports the marks. An exercise runs in the same
+/// process as the program that judges it. A report of marks is accepted only if it contains a secret word,
+/// which the exercise cannot read.
+const EXERCISE_MAIN_SOURCE: &str = r#"
 #![allow(dead_code)]
 #![forbid(unsafe_code)]
 #[path = "exercise.rs"]
@@ -132,7 +132,7 @@ impl Crate<'_> {
             "exchange" => ("<_>", "uslab_lab::course::models::<exercise::Exercise<usize>>();"),
             _ => ("", ""),
         };
-        let main = MAIN.replace("{lab}", lab).replace("{of}", of).replace("{models}", models);
+        let main = EXERCISE_MAIN_SOURCE.replace("{lab}", lab).replace("{of}", of).replace("{models}", models);
         let source = self.how.source.display();
         let manifest = format!(
             r#"[package]
@@ -200,8 +200,8 @@ debug-assertions = true
         Ok(Ok(program))
     }
 
-    /// Runs a program and returns the verdict that it printed, if any. Returns `None` if the program did not end in
-    /// time.
+    /// Runs a program, and returns the verdict that it printed, if any. Returns `None` if the program did not
+    /// end in time.
     fn run(&self, command: &mut Command) -> anyhow::Result<Option<(ExitStatus, Option<String>)>> {
         let mut word = [0; 16];
         fs::File::open("/dev/urandom")
@@ -241,7 +241,7 @@ debug-assertions = true
         )
     }
 
-    /// Judges the exercise by streams of operations.
+    /// Judges the exercise on streams of operations.
     fn judge(&self, program: &Path, verdict: &mut Verdict) -> anyhow::Result<()> {
         let mut command = Command::new(program);
         command.env("RUST_BACKTRACE", "0").stdout(std::io::stderr());

@@ -1,4 +1,4 @@
-//! The command `uslab course`: the labs of the course, the starting files of exercises, and marks for answers.
+//! The command `uslab course`: the course's labs, starting files for exercises, and marks for answers.
 
 mod exercise;
 mod sheet;
@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use uslab_engine::course::{Code, Lab, Work, labs};
 
-/// Labs about this allocator. The engine computes the answers to the questions, and judges the exercises.
+/// Take a course of labs about this allocator. The engine computes the answers to the questions, and judges
+/// the exercises.
 ///
 /// The web page (written by `uslab page`; open Course in index.html) asks the questions and writes an answer
 /// sheet. An exercise begins with a file that `start` writes. `uslab course grade` judges an exercise by its
@@ -55,10 +56,11 @@ struct Start {
 
 /// Mark an answer sheet, or judge an exercise.
 ///
-/// Exit code 0: all answers are right. Exit code 1: an answer is wrong. Exit code 2: the file has nothing to mark.
+/// Exit code 0: all answers are right. Exit code 1: an answer is wrong. Exit code 2: the file contains
+/// nothing to mark.
 ///
-/// An exercise is compiled (cargo and uslab's sources are needed) and runs with your rights: judge files of
-/// strangers only in a container or on a disposable machine.
+/// An exercise is compiled (cargo and uslab's sources are needed) and runs with your permissions: judge files
+/// of strangers only in a container or on a disposable machine.
 #[derive(Debug, ClapArgs)]
 struct Grade {
     /// An answer sheet (FILE.json), or an exercise (LAB.rs, or ANYTHING-LAB.rs).
@@ -74,7 +76,7 @@ struct Grade {
     /// standard output.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Time limit of an exercise in seconds; the models under loom have the same limit again.
+    /// Time limit of an exercise in seconds; its models under loom get the same time again.
     #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// The sources of uslab. Default: the sources from which this program was built.
@@ -82,7 +84,7 @@ struct Grade {
     source: Option<PathBuf>,
 }
 
-/// Print the answers to all questions, with the numbers that a seed gives; this command is for teachers.
+/// Print the answers to all questions, for teachers: the numbers in the questions depend on the seed.
 #[derive(Debug, ClapArgs)]
 struct Answers {
     /// Seed of the numbers in the questions.
@@ -138,7 +140,7 @@ impl Start {
         let made = fs::OpenOptions::new().write(true).create_new(true).open(&file);
         let mut made = made.with_context(|| match file.exists() {
             true => format!("{}: the file already exists", file.display()),
-            false => format!("{}: expected a place for a file", file.display()),
+            false => format!("{}: expected the path of a new file", file.display()),
         })?;
         made.write_all(code.starter.as_bytes()).with_context(|| file.display().to_string())?;
         let shown = file.display();
@@ -163,7 +165,7 @@ impl Grade {
         match extension {
             Some("json") => {
                 if html.is_some() {
-                    bail!("--html: expected an exercise that fails, not an answer sheet");
+                    bail!("--html: expected a failing exercise, not an answer sheet");
                 }
                 let (graded, answer_text) = sheet::grade(&self.file, &text)?;
                 tell(&graded, &answer_text, json)?;
@@ -172,7 +174,7 @@ impl Grade {
             Some("rs") => {
                 let name = match &self.lab {
                     Some(lab) => lab.clone(),
-                    None => lab_of(&self.file)?,
+                    None => lab_of_file(&self.file)?,
                 };
                 let (lab, _) = exercise(&name)?;
                 let judged = exercise::judge(lab.name, &text, &self.file, &self.how()?)?;
@@ -198,7 +200,10 @@ impl Grade {
             || Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned();
         let source = self.source.clone().unwrap_or_else(built_from);
         if !source.join("sim/engine/Cargo.toml").is_file() {
-            bail!("{}: expected uslab's sources, with sim/engine; --source DIR names them", source.display());
+            bail!(
+                "{}: uslab's sources are not here (no sim/engine); expected --source DIR with them",
+                source.display()
+            );
         }
         let source = fs::canonicalize(&source).with_context(|| source.display().to_string())?;
         Ok(JudgeOptions { source, seed: self.seed, limit: Duration::from_secs(self.limit) })
@@ -207,10 +212,10 @@ impl Grade {
 
 /// Returns the lab whose name is the last part of a file's name. For example, `ann-merge.rs` is an exercise of the lab
 /// `merge`.
-fn lab_of(file: &Path) -> anyhow::Result<String> {
+fn lab_of_file(file: &Path) -> anyhow::Result<String> {
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let last = stem.rsplit(['-', '_']).next().unwrap_or_default().to_owned();
     exercise(&last)
-        .with_context(|| format!("{}: expected --lab LAB, the exercise in the file", file.display()))?;
+        .with_context(|| format!("{}: no lab in the file name; expected --lab LAB", file.display()))?;
     Ok(last)
 }

@@ -36,7 +36,7 @@ pub(super) struct AnsweredQuestion {
     why: String,
 }
 
-/// Returns the questions for a seed with the right answers, as data and as text.
+/// Returns the questions that a seed gives, with the right answers, as data and as text.
 pub(super) fn answers(seed: u32) -> (Vec<AnsweredQuestion>, String) {
     let (mut all, mut words) = (Vec::new(), format!("answers for seed {seed}\n"));
     for lab in labs(seed) {

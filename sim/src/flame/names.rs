@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 /// The position of an instruction in a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CodePosition {
-    /// Offset of the instruction in the file, in bytes.
+    /// Offset of the instruction from the start of the file, in bytes.
     InFile(u64),
-    /// Offset of the instruction, in bytes, from the start of the mapped first segment.
+    /// Offset of the instruction from the start of the first mapped segment, in bytes.
     Mapped(u64),
 }
 
-/// The files opened so far.
+/// The executables and libraries that were opened so far.
 #[derive(Default)]
 pub(super) struct Names {
     files: BTreeMap<(String, String), anyhow::Result<Code>>,
@@ -21,7 +21,12 @@ pub(super) struct Names {
 impl Names {
     /// Returns the functions at a code position, innermost first; if the file has no function names, returns
     /// a text that names the position.
-    pub(super) fn look_up(&mut self, file: &str, build_id: &str, place: CodePosition) -> Vec<String> {
+    pub(super) fn resolve_functions(
+        &mut self,
+        file: &str,
+        build_id: &str,
+        place: CodePosition,
+    ) -> Vec<String> {
         let key = (file.to_owned(), build_id.to_owned());
         let code = self.files.entry(key).or_insert_with(|| Code::open(file, build_id));
         let names = code.as_ref().map_or_else(|_| vec![], |code| code.functions(place));
@@ -31,25 +36,25 @@ impl Names {
 
     /// Returns the functions of a frame of a folded stack. A frame such as `/usr/bin/app+0x52a0` is looked up in the
     /// file; other frames are returned unchanged.
-    pub(super) fn of_frame(&mut self, frame: &str) -> Vec<String> {
+    pub(super) fn functions_of_frame(&mut self, frame: &str) -> Vec<String> {
         let place = frame.rsplit_once("+0x").filter(|(file, _)| file.starts_with('/'));
         let place = place.and_then(|(file, digits)| Some((file, u64::from_str_radix(digits, 16).ok()?)));
         place.map_or_else(
             || vec![frame.to_owned()],
-            |(file, at)| self.look_up(file, "", CodePosition::Mapped(at)),
+            |(file, at)| self.resolve_functions(file, "", CodePosition::Mapped(at)),
         )
     }
 
     /// Returns the files that could not be used, each with the reason.
     pub(super) fn unused(self) -> Vec<String> {
         let failed = self.files.into_iter().filter_map(|((file, _), code)| Some((file, code.err()?)));
-        failed.map(|(file, error)| format!("no names from `{file}`: {error:#}")).collect()
+        failed.map(|(file, error)| format!("no function names from `{file}`: {error:#}")).collect()
     }
 }
 
-/// The largest number of frames kept for one stack. Further frames are omitted, so that the same code at
-/// different call depths gives one stack.
-const OUTER: usize = 24;
+/// The largest number of frames that are kept for one stack. Further frames are omitted, so that equal code
+/// at different call depths gives one stack.
+const MAX_STACK_FRAMES: usize = 24;
 
 /// Returns the frames of a stack outside the allocator, innermost function first. Functions of the Rust and C
 /// libraries are omitted if they call the allocator.
@@ -60,17 +65,17 @@ pub(super) fn outside(stack: &[String]) -> &[String] {
         .filter(|(_, name)| FunctionOwner::owner_of(name) == FunctionOwner::Allocator)
         .last();
     match own.map_or(0, |(at, _)| at + 1) {
-        own if 0 < own && own < stack.len() => &stack[own..stack.len().min(own + OUTER)],
+        own if 0 < own && own < stack.len() => &stack[own..stack.len().min(own + MAX_STACK_FRAMES)],
         _ => stack,
     }
 }
 
-/// The owner of a function.
+/// Which program part a function of a call stack belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FunctionOwner {
     /// The function belongs to the allocator, or to a part of Rust's library that only allocates.
     Allocator,
-    /// The function belongs to Rust's library; in builds without inlining, a library frame can be between two
+    /// The function belongs to Rust's library; in builds without inlining, such a frame can be between two
     /// frames of the allocator.
     Library,
     Others,
@@ -168,25 +173,28 @@ mod tests {
     fn unresolvable_frame_keeps_its_text() {
         let mut names = Names::default();
         for frame in ["main", "f+0x10", "/app+0x", "/app+0xzz", "/app", "0x10"] {
-            assert_eq!(names.of_frame(frame), [frame]);
+            assert_eq!(names.functions_of_frame(frame), [frame]);
         }
         assert!(names.files.is_empty());
-        assert_eq!(names.of_frame("/nowhere/a+0x/b+0x10"), ["/nowhere/a+0x/b+0x10"]);
-        assert_eq!(names.look_up("/dev/zero", "", CodePosition::InFile(16)), ["/dev/zero+0x10"]);
+        assert_eq!(names.functions_of_frame("/nowhere/a+0x/b+0x10"), ["/nowhere/a+0x/b+0x10"]);
+        assert_eq!(names.resolve_functions("/dev/zero", "", CodePosition::InFile(16)), ["/dev/zero+0x10"]);
         let unused = names.unused();
         assert_eq!(unused.len(), 2, "{unused:?}");
-        assert_eq!(unused[0], "no names from `/dev/zero`: not a file");
-        assert!(unused[1].starts_with("no names from `/nowhere/a+0x/b`: No such file"), "{unused:?}");
+        assert_eq!(unused[0], "no function names from `/dev/zero`: not a file");
+        assert!(
+            unused[1].starts_with("no function names from `/nowhere/a+0x/b`: No such file"),
+            "{unused:?}"
+        );
     }
 
     #[test]
     fn file_of_another_build_resolves_no_name() {
         let own = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();
         let mut names = Names::default();
-        assert_eq!(names.look_up(&own, "00ff", CodePosition::InFile(16)), [format!("{own}+0x10")]);
+        assert_eq!(names.resolve_functions(&own, "00ff", CodePosition::InFile(16)), [format!("{own}+0x10")]);
         assert_eq!(
             names.unused(),
-            [format!("no names from `{own}`: the file is from another build than the profile")]
+            [format!("no function names from `{own}`: the file is from another build than the profile")]
         );
     }
 }

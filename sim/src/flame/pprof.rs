@@ -90,10 +90,10 @@ struct Function {
 impl Profile {
     fn text(&self, at: i64) -> anyhow::Result<&str> {
         let text = usize::try_from(at).ok().and_then(|at| self.string_table.get(at));
-        text.map(String::as_str).with_context(|| format!("the profile has no string {at}"))
+        text.map(String::as_str).with_context(|| format!("the profile lacks string {at}"))
     }
 
-    /// Returns the index of the sample value to show: the profile's default value, or the last value.
+    /// Returns the index of the sample value to show: the profile's default value, or else the last one.
     fn shown(&self) -> anyhow::Result<usize> {
         let default = self.sample_type.iter().position(|of| of.r#type == self.default_sample_type);
         default.or(self.sample_type.len().checked_sub(1)).context("the profile's samples have no values")
@@ -105,7 +105,7 @@ impl Profile {
             let name = |line: &Line| {
                 let function = self.function.iter().find(|function| function.id == line.function_id);
                 let function =
-                    function.with_context(|| format!("the profile has no function {}", line.function_id))?;
+                    function.with_context(|| format!("the profile lacks function {}", line.function_id))?;
                 Ok(self.text(function.name)?.to_owned())
             };
             return location.line.iter().map(name).collect();
@@ -116,7 +116,7 @@ impl Profile {
         let place = CodePosition::InFile(
             location.address.wrapping_sub(mapping.memory_start).wrapping_add(mapping.file_offset),
         );
-        Ok(names.look_up(self.text(mapping.filename)?, self.text(mapping.build_id)?, place))
+        Ok(names.resolve_functions(self.text(mapping.filename)?, self.text(mapping.build_id)?, place))
     }
 }
 
@@ -141,7 +141,7 @@ pub(super) fn read(title: &str, packed: &[u8], names: &mut Names) -> anyhow::Res
     for sample in &profile.sample {
         let value = *sample.value.get(shown).context("a sample of the profile lacks a value")?;
         let bytes = u64::try_from(value).with_context(|| {
-            format!("{value}: expected values of at least 0; a difference of profiles is not supported")
+            format!("sample value {value}: expected at least 0; profile differences are not supported")
         })?;
         let mut cache = profile.text(profile.sample_type[shown].r#type)?;
         for label in &sample.label {
@@ -152,7 +152,7 @@ pub(super) fn read(title: &str, packed: &[u8], names: &mut Names) -> anyhow::Res
         let mut frames = vec![];
         for id in &sample.location_id {
             frames.extend_from_slice(
-                functions.get(id).with_context(|| format!("the profile has no location {id}"))?,
+                functions.get(id).with_context(|| format!("the profile lacks location {id}"))?,
             );
         }
         frames.push(cache.to_owned());

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Pages are copied with `read`, because the kernel allocates nothing for a `read`. The system call `splice`
-//! would avoid the copy, but the kernel allocates for each spliced page, and each of these allocations would
-//! be an event of the trace.
+//! would avoid the copy, but the kernel allocates memory for each spliced page, which would add events to the
+//! trace.
 
 use super::format::{Format, Printer};
 use super::ring::{Cursor, Layout};
@@ -28,18 +28,18 @@ use uslab_magazine::sync::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// The number of CPUs that one thread drains.
+/// The number of CPUs whose ring buffers one thread drains.
 const CPUS: usize = 8;
-/// The number of pages that a thread takes from one CPU before it continues with the next CPU.
-const PAGES_PER_CPU: usize = 256;
-/// The pause of a drain thread if its CPUs had few pages; at 10 million events a second, a CPU fills 10 MB in
-/// this time.
+/// The number of pages that a drain thread takes from one CPU before it continues with the next CPU.
+const DRAINED_PAGES_PER_CPU: usize = 256;
+/// The pause of a drain thread after it has found few pages; a CPU fills 10 MB in this time at 10 million
+/// events a second.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The compression level of the temporary page files, and the level of the final text.
-const PAGES_LEVEL: i32 = 1;
-const TEXT_LEVEL: i32 = 3;
+/// The compression level of the temporary page files and of the final text.
+const PAGE_COMPRESSION_LEVEL: i32 = 1;
+const TEXT_COMPRESSION_LEVEL: i32 = 3;
 
-/// The state that the drain threads share with the progress line.
+/// The state that the drain threads share with the progress display.
 #[derive(Debug, Default)]
 struct DrainState {
     /// `true` once the kernel writes no more events.
@@ -59,7 +59,7 @@ pub(super) struct Drain {
     shared: Arc<DrainState>,
 }
 
-/// The number of events and bytes taken so far.
+/// The number of events and bytes taken from the ring buffers so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DrainProgress {
     pub(super) events: u64,
@@ -75,7 +75,7 @@ impl Drain {
         let read = File::open(&header).and_then(|mut file| file.read(&mut text));
         let text = &text[..read.map_err(|error| refused(&header, &error))?];
         let layout = Layout::of(&String::from_utf8_lossy(text)).with_context(|| {
-            format!("{}: expected fields timestamp, commit and data, in this order", header.display())
+            format!("{}: expected the fields timestamp, commit and data, in this order", header.display())
         })?;
         let per_cpu = instance.join("per_cpu");
         let names = fs::read_dir(&per_cpu).map_err(|error| refused(&per_cpu, &error))?;
@@ -94,7 +94,7 @@ impl Drain {
                 let pipe = opened.map_err(|error| refused(&from, &error))?;
                 let path = raw(folder, *cpu);
                 let file = File::create(&path).with_context(|| path.display().to_string())?;
-                let file = zstd::Encoder::new(file, PAGES_LEVEL)?;
+                let file = zstd::Encoder::new(file, PAGE_COMPRESSION_LEVEL)?;
                 taken.push(Cpu { pipe, from, file, path, page: vec![0; layout.page] });
             }
             let shared = drain.shared.clone();
@@ -113,7 +113,8 @@ impl Drain {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Takes the pages that remain in the ring buffers. The kernel must already have stopped writing events.
+    /// Takes the pages that remain in the ring buffers after the kernel has stopped writing. The kernel must
+    /// already have stopped writing events.
     pub(super) fn stop(&mut self) -> anyhow::Result<DrainProgress> {
         // Release: pairs with the Acquire in `take`.
         self.shared.stopped.store(true, Release);
@@ -134,7 +135,7 @@ impl Drain {
         let DrainProgress { events, .. } = self.progress();
         let path = folder.join(TRACE);
         let mut write = || -> anyhow::Result<()> {
-            let mut out = zstd::Encoder::new(BufWriter::new(File::create(&path)?), TEXT_LEVEL)?;
+            let mut out = zstd::Encoder::new(BufWriter::new(File::create(&path)?), TEXT_COMPRESSION_LEVEL)?;
             let head = format!(
                 "# tracer: nop\n#\n# entries-in-buffer/entries-written: {events}/{events}   #P:{online}\n#\n"
             );
@@ -151,7 +152,7 @@ impl Drain {
             let mut printed = 0;
             while let Some(Reverse((time, index))) = next.pop() {
                 let stream = &mut streams[index];
-                stream.report_lost(&mut text);
+                stream.report_lost_events(&mut text);
                 printer.line(stream.cpu, time, stream.record(), &mut text);
                 if stream.advance()? {
                     next.push(Reverse((stream.cursor.time, index)));
@@ -188,7 +189,7 @@ fn raw(folder: &Path, cpu: usize) -> PathBuf {
     folder.join(format!("cpu{cpu}.raw.zst"))
 }
 
-/// The ring buffer of a CPU, and the file for its pages.
+/// The ring buffer of one CPU, and the file to which its pages are copied.
 struct Cpu {
     pipe: File,
     from: PathBuf,
@@ -199,9 +200,9 @@ struct Cpu {
 
 impl Cpu {
     /// Copies the available pages in groups, and returns the number of copied pages. If `all` is `true`, the
-    /// page that the CPU is still writing is copied, too.
+    /// page to which the CPU is still writing is copied, too.
     fn take(&mut self, layout: Layout, all: bool, shared: &DrainState) -> anyhow::Result<usize> {
-        for pages in 0..PAGES_PER_CPU {
+        for pages in 0..DRAINED_PAGES_PER_CPU {
             let read = match self.pipe.read(&mut self.page) {
                 Ok(read) => read,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
@@ -212,7 +213,7 @@ impl Cpu {
                 return Ok(pages);
             }
             let used = layout.used(&self.page[..read]).with_context(|| {
-                format!("{}: expected pages of {} bytes", self.from.display(), layout.page)
+                format!("{}: incomplete page; expected pages of {} bytes", self.from.display(), layout.page)
             })?;
             self.file.write_all(used).with_context(|| self.path.display().to_string())?;
             let mut cursor = layout.begin(used);
@@ -227,7 +228,7 @@ impl Cpu {
                 return Ok(pages);
             }
         }
-        Ok(PAGES_PER_CPU)
+        Ok(DRAINED_PAGES_PER_CPU)
     }
 }
 
@@ -246,7 +247,7 @@ fn take(mut cpus: Vec<Cpu>, layout: Layout, shared: &DrainState) -> anyhow::Resu
         if shared.abandoned.load(Relaxed) {
             return Ok(());
         }
-        if !is_last && most < PAGES_PER_CPU / 4 {
+        if !is_last && most < DRAINED_PAGES_PER_CPU / 4 {
             std::thread::sleep(PAUSE);
         }
     }
@@ -256,7 +257,7 @@ fn take(mut cpus: Vec<Cpu>, layout: Layout, shared: &DrainState) -> anyhow::Resu
     Ok(())
 }
 
-/// The pages of a CPU, one at a time.
+/// The pages of one CPU, read one at a time.
 struct Stream {
     cpu: usize,
     layout: Layout,
@@ -302,8 +303,8 @@ impl Stream {
         }
     }
 
-    /// Reports the events that were lost before the last record; each loss is reported once, as ftrace does.
-    fn report_lost(&mut self, text: &mut Vec<u8>) {
+    /// Reports events that were lost before the last record; like ftrace, reports each loss only once.
+    fn report_lost_events(&mut self, text: &mut Vec<u8>) {
         // Writing to a vector cannot fail.
         let _ = match self.cursor.lost.take() {
             Some(0) => writeln!(text, "CPU:{} [LOST EVENTS]", self.cpu),
@@ -320,7 +321,7 @@ pub(super) fn formats(tracefs: &Path, events: &[&str]) -> anyhow::Result<Vec<For
         .map(|event| {
             let path = tracefs.join("events").join(event).join("format");
             let text = fs::read_to_string(&path).map_err(|error| refused(&path, &error))?;
-            Format::of(&text).with_context(|| format!("{}: expected the format of an event", path.display()))
+            Format::of(&text).with_context(|| format!("{}: expected a tracefs event format", path.display()))
         })
         .collect()
 }

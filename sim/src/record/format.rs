@@ -4,7 +4,7 @@
 use rustc_hash::FxHashMap;
 use std::io::Write;
 
-/// The way in which a field is printed.
+/// How a field of a record is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Unsigned,
@@ -14,9 +14,9 @@ enum Kind {
     Site,
     Flags,
     Frame,
-    /// A text whose offset and length are stored in the record.
+    /// A text whose offset and length are stored in the field.
     Text,
-    /// A text that fills the record from the field to the end.
+    /// A text that fills the rest of the record, from the field on.
     Rest,
 }
 
@@ -28,7 +28,7 @@ struct Field {
     kind: Kind,
 }
 
-/// The name of the event for marks.
+/// The name of the kernel's event for marks.
 const MARK: &str = "print";
 
 #[derive(Clone, Debug)]
@@ -36,10 +36,10 @@ pub(super) struct Format {
     id: u16,
     name: String,
     fields: Vec<Field>,
-    /// `true` if the event's print format has a computed value that is not a field. Before 5.19, the computed
-    /// value said if pages of order 0 were for a CPU's list.
+    /// `true` if the event's print format has a computed value in addition to the event's fields. Before
+    /// 5.19, the computed value was `true` if pages of order 0 were for a per-CPU list.
     refill_by_order: bool,
-    /// The names of the allocation flags, in the order in which the printer tries them.
+    /// The names of the allocation flags, in the order in which the printer tests them.
     flags: Vec<(u64, String)>,
 }
 
@@ -142,13 +142,13 @@ fn signed(value: u64, size: usize) -> i64 {
     (value << unused) as i64 >> unused
 }
 
-/// Returns the text up to the first NUL.
+/// Returns the text up to the first NUL byte.
 fn text(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// Parses the table of `__print_flags`, which pairs values with names. `{EXPRESSION, "NAME"}, ...`. Entries that are
-/// not numbers are omitted.
+/// Parses the table of `__print_flags`, which pairs values with names. `{EXPRESSION, "NAME"}, ...`. Entries
+/// whose value is not a number are omitted.
 fn flags(print: &str) -> Vec<(u64, String)> {
     let Some((_, table)) = print.split_once("__print_flags(REC->gfp_flags, \"|\",") else { return vec![] };
     let mut flags = vec![];
@@ -196,16 +196,16 @@ impl<'t> Expression<'t> {
     }
 
     fn shift(&mut self) -> Option<u64> {
-        let mut value = self.unary()?;
+        let mut value = self.parse_unary()?;
         while self.skip("<<") {
-            value = value.checked_shl(self.unary()?.try_into().ok()?)?;
+            value = value.checked_shl(self.parse_unary()?.try_into().ok()?)?;
         }
         Some(value)
     }
 
-    fn unary(&mut self) -> Option<u64> {
+    fn parse_unary(&mut self) -> Option<u64> {
         if self.skip("~") {
-            return self.unary().map(|value| !value);
+            return self.parse_unary().map(|value| !value);
         }
         if self.skip("(") {
             let is_cast = |inside: &str| {
@@ -216,7 +216,7 @@ impl<'t> Expression<'t> {
             return match self.rest.split_once(')') {
                 Some((inside, rest)) if is_cast(inside) => {
                     self.rest = rest;
-                    self.unary()
+                    self.parse_unary()
                 }
                 _ => {
                     let value = self.or()?;
@@ -235,10 +235,10 @@ impl<'t> Expression<'t> {
     }
 }
 
-/// A cache of the texts for addresses and for flags.
+/// A cache of formatted addresses and flags.
 #[derive(Debug, Default)]
 struct Strings {
-    /// The kernel's symbols by address; of several symbols at one address, the last one is printed.
+    /// The kernel's symbols by address; if several symbols have one address, the last one is used.
     symbols: Vec<(u64, String)>,
     sites: FxHashMap<u64, String>,
     flags: FxHashMap<u64, String>,
@@ -310,8 +310,8 @@ impl Printer {
         Self { formats, strings: Strings::new(kallsyms), commands }
     }
 
-    /// Appends the line of a record. Returns `false` if the record's event is unknown, or the record is
-    /// truncated.
+    /// Appends the printed line of a record. Returns `false` if the record's event is unknown, or the record
+    /// is truncated.
     pub(super) fn line(&mut self, cpu: usize, time: u64, record: &[u8], out: &mut Vec<u8>) -> bool {
         let known = number(record, 0, 2).and_then(|id| self.formats.get(&(id as u16)));
         let (Some(format), Some(pid)) =
@@ -377,7 +377,7 @@ pub(super) mod tests {
 \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
 ";
 
-    /// Builds a record with the given head and body.
+    /// Builds a test record with the given head and body.
     pub(in super::super) fn record(id: u16, pid: i32, body: &[&[u8]]) -> Vec<u8> {
         let mut record = [&id.to_ne_bytes()[..], &[0x10, 0x21], &pid.to_ne_bytes()].concat();
         body.iter().for_each(|part| record.extend(*part));

@@ -1,8 +1,9 @@
 //! The command `uslab record`: records a trace of a running kernel, with its tables, for `uslab replay`.
 //!
-//! The same steps (`steps.sh`) record the running kernel, and a kernel that is [booted](qemu) for the
-//! recording. The steps are a shell script, because a guest has no other interpreter. The recorder drains the
-//! running kernel's events during the recording (`drain`); a guest keeps its events in its trace buffers.
+//! The same shell script (`steps.sh`) records the running kernel, and a kernel that is [booted](qemu) for the
+//! recording. The recording steps are a shell script, because a guest has no other interpreter. The recorder
+//! drains the running kernel's events during the recording (`drain`); a guest keeps its events in its trace
+//! buffers.
 
 mod drain;
 mod format;
@@ -55,15 +56,15 @@ pub struct Options {
     pub tracefs: Option<PathBuf>,
     /// The size of each CPU's buffer in bytes.
     pub buffer: u64,
-    /// `true` to shrink all caches before and after the recording.
+    /// `true` to shrink all caches at the beginning and at the end of the recording.
     pub shrink: bool,
-    /// The length of the recording in seconds; with a command, the command's end is the limit.
+    /// The length of the recording in seconds; with a command, the recording ends when the command exits.
     pub seconds: u64,
     /// The workload: a program and its arguments.
     pub command: Vec<String>,
 }
 
-/// The counts of a finished recording.
+/// The counters of a finished recording.
 #[derive(Debug, Serialize)]
 pub struct Recorded {
     /// The folder of the recording.
@@ -91,7 +92,7 @@ impl fmt::Display for Recorded {
             grouped(*lost)
         )?;
         if *lost > 0 {
-            writeln!(f, "Events were lost on {}: a larger --buffer holds more.", losers.join(", "))?;
+            writeln!(f, "Events were lost on {}; a larger --buffer prevents this.", losers.join(", "))?;
         }
         if *status > 0 {
             writeln!(f, "The workload ended with exit code {status}.")?;
@@ -103,8 +104,8 @@ impl fmt::Display for Recorded {
 /// The file name of the trace in a recording's folder.
 const TRACE: &str = "trace.txt.zst";
 
-/// A new folder, which receives its final name when the recording in it is complete. If the value is dropped
-/// earlier, the folder is removed.
+/// A new folder that receives its final name only when the recording in it is complete. Dropping the value
+/// earlier removes the folder.
 #[derive(Debug)]
 struct Folder {
     to: PathBuf,
@@ -113,7 +114,8 @@ struct Folder {
 
 impl Folder {
     fn new(to: &Path) -> anyhow::Result<Self> {
-        let name = to.file_name().with_context(|| format!("{}: expected a folder's name", to.display()))?;
+        let name =
+            to.file_name().with_context(|| format!("{}: expected a new folder's name", to.display()))?;
         let mut partial = name.to_owned();
         partial.push(".partial");
         let partial = to.with_file_name(partial);
@@ -135,7 +137,7 @@ impl Folder {
         fs::read_to_string(&path).with_context(|| path.display().to_string())
     }
 
-    /// Compresses the text of the trace into the folder.
+    /// Compresses the trace's text into a file of the folder.
     fn pack(&self, text: impl Read) -> anyhow::Result<()> {
         let path = self.file(TRACE);
         let packed = File::create(&path).and_then(|to| zstd::stream::copy_encode(text, to, 3));
@@ -166,18 +168,18 @@ impl Drop for Folder {
     }
 }
 
-/// Returns the sum of the named counts in the statistics of ftrace's buffers.
+/// Returns the sum of the named counters in ftrace's buffer statistics.
 fn sum(stats: &str, names: &[&str]) -> u64 {
     let counts = stats.lines().filter_map(|line| line.split_once(": "));
     counts.filter(|(name, _)| names.contains(name)).filter_map(|(_, n)| n.trim().parse::<u64>().ok()).sum()
 }
 
-/// The names under which ftrace's statistics count lost events.
-const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
+/// The names of the counters of lost events in ftrace's statistics.
+const LOSS_COUNTERS: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
 
 fn lost_events(stats: &str) -> Vec<(String, u64)> {
     let cpus = stats.split("== ").filter_map(|cpu| cpu.split_once('\n'));
-    let lost = cpus.map(|(cpu, stats)| (cpu.to_owned(), sum(stats, &LOSSES)));
+    let lost = cpus.map(|(cpu, stats)| (cpu.to_owned(), sum(stats, &LOSS_COUNTERS)));
     lost.filter(|(_, lost)| *lost > 0).collect()
 }
 
@@ -210,12 +212,12 @@ const SIGINT: i32 = 2;
 /// The error message if a signal interrupts a recording.
 const INTERRUPTED: &str = "interrupted; no file was written";
 
-/// A separate tracing instance, which does not disturb other tracing. Dropping the value removes the instance from the
-/// kernel.
+/// A separate tracing instance of the kernel, which does not disturb other tracing. Dropping the value
+/// removes the instance from the kernel.
 #[derive(Debug)]
-struct Instance(PathBuf);
+struct TracingInstance(PathBuf);
 
-impl Instance {
+impl TracingInstance {
     fn new(tracefs: &Path) -> anyhow::Result<Self> {
         let path = tracefs.join(format!("instances/uslab-{}", std::process::id()));
         fs::create_dir(&path).map_err(|error| refused(&path, &error))?;
@@ -228,7 +230,7 @@ impl Instance {
     }
 }
 
-impl Drop for Instance {
+impl Drop for TracingInstance {
     fn drop(&mut self) {
         // If the kernel does not remove the instance, the error cannot be reported from `drop`.
         let _ = self.write("tracing_on", "0");
@@ -244,8 +246,8 @@ impl Drop for Instance {
     }
 }
 
-/// Returns the error for a kernel file that cannot be used. The message names the missing right or mount, and
-/// the command that provides it.
+/// Returns the error for a kernel file that cannot be used. The message names the missing permission or
+/// mount, and the command that provides it.
 fn refused(path: &Path, error: &io::Error) -> anyhow::Error {
     let what = match error.kind() {
         ErrorKind::PermissionDenied => {
@@ -293,7 +295,7 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
         readable.map_err(|error| refused(path, &error))?;
     }
     let interrupted = interrupts()?;
-    let instance = Instance::new(&tracefs)?;
+    let instance = TracingInstance::new(&tracefs)?;
     instance.write("buffer_size_kb", &(options.buffer / 1024).max(1).to_string())?;
     instance.write("trace_clock", "global")?;
     // Older kernels print hashed addresses regardless of the option.
@@ -327,7 +329,7 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
         bail!(INTERRUPTED);
     }
     if !status.success() {
-        bail!("the recording failed: {status}; the failed step is above");
+        bail!("the recording script failed ({status}); its output above shows the failed step");
     }
     drain.stop()?;
     let commands = seen.finish();
@@ -347,13 +349,13 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
 
 fn online() -> usize {
     let cpus = fs::read_to_string("/sys/devices/system/cpu/online").ok();
-    let count = cpus.and_then(|cpus| crate::slabs::cpus_of_ranges(&cpus));
+    let count = cpus.and_then(|cpus| crate::slabs::count_cpus_in_ranges(&cpus));
     count.unwrap_or_else(|| uslab_magazine::Cpus::os().count()) as usize
 }
 
-/// The interval between two readings of the command names; the kernel remembers only the last few hundred
-/// processes.
-const NAMES_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval between two readings of the command names, because the kernel remembers only the last few
+/// hundred processes.
+const NAME_READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Collects the names of commands during a recording, and shows the progress on a terminal.
 struct RecordingProgress {
@@ -383,11 +385,11 @@ impl RecordingProgress {
     fn look(&mut self, taken: DrainProgress) {
         let now = Instant::now();
         let (then, before) = self.last;
-        if now - then < NAMES_INTERVAL {
+        if now - then < NAME_READ_INTERVAL {
             return;
         }
         self.last = (now, taken);
-        self.read_commands();
+        self.read_command_names();
         if !io::stderr().is_terminal() {
             return;
         }
@@ -404,11 +406,11 @@ impl RecordingProgress {
     fn lost_events(&self) -> u64 {
         let cpus = fs::read_dir(self.instance.join("per_cpu")).into_iter().flatten().flatten();
         let stats = cpus.filter_map(|cpu| fs::read_to_string(cpu.path().join("stats")).ok());
-        stats.map(|stats| sum(&stats, &LOSSES)).sum()
+        stats.map(|stats| sum(&stats, &LOSS_COUNTERS)).sum()
     }
 
-    /// Reads the names of commands; the names of exited processes are kept from earlier readings.
-    fn read_commands(&mut self) {
+    /// Reads the names of commands, and keeps names of exited processes from earlier readings.
+    fn read_command_names(&mut self) {
         let text = fs::read(self.tracefs.join("saved_cmdlines")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines = text.lines().filter_map(|line| line.split_once(' '));
@@ -416,7 +418,7 @@ impl RecordingProgress {
     }
 
     fn finish(mut self) -> FxHashMap<i32, String> {
-        self.read_commands();
+        self.read_command_names();
         self.commands
     }
 }
@@ -446,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_is_created_completely_or_not_at_all() {
+    fn recording_folder_is_created_completely_or_not_at_all() {
         let place = tempfile::tempdir().expect("a folder");
         let to = place.path().join("trace");
         drop(Folder::new(&to).expect("the new folder must be created"));

@@ -1,8 +1,8 @@
 //! Boots a kernel of a distribution's package in qemu, to record it.
 //!
 //! The guest contains only a static busybox, the workload, and the kernel modules that transfer the trace
-//! over 9p or, without 9p, over a serial port. Events are enabled from early boot, so that the trace shows
-//! the allocation of nearly every object.
+//! (over 9p, or else over a serial port). Events are enabled from early boot, so that the trace shows the
+//! allocation of nearly every object.
 
 use super::{EVENTS, Folder, INTERRUPTED, Recorded, STEPS, interrupts, wait};
 use anyhow::{Context, bail};
@@ -18,15 +18,16 @@ use std::time::{Duration, Instant};
 /// The script that runs as process 1 of the guest.
 const GUEST: &str = include_str!("guest.sh");
 
-/// The kernel modules that transfer the trace; a kernel without these module files has the code built in.
+/// Kernel modules that transfer the trace; if a kernel has no such module files, the drivers are assumed to
+/// be built in.
 const TRANSFER_MODULES: [&str; 3] = ["virtio_pci", "9pnet_virtio", "9p"];
 
 /// The time limit for a guest under KVM to print its first line.
-const UP_TIMEOUT: Duration = Duration::from_secs(30);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The kernel to boot, and the options of the guest machine.
 #[derive(Clone, Debug)]
-pub struct Guest {
+pub struct GuestMachine {
     /// The kernel's file, or a folder with unpacked packages.
     pub kernel: PathBuf,
     /// Additional text for the kernel's command line.
@@ -39,7 +40,7 @@ pub struct Guest {
     pub memory: u64,
     /// The size of each CPU's trace buffer in bytes.
     pub buffer: u64,
-    /// Programs and scripts for the guest; it runs the first one if no command is given.
+    /// Programs and scripts for the guest, which runs the first of them if no command is given.
     pub workload: Vec<PathBuf>,
     /// The workload: a program and its arguments.
     pub command: Vec<String>,
@@ -54,7 +55,7 @@ pub struct Guest {
 /// # Errors
 /// Fails if the folder exists, a program or file is missing, or the guest does not finish in time. A failed
 /// recording leaves no files.
-pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
+pub fn record(out: &Path, guest: &GuestMachine) -> anyhow::Result<Recorded> {
     let folder = Folder::new(out)?;
     let (kernel, modules) = kernel(&guest.kernel)?;
     let scratch = tempfile::tempdir()?;
@@ -72,8 +73,9 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
         let mut qemu = qemu
             .spawn()
             .context("qemu-system-x86_64 does not start; expected qemu on PATH (Debian: qemu-system-x86)")?;
-        let up =
-            || fs::read(&console).is_ok_and(|text| text.windows(UP_LINE.len()).any(|part| part == UP_LINE));
+        let up = || {
+            fs::read(&console).is_ok_and(|text| text.windows(BOOT_LINE.len()).any(|part| part == BOOT_LINE))
+        };
         let started = Instant::now();
         let ended = wait(&mut qemu, || {
             if interrupted.load(uslab_magazine::sync::Ordering::Relaxed) {
@@ -81,21 +83,21 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
             }
             if begun.elapsed() > guest.limit {
                 bail!(
-                    "--timeout: the guest did not end within {} s{}",
+                    "--timeout: the guest did not shut down within {} s{}",
                     guest.limit.as_secs(),
-                    last_words(&console)
+                    last_console_line(&console)
                 )
             }
-            if *accelerator == "kvm" && started.elapsed() > UP_TIMEOUT && !up() {
-                bail!(NOT_UP_ERROR)
+            if *accelerator == "kvm" && started.elapsed() > BOOT_TIMEOUT && !up() {
+                bail!(BOOT_FAILURE)
             }
             Ok(())
         });
         match ended {
-            Ok(_) if from_port(&folder)? => break,
+            Ok(_) if unpack_serial_archive(&folder)? => break,
             // KVM may be available and still not work, if this machine is itself a guest.
             Ok(_) if *accelerator == "kvm" && !up() => {}
-            Err(error) if error.to_string() == NOT_UP_ERROR => {}
+            Err(error) if error.to_string() == BOOT_FAILURE => {}
             Err(error) => return Err(error),
             Ok(_) => {
                 let last_line = fs::read_to_string(folder.file("qemu.txt")).unwrap_or_default();
@@ -103,7 +105,7 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
                     last_line.lines().last().map(|line| format!("; qemu: {line}")).unwrap_or_default();
                 bail!(
                     "the guest stopped before the recording was complete{last_line}{}",
-                    last_words(&console)
+                    last_console_line(&console)
                 )
             }
         }
@@ -122,13 +124,13 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
     folder.finish(&status)
 }
 
-/// The file that receives the output of the guest's second serial port: an archive if the guest's kernel has
-/// no 9p.
+/// The file that receives the output of the guest's second serial port, which is an archive if the guest's
+/// kernel has no 9p.
 const PORT: &str = "port.tar";
 
 /// Unpacks the archive that the guest sent over the serial port, if the archive exists. Returns `true` if the
 /// recording is complete.
-fn from_port(folder: &Folder) -> anyhow::Result<bool> {
+fn unpack_serial_archive(folder: &Folder) -> anyhow::Result<bool> {
     let port = folder.file(PORT);
     if fs::metadata(&port).is_ok_and(|port| port.len() > 0) {
         let mut tar = Command::new("tar");
@@ -145,24 +147,24 @@ fn from_port(folder: &Folder) -> anyhow::Result<bool> {
 }
 
 /// The first line that the guest prints.
-const UP_LINE: &[u8] = b"uslab: the guest is up";
+const BOOT_LINE: &[u8] = b"uslab: the guest is up";
 
-/// The error text for a guest that did not start under KVM.
-const NOT_UP_ERROR: &str = "the guest is not up";
+/// The error text for a guest that printed nothing under KVM.
+const BOOT_FAILURE: &str = "the guest is not up";
 
 fn writable(path: &str) -> bool {
     File::options().read(true).write(true).open(path).is_ok()
 }
 
-/// Returns the last line of text on a guest's console, ignoring cursor movements of the firmware.
-fn last_words(console: &Path) -> String {
+/// Returns the last line of text on a guest's console, without the firmware's cursor movements.
+fn last_console_line(console: &Path) -> String {
     let text = fs::read(console).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let last = text.lines().rev().find(|line| !line.trim().is_empty() && !line.contains('\x1b'));
     last.map_or_else(String::new, |line| format!("; its last line: {}", line.trim()))
 }
 
-fn qemu(guest: &Guest, accelerator: &str, kernel: &Path, initramfs: &Path, out: &Path) -> Command {
+fn qemu(guest: &GuestMachine, accelerator: &str, kernel: &Path, initramfs: &Path, out: &Path) -> Command {
     let mut qemu = Command::new("qemu-system-x86_64");
     let model = if accelerator == "kvm" { "host" } else { "qemu64,+rdrand" };
     let accelerator = if accelerator == "kvm" { "kvm" } else { "tcg,thread=multi" };
@@ -185,7 +187,7 @@ fn qemu(guest: &Guest, accelerator: &str, kernel: &Path, initramfs: &Path, out: 
     let mut share = std::ffi::OsString::from("local,mount_tag=out,security_model=none,path=");
     share.push(out);
     let events: Vec<_> = EVENTS.map(|event| format!("kmem:{event}")).to_vec();
-    let Guest { buffer, append, .. } = guest;
+    let GuestMachine { buffer, append, .. } = guest;
     // On a busy machine the emulated timer is late, and the kernel's check of it would stop the boot.
     let append = format!(
         "console=ttyS0 quiet panic=-1 no_timer_check nokaslr no_hash_pointers trace_clock=global trace_buf_size={}K trace_event={} {append}",
@@ -196,7 +198,7 @@ fn qemu(guest: &Guest, accelerator: &str, kernel: &Path, initramfs: &Path, out: 
     qemu
 }
 
-/// Finds the kernel, and the folder of its modules if it has one.
+/// Finds the kernel's file, and the folder of its modules if it has one.
 ///
 /// Distributions store the kernel as `boot/vmlinuz-RELEASE` (Debian until 6.x), or as `vmlinuz` in the folder
 /// of its modules (Debian from 7.x on, Fedora, Arch). Any other file is assumed to be a kernel that the user
@@ -208,7 +210,7 @@ fn kernel(given: &Path) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
         for file in files(&given.join("boot"))? {
             kernels.extend(Some(file).filter(|file| release(file).is_some()));
         }
-        for folder in MODULES {
+        for folder in MODULE_FOLDERS {
             let own = files(&given.join(folder))?.into_iter().map(|folder| folder.join("vmlinuz"));
             kernels.extend(own.filter(|kernel| kernel.is_file()));
         }
@@ -217,7 +219,7 @@ fn kernel(given: &Path) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
         kernels.dedup_by_key(|kernel| kernel.canonicalize().ok());
         let [kernel] = &kernels[..] else {
             bail!(
-                "--qemu {shown}: expected one boot/vmlinuz-RELEASE or lib/modules/RELEASE/vmlinuz in it, got {}",
+                "--qemu {shown}: expected exactly one boot/vmlinuz-RELEASE or lib/modules/RELEASE/vmlinuz in this folder, found {}",
                 kernels.len()
             )
         };
@@ -230,7 +232,10 @@ fn kernel(given: &Path) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
     let modules = match release(&kernel) {
         Some(release) => {
             let root = folder.parent().unwrap_or(Path::new("/"));
-            MODULES.map(|folder| root.join(folder).join(release)).into_iter().find(|path| path.is_dir())
+            MODULE_FOLDERS
+                .map(|folder| root.join(folder).join(release))
+                .into_iter()
+                .find(|path| path.is_dir())
         }
         None => Some(folder.to_owned()).filter(|folder| folder.join("kernel").is_dir()),
     };
@@ -238,7 +243,7 @@ fn kernel(given: &Path) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
 }
 
 /// The folders of kernel modules, with a subfolder for each release.
-const MODULES: [&str; 2] = ["lib/modules", "usr/lib/modules"];
+const MODULE_FOLDERS: [&str; 2] = ["lib/modules", "usr/lib/modules"];
 
 /// Returns the files in a folder; an empty list if the folder does not exist.
 fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
@@ -253,9 +258,9 @@ fn release(kernel: &Path) -> Option<&str> {
     kernel.file_name().and_then(OsStr::to_str)?.strip_prefix("vmlinuz-")
 }
 
-/// Returns the contents of the guest's root file system.
-fn root(guest: &Guest, modules: Option<&Path>) -> anyhow::Result<Archive> {
-    let mut root = Archive::default();
+/// Builds the guest's root file system, and returns it as an archive.
+fn root(guest: &GuestMachine, modules: Option<&Path>) -> anyhow::Result<CpioArchive> {
+    let mut root = CpioArchive::default();
     for folder in ["bin", "dev", "host", "modules", "out", "proc", "sys", "tmp"] {
         root.add(folder, 0o040_755, b"");
     }
@@ -294,14 +299,14 @@ fn program(path: &Path) -> anyhow::Result<Vec<u8>> {
     let bytes = fs::read(path).with_context(|| path.display().to_string())?;
     if bytes.starts_with(b"\x7fELF") && bytes.windows(8).any(|part| part == b"/ld-linu") {
         bail!(
-            "{}: dynamically linked, but the guest has no libraries; expected a static program or a busybox shell script",
+            "{}: the program is dynamically linked, but the guest has no libraries; expected a static program or a busybox shell script",
             path.display()
         );
     }
     Ok(bytes)
 }
 
-/// Returns the modules that transfer the trace; each module comes after its dependencies.
+/// Returns the modules that transfer the trace, in an order in which each module follows its dependencies.
 fn tracing_modules(folder: Option<&Path>) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut files = BTreeMap::new();
     let mut folders: Vec<_> = folder.map(Path::to_owned).into_iter().collect();
@@ -318,12 +323,12 @@ fn tracing_modules(folder: Option<&Path>) -> anyhow::Result<Vec<(String, Vec<u8>
     }
     let mut ordered = Vec::new();
     for name in TRANSFER_MODULES {
-        with_needs(name, &files, &mut ordered)?;
+        modules_with_dependencies(name, &files, &mut ordered)?;
     }
     Ok(ordered)
 }
 
-fn with_needs(
+fn modules_with_dependencies(
     name: &str,
     files: &BTreeMap<String, PathBuf>,
     ordered: &mut Vec<(String, Vec<u8>)>,
@@ -334,7 +339,7 @@ fn with_needs(
     }
     let bytes = unpacked(path).with_context(|| path.display().to_string())?;
     for needed in needs(&bytes) {
-        with_needs(&needed, files, ordered)?;
+        modules_with_dependencies(&needed, files, ordered)?;
     }
     ordered.push((name.to_owned(), bytes));
     Ok(())
@@ -368,12 +373,12 @@ const FILE: u32 = 0o100_644;
 
 /// An archive in the format that the kernel unpacks: cpio's "newc".
 #[derive(Debug, Default)]
-struct Archive {
+struct CpioArchive {
     bytes: Vec<u8>,
     files: u32,
 }
 
-impl Archive {
+impl CpioArchive {
     fn add(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.files += 1;
         let (size, length) = (content.len(), name.len() + 1);
@@ -402,8 +407,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn archive_has_the_cpio_format() {
-        let mut archive = Archive::default();
+    fn guest_archive_has_the_cpio_format() {
+        let mut archive = CpioArchive::default();
         archive.add("bin", 0o040_755, b"");
         archive.add("bin/x", PROGRAM, b"abcde");
         let bytes = archive.finish();
@@ -443,10 +448,9 @@ mod tests {
         fs::create_dir_all(package.join("usr/lib/modules/6.1")).expect("a folder");
         fs::create_dir(package.join("boot")).expect("a folder");
         let told = |path: &Path| kernel(path).expect_err("no kernel").to_string();
-        assert!(
-            told(package)
-                .contains("expected one boot/vmlinuz-RELEASE or lib/modules/RELEASE/vmlinuz in it, got 0")
-        );
+        assert!(told(package).contains(
+            "expected exactly one boot/vmlinuz-RELEASE or lib/modules/RELEASE/vmlinuz in this folder, found 0"
+        ));
         let file = package.join("boot/vmlinuz-6.1");
         fs::write(&file, "").expect("a file");
         let found = (file.clone(), Some(package.join("usr/lib/modules/6.1")));

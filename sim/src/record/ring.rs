@@ -1,5 +1,5 @@
-//! Parses pages of the kernel's ring buffer, in the format of `trace_pipe_raw`. Each event stores the time
-//! since the previous event.
+//! Parses pages of the kernel's ring buffer, in the format of `trace_pipe_raw`. Each event stores only the
+//! time since the previous event.
 //!
 //! ```text
 //! time of the page (8 bytes)  length and flags (8, or 4)  event event event ... [number of lost events]
@@ -9,18 +9,18 @@
 use std::ops::Range;
 
 /// The page flag for events that the kernel lost before this page.
-const MISSED: u64 = 1 << 31;
+const MISSED_EVENTS_FLAG: u64 = 1 << 31;
 /// The page flag for a count of lost events, which is stored after the last event of the page.
-const LOST_COUNT_STORED: u64 = 1 << 30;
+const LOST_COUNT_FLAG: u64 = 1 << 30;
 /// The mask of the bits that hold a page's length.
 const LENGTH: u64 = (1 << 27) - 1;
 
 const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
-/// The number of bits for the time in an event's header.
+/// The number of bits that the time difference has in an event's header.
 const TIME_BITS: u32 = 27;
-/// The number of bits of an absolute time.
+/// The number of bits that an absolute time stamp has.
 const STAMP_BITS: u32 = 59;
 
 /// The layout of a ring buffer page, as `events/header_page` describes it.
@@ -30,7 +30,7 @@ pub(super) struct Layout {
     pub(super) page: usize,
     /// The size of the page's length field in bytes.
     commit: usize,
-    /// The offset in the page at which events begin.
+    /// The offset of the first event in a page.
     data: usize,
 }
 
@@ -56,23 +56,23 @@ impl Layout {
         page.get(..self.data + self.used_bytes(head))
     }
 
-    /// Returns the size of a page's head in bytes.
+    /// Returns the number of bytes in front of a page's first event.
     pub(super) fn head(&self) -> usize {
         self.data
     }
 
     pub(super) fn used_bytes(&self, head: &[u8]) -> usize {
         let flags = self.flags(head);
-        let stored = flags & (MISSED | LOST_COUNT_STORED) == MISSED | LOST_COUNT_STORED;
+        let stored = flags & (MISSED_EVENTS_FLAG | LOST_COUNT_FLAG) == MISSED_EVENTS_FLAG | LOST_COUNT_FLAG;
         (flags & LENGTH) as usize + if stored { 8 } else { 0 }
     }
 
-    /// Returns a cursor at the start of the used part of a page.
+    /// Returns a cursor at the first event of a page.
     pub(super) fn begin(&self, used: &[u8]) -> Cursor {
         let flags = self.flags(used);
         let end = self.data + (flags & LENGTH) as usize;
-        let stored = flags & LOST_COUNT_STORED != 0;
-        let lost = (flags & MISSED != 0).then(|| if stored { long(used, end) } else { 0 });
+        let stored = flags & LOST_COUNT_FLAG != 0;
+        let lost = (flags & MISSED_EVENTS_FLAG != 0).then(|| if stored { long(used, end) } else { 0 });
         Cursor { at: self.data, end, time: long(used, 0), lost }
     }
 
@@ -90,19 +90,19 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// The reader's position in a page of the ring buffer.
+/// A cursor that iterates over the records of a ring buffer page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cursor {
     at: usize,
     end: usize,
-    /// The time of the last event, in nanoseconds.
+    /// The time of the last event that the cursor has passed, in nanoseconds.
     pub(super) time: u64,
     /// The number of events lost before this page; 0 if events were lost but the kernel reports no number.
     pub(super) lost: Option<u64>,
 }
 
 impl Cursor {
-    /// Returns the byte range of the next record in the used part of the page.
+    /// Returns the byte range of the next record on the page.
     pub(super) fn next(&mut self, used: &[u8]) -> Option<Range<usize>> {
         while self.at + 4 <= self.end {
             let head = word(used, self.at)?;
@@ -169,7 +169,7 @@ pub(super) mod tests {
             data.extend(record);
             data.resize(data.len().next_multiple_of(4), 0);
         }
-        let flags = lost.map_or(0, |lost| MISSED | if lost > 0 { LOST_COUNT_STORED } else { 0 });
+        let flags = lost.map_or(0, |lost| MISSED_EVENTS_FLAG | if lost > 0 { LOST_COUNT_FLAG } else { 0 });
         let mut page = [time.to_ne_bytes(), (data.len() as u64 | flags).to_ne_bytes()].concat();
         page.extend(data);
         page.extend(lost.filter(|lost| *lost > 0).into_iter().flat_map(u64::to_ne_bytes));

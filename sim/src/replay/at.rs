@@ -21,8 +21,8 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Returns snapshots of the stream that this trace's web page runs, one after each of the given numbers
-    /// of operations.
+    /// Returns one snapshot of the replay after each of the given numbers of operations, from the same stream
+    /// as this trace's web page.
     ///
     /// # Errors
     /// Returns a [`ReplayError`]; also fails if a number exceeds the number of operations.
@@ -37,7 +37,7 @@ impl Moments {
         if let Some(late) = at.iter().find(|at| **at > stream.operations) {
             let (title, operations) = (&stream.title, stream.operations);
             return Err(ReplayError::Option(format!(
-                "--at {late}: expected 0 to {operations}, the operations of {title}"
+                "--at {late}: expected 0 to {operations}, the number of operations in {title}"
             )));
         }
         let wrong = |error: &dyn std::fmt::Display| ReplayError::Option(format!("{design}: {error}"));
@@ -60,7 +60,7 @@ pub fn page_stream(
         Some(mut stream) => {
             // The machine of a page has one zone.
             stream.zones.clear();
-            input::on_cpus(stream, options)
+            input::distribute_over_cpus(stream, options)
         }
         None => run_to_stream(path, options, progress).map(|(_, stream)| stream),
     }

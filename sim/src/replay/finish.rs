@@ -1,9 +1,9 @@
-//! The end of a replay: reads the counters, frees everything, and counts what remains.
+//! Ends a replay: reads the counters, frees everything, and counts what remains.
 
 use super::{ReplayedCache, Run, Snapshot};
 use crate::machine::Build;
 use crate::report::{
-    AgainstKernel, CacheReport, CacheSort, Cause, Conservation, Fragmentation, KernelCache, KernelRow,
+    CacheReport, CacheSort, Cause, Conservation, Fragmentation, KernelCache, KernelComparison, KernelRow,
     MachineReport, ObjectTotals, PageCounts, Report, SnapshotReport, Teardown, TraceHealth, TracedMachine,
     percent,
 };
@@ -14,7 +14,7 @@ use std::time::Duration;
 use uslab::{CacheInfo, Info, Paths};
 use uslab_buddy::{BuddyInfo, Order};
 
-/// Facts for the report that the replay's state lacks.
+/// Facts that the report needs and the replay's state does not contain.
 pub(super) struct ReportFacts<'t> {
     pub(super) build: Build,
     pub(super) tables: &'t Tables,
@@ -28,7 +28,7 @@ pub(super) struct ReportFacts<'t> {
 const MAX_VIOLATIONS: usize = 20;
 
 impl Run<'_, '_> {
-    /// Reads the counters at the end of the trace, frees everything, and makes the report.
+    /// Reads the counters at the end of the trace, frees everything, and returns the report.
     pub(super) fn finish(mut self, taken: ReportFacts<'_>) -> Report {
         let facts = self.resolver.facts(taken.tables);
         let infos = self.machine.subsystem.info();
@@ -118,7 +118,7 @@ impl Run<'_, '_> {
         facts: &Facts,
         infos: &Info,
         tables: &Tables,
-        against: Option<&AgainstKernel>,
+        against: Option<&KernelComparison>,
     ) -> Vec<CacheReport> {
         let slabinfo = tables.latest_slabinfo();
         let held = self.held.by_cache();
@@ -208,14 +208,14 @@ impl Run<'_, '_> {
     }
 }
 
-/// Compares the changes between the moments at which the kernel's tables are exact. The kernel's tables are
-/// exact right after the kernel shrank all caches.
+/// Compares the kernel's changes with the replay's, between the snapshots in which the kernel's tables are
+/// exact. The kernel's tables are exact directly after the kernel has shrunk all caches.
 fn against_kernel(
     facts: &Facts,
     snapshots: &[Snapshot],
     run: &Run<'_, '_>,
     cpus: u64,
-) -> Option<AgainstKernel> {
+) -> Option<KernelComparison> {
     let span = facts.slabinfo.iter().find(|span| (span.from, span.to) == ("before", "end"))?;
     let at = |moment: &str| snapshots.iter().find(|s| s.moment == moment);
     let (before, end) = (at(span.from)?, at(span.to)?);
@@ -247,7 +247,7 @@ fn against_kernel(
         })
         .collect();
     let sum = |f: fn(&KernelRow) -> i64| rows.iter().map(f).sum();
-    Some(AgainstKernel {
+    Some(KernelComparison {
         from: span.from,
         to: span.to,
         caches: rows.len() as u64,

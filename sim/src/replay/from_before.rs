@@ -1,19 +1,20 @@
-//! Infers the slabs that existed before a trace, from the objects in the trace that belong to these slabs.
+//! Infers the slabs that already existed when the trace began, from the traced objects that are in these
+//! slabs.
 
 use super::linux;
-use super::steps::{readings, shrunk_cache};
-use super::traced::Traced;
+use super::steps::{readings, shrink_target};
+use super::traced::TracedInput;
 use crate::trace::{CacheId, CacheKind, OpKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// A slab that existed before the trace, described as far as the trace shows it.
+/// A slab that already existed when the trace began, described as far as the trace shows it.
 pub(super) struct InitialSlab {
     pub(super) cache: CacheId,
     pub(super) objects: u32,
     /// The addresses of the slab's objects that the trace frees.
     pub(super) used: Vec<u64>,
-    /// The number of free objects in the slab: objects whose first event is an allocation, and objects
-    /// assumed to be free.
+    /// The number of free objects in the slab: known ones, whose first event is an allocation, and assumed
+    /// ones.
     pub(super) free: u32,
     /// The number of free objects that are only assumed to be free.
     pub(super) guessed: u32,
@@ -23,7 +24,7 @@ pub(super) struct InitialSlab {
     first: Option<u16>,
     /// The number of free objects that the slab gained before the kernel wrote the table `before`.
     gained: i64,
-    /// `true` if the kernel freed the slab's page before it wrote the table `before`.
+    /// `true` if the kernel had freed the slab's page before it wrote the table `before`.
     is_gone: bool,
 }
 
@@ -42,7 +43,7 @@ impl InitialSlab {
         }
     }
     /// Returns `true` if no object of the slab is in the trace.
-    pub(super) fn is_unseen(&self) -> bool {
+    pub(super) fn has_no_traced_object(&self) -> bool {
         self.used.is_empty() && self.first.is_none()
     }
 }
@@ -51,14 +52,15 @@ impl InitialSlab {
 /// Consider an address on a page whose allocation is not in the trace. If the first event of an address is an
 /// allocation, the object was free when the trace began; if the first event is a free, the object was in use.
 ///
-/// The trace shows nothing about objects without an event. The number of free objects comes from the kernel's
-/// table `before`. Free objects without an event are assigned to slabs from which the kernel did not
-/// allocate. The free objects are spread over as many slabs as sysfs counts on the partial list. Without the
-/// kernel's table, objects without an event count as in use until the kernel frees their page.
-pub(super) fn slabs_from_before(traced: Traced<'_>) -> Vec<InitialSlab> {
-    let Traced { resolver, ops, tables } = traced;
+/// The trace shows nothing about the state of objects without an event. The number of their free objects
+/// comes from the kernel's table `before`. Free objects without an event are assigned to slabs from which the
+/// kernel did not allocate. The free objects are spread over as many slabs as sysfs counts on the partial
+/// list. Without the kernel's table, objects without an event count as in use until the kernel frees their
+/// page.
+pub(super) fn slabs_from_before(traced: TracedInput<'_>) -> Vec<InitialSlab> {
+    let TracedInput { resolver, ops, tables } = traced;
     let Some(slabinfo) = tables.latest_slabinfo() else { return vec![] };
-    let (before, is_shrunk) = moment_before(traced);
+    let (before, is_shrunk) = before_snapshot_operation(traced);
     let (mut handed_out, mut seen) = (FxHashSet::default(), FxHashSet::default());
     let (mut places, mut pages, mut slabs) = (FxHashMap::default(), FxHashMap::default(), Vec::new());
     // The slabs created until the moment `before`, by first page, with their cache and objects in use.
@@ -121,21 +123,21 @@ pub(super) fn slabs_from_before(traced: Traced<'_>) -> Vec<InitialSlab> {
         }
     }
     if !is_shrunk {
-        find_owners(traced, &mut slabs);
+        find_cpu_slabs(traced, &mut slabs);
     }
-    add_unseen(traced, &mut slabs, &made);
+    add_unseen_free_objects(traced, &mut slabs, &made);
     slabs
 }
 
 /// Returns the operation at which the kernel wrote its table `before`, and `true` if caches had been shrunk
 /// by then.
-fn moment_before(traced: Traced<'_>) -> (usize, bool) {
-    let Traced { resolver, ops, .. } = traced;
+fn before_snapshot_operation(traced: TracedInput<'_>) -> (usize, bool) {
+    let TracedInput { resolver, ops, .. } = traced;
     let mut is_shrunk = false;
     for (at, op) in ops.iter().enumerate() {
         if let OpKind::Mark { text } = op.kind {
             let text = resolver.mark(text);
-            is_shrunk |= text.starts_with("SHRINK ") && shrunk_cache(&text).is_none();
+            is_shrunk |= text.starts_with("SHRINK ") && shrink_target(&text).is_none();
             if text == "SNAP before begin" {
                 return (readings(traced).get(&at).copied().unwrap_or(at), is_shrunk);
             }
@@ -145,9 +147,9 @@ fn moment_before(traced: Traced<'_>) -> (usize, bool) {
 }
 
 /// Finds the slabs that CPUs own: a CPU's current slab is the slab from which it allocates first. The slabs
-/// that a CPU uses next are assumed to be on its partial list, up to the number that sysfs counts on that
-/// list.
-fn find_owners(Traced { resolver, tables, .. }: Traced<'_>, slabs: &mut [InitialSlab]) {
+/// from which a CPU allocates next are assumed to be on its partial list, up to the number that sysfs counts
+/// on that list.
+fn find_cpu_slabs(TracedInput { resolver, tables, .. }: TracedInput<'_>, slabs: &mut [InitialSlab]) {
     let attributes = &tables.kernel.attributes;
     let counters = tables.at("before").map(|before| &before.counters);
     let mut owned: FxHashMap<(CacheId, u16), u64> = FxHashMap::default();
@@ -168,20 +170,21 @@ fn find_owners(Traced { resolver, tables, .. }: Traced<'_>, slabs: &mut [Initial
     }
 }
 
-/// Adds the free objects that the kernel's table `before` counts but that have no event. A trace that begins
+/// Adds free objects that have no event but are counted in the kernel's table `before`. A trace that begins
 /// at boot contains the creation of most slabs, so their free objects are already known.
-fn add_unseen(
-    Traced { resolver, tables, .. }: Traced<'_>,
+fn add_unseen_free_objects(
+    TracedInput { resolver, tables, .. }: TracedInput<'_>,
     slabs: &mut Vec<InitialSlab>,
     made: &FxHashMap<u64, (CacheId, i64)>,
 ) {
     #[derive(Default)]
-    struct ShownState {
-        /// Three counts, without the slabs of CPUs: free objects, slabs, and slabs with free objects.
+    struct ObservedState {
+        /// The numbers of free objects, of slabs with free objects, and of all slabs; the first two numbers
+        /// leave out slabs that CPUs own.
         free: i64,
         partial: i64,
         slabs: i64,
-        /// The slabs without a known free object.
+        /// The slabs in which no object is known to be free.
         full: Vec<usize>,
     }
     let Some(before) = tables.at("before") else { return };
@@ -189,7 +192,7 @@ fn add_unseen(
     if 2 * made.len() as u64 > slabinfo.rows.iter().map(|row| row.slabs).sum() {
         return;
     }
-    let mut shown: FxHashMap<CacheId, ShownState> = FxHashMap::default();
+    let mut shown: FxHashMap<CacheId, ObservedState> = FxHashMap::default();
     for (number, slab) in slabs.iter().enumerate().filter(|(_, slab)| !slab.is_gone) {
         let shown = shown.entry(slab.cache).or_default();
         shown.slabs += 1;

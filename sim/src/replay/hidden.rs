@@ -1,9 +1,9 @@
-//! Infers when allocations and frees happened that have no event, or whose event is in the wrong place.
+//! Infers the times of allocations and frees that have no event, or whose event is out of order.
 
 use super::linux;
-use super::steps::shrunk_cache;
-use super::traced::{Traced, function};
-use crate::trace::{CacheId, FreeOrigin, HiddenFreeSign, Op, OpKind, Ptr, SiteId};
+use super::steps::shrink_target;
+use super::traced::{TracedInput, function};
+use crate::trace::{CacheId, FreeOrigin, HiddenFreeEvidence, Op, OpKind, Ptr, SiteId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Sorts the events of each object into the order in which they must have happened. In a trace, some events
@@ -12,24 +12,25 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// - In `alloc, alloc, free, free`, the first free really preceded the second allocation.
 /// - In `free, alloc, alloc`, the free really followed the first allocation, if no earlier allocation is
 ///   known.
-pub(super) fn put_in_order(ops: &mut Vec<Op>) {
-    /// The state of an object after its last event; the numbers are operations.
+pub(super) fn sort_object_events(ops: &mut Vec<Op>) {
+    /// The state of an object after its last event; each number is the index of an operation.
     enum LastEvent {
-        /// The trace shows a free without an allocation.
+        /// The trace shows a free of the object, and no earlier allocation.
         Early(usize),
-        /// The trace shows a free without an allocation, and later an allocation.
+        /// The trace shows a free of the object, and after it an allocation at the same address.
         EarlyThenAlloc(usize, usize),
-        /// The object was freed without an event; the number is the next allocation at its address.
+        /// The object was freed without an event; the number is the index of the next allocation at its
+        /// address.
         Reused(usize),
-        /// The object was freed without an event; the numbers are the next allocation at its address, and the
-        /// free of that allocation.
+        /// The object was freed without an event; the numbers are the indices of the next allocation at its
+        /// address, and of the free of that allocation.
         ReusedThenFree(usize, usize),
     }
     let mut seen: FxHashMap<u64, LastEvent> = FxHashMap::default();
     let mut moved = FxHashMap::default();
     for at in 0..ops.len() {
         match ops[at].kind {
-            OpKind::HiddenFree { ptr, sign: HiddenFreeSign::Reused, .. } => {
+            OpKind::HiddenFree { ptr, sign: HiddenFreeEvidence::Reused, .. } => {
                 if let Some(LastEvent::EarlyThenAlloc(free, alloc)) =
                     seen.insert(ptr.0, LastEvent::Reused(at))
                 {
@@ -86,23 +87,24 @@ pub(super) fn put_in_order(ops: &mut Vec<Op>) {
     }
 }
 
-/// Finds when objects were passed to `kfree_rcu`, which writes no event: returns the operation and the
-/// objects' addresses.
+/// Finds when objects were passed to `kfree_rcu`, which writes no event; returns the objects' addresses,
+/// keyed by the operation at that time.
 ///
-/// Some functions allocate two objects, one right after the other. If the call site of one object has no
-/// traced free, the free of its companion is used for both objects. For example, `kernfs_fop_open` allocates
-/// a structure for the open file, and a structure that an inode has for all open files. Before 7.0,
-/// `kfree_rcu` collects objects for five seconds. An object without a companion is assumed to live until its
-/// address is allocated again.
-pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Vec<u64>> {
-    const COLLECTED_NS: u64 = 5_000_000_000;
+/// Some functions allocate two objects directly after each other. Two such objects are companions: if the
+/// call site of one has no traced free, the free of the other is used for both. For example,
+/// `kernfs_fop_open` allocates one structure for the open file, and one structure that an inode keeps for all
+/// its open files. Before 7.0, `kfree_rcu` collects objects for five seconds. An object without a companion
+/// is assumed to live until its address is allocated again.
+pub(super) fn deaths(TracedInput { resolver, ops, tables }: TracedInput<'_>) -> FxHashMap<usize, Vec<u64>> {
+    const KFREE_RCU_DELAY_NS: u64 = 5_000_000_000;
     /// The largest number of operations between the allocations of an object and its companion.
-    const MAX_DISTANCE: usize = 8;
-    let collected = if linux::is_of_7(&tables.kernel) { 0 } else { COLLECTED_NS };
+    const MAX_COMPANION_DISTANCE: usize = 8;
+    let collected = if linux::is_linux_7(&tables.kernel) { 0 } else { KFREE_RCU_DELAY_NS };
     struct ObjectLife {
         site: SiteId,
         ptr: u64,
-        /// The life of the object that the same function allocated immediately before.
+        /// The index of the companion's life; the same function allocated the companion directly before this
+        /// object.
         companion: Option<usize>,
         /// The operation that ends the object's life, if any.
         end: usize,
@@ -118,7 +120,8 @@ pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<
                     functions.entry(site).or_insert_with(|| function(&resolver.call_site(site)).to_owned());
                 let before = last.insert((op.cpu, name.clone()), (at, lives.len()));
                 sites.entry(site).or_default()[0] += 1;
-                let before = before.filter(|(then, _)| at - then <= MAX_DISTANCE).map(|(_, life)| life);
+                let before =
+                    before.filter(|(then, _)| at - then <= MAX_COMPANION_DISTANCE).map(|(_, life)| life);
                 live.insert(ptr.0, lives.len());
                 lives.push(ObjectLife {
                     site,
@@ -163,31 +166,31 @@ pub(super) fn deaths(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<
 /// An allocation or free that has no event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HiddenOperation {
-    /// The operation after which the hidden operation happened.
+    /// The operation directly before the hidden operation.
     pub(super) after: usize,
     pub(super) cpu: u16,
-    pub(super) what: HiddenKind,
+    pub(super) what: HiddenOperationKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HiddenKind {
+pub(super) enum HiddenOperationKind {
     Alloc(CacheId, Ptr),
     Free(Ptr),
 }
 
-/// Finds allocations and frees without an event, in the order of the operations that precede them.
+/// Finds allocations and frees without an event, in the order of the operations before them.
 ///
-/// The kernel writes no event for bulk allocations. Two rules find bulk allocations in caches that freed an
-/// object whose allocation is not in the trace.
+/// The kernel writes no event for bulk allocations. Two rules find bulk allocations in caches that freed at
+/// least one object whose allocation is not in the trace.
 ///
-/// - *A CPU leaves its current slab only when no object of the slab is free.* Objects of the slab that no
-///   event has allocated at this time were allocated in bulk. This rule is used in caches without sheaves,
-///   for slabs whose page the trace allocated.
-/// - For other caches, the second rule looks at new pages. If an object's free is its first event on a new
+/// - *A CPU leaves its current slab only when no object of the slab is free.* When a CPU leaves a slab, the
+///   objects that no event has allocated were therefore allocated in bulk. The first rule is used in caches
+///   without sheaves, for slabs whose page the trace allocated.
+/// - For other caches, the second rule examines new pages. If an object's free is its first event on a new
 ///   page, the object was allocated with the page, because bulk allocation takes whole slabs when they are
 ///   created.
-pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<HiddenOperation> {
-    let Traced { resolver, ops, tables } = traced;
+pub(super) fn hidden_operations(traced: TracedInput<'_>) -> Vec<HiddenOperation> {
+    let TracedInput { resolver, ops, tables } = traced;
     let (shapes, attributes) = (bulk_caches(traced), &tables.kernel.attributes);
     let (mut handed_out, mut seen) = (FxHashMap::default(), FxHashMap::default());
     let mut found = Vec::new();
@@ -206,7 +209,7 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<HiddenOperation> {
                     let gone = gone.map(|ptr| HiddenOperation {
                         after: at,
                         cpu: op.cpu,
-                        what: HiddenKind::Free(Ptr(ptr)),
+                        what: HiddenOperationKind::Free(Ptr(ptr)),
                     });
                     found.extend(gone);
                 }
@@ -222,7 +225,7 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<HiddenOperation> {
                     found.push(HiddenOperation {
                         after: then,
                         cpu: ops[then].cpu,
-                        what: HiddenKind::Alloc(cache, ptr),
+                        what: HiddenOperationKind::Alloc(cache, ptr),
                     });
                 }
             }
@@ -241,7 +244,7 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<HiddenOperation> {
                     for ptr in (0..shape.objects).map(|n| left + n * shape.size) {
                         if live.insert(ptr) {
                             inferred.entry(page.0).or_default().push(ptr);
-                            let what = HiddenKind::Alloc(cache, Ptr(ptr));
+                            let what = HiddenOperationKind::Alloc(cache, Ptr(ptr));
                             found.push(HiddenOperation { after: at.saturating_sub(1), cpu: op.cpu, what });
                         }
                     }
@@ -251,7 +254,7 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<HiddenOperation> {
             // A CPU can also leave a slab for these reasons.
             OpKind::Mark { text } => {
                 let text = resolver.mark(text);
-                match shrunk_cache(&text).map(|cache| attributes.folder(cache)) {
+                match shrink_target(&text).map(|cache| attributes.folder(cache)) {
                     Some(folder) => current
                         .retain(|(cache, _), _| attributes.folder(&resolver.cache(*cache).name) != folder),
                     None if text.starts_with("SHRINK ") => current.clear(),
@@ -266,9 +269,10 @@ pub(super) fn hidden_operations(traced: Traced<'_>) -> Vec<HiddenOperation> {
 }
 
 /// Finds the frees of vectors (`slabobj_ext`), which have no event. A vector records, for a slab of accounted
-/// objects, which control group pays for each object. `alloc_slab_obj_exts` allocates a vector just before
-/// the first object that needs the vector. The kernel frees the vector together with that object's slab.
-fn vectors(Traced { resolver, ops, .. }: Traced<'_>) -> Vec<HiddenOperation> {
+/// objects, which control group pays for each object. `alloc_slab_obj_exts` allocates a vector directly
+/// before the first object that needs the vector. The kernel frees the vector together with that object's
+/// slab.
+fn vectors(TracedInput { resolver, ops, .. }: TracedInput<'_>) -> Vec<HiddenOperation> {
     let (mut names, mut latest) = (FxHashMap::default(), FxHashMap::default());
     // The vectors by the page of the object, and the pages by vector.
     let (mut of_page, mut pages) = (FxHashMap::default(), FxHashMap::default());
@@ -303,7 +307,7 @@ fn vectors(Traced { resolver, ops, .. }: Traced<'_>) -> Vec<HiddenOperation> {
                         found.push(HiddenOperation {
                             after: at,
                             cpu: op.cpu,
-                            what: HiddenKind::Free(Ptr(vector)),
+                            what: HiddenOperationKind::Free(Ptr(vector)),
                         });
                     }
                 }
@@ -326,7 +330,7 @@ struct Shape {
 /// Returns caches without sheaves in which at least one in fifty freed objects has no traced allocation
 /// before its free. In a cache with fewer untraced allocations, the cause is the wrong order of events from
 /// two CPUs.
-fn bulk_caches(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<CacheId, Shape> {
+fn bulk_caches(TracedInput { resolver, ops, tables }: TracedInput<'_>) -> FxHashMap<CacheId, Shape> {
     let Some(slabinfo) = tables.latest_slabinfo() else { return FxHashMap::default() };
     let mut frees: FxHashMap<CacheId, [u64; 2]> = FxHashMap::default();
     for op in ops {
@@ -360,7 +364,7 @@ mod tests {
         });
         let lines: Vec<_> = lines.collect();
         let mut ops = Trace::new(&lines.iter().map(String::as_str).collect::<Vec<_>>(), &[]).ops;
-        put_in_order(&mut ops);
+        sort_object_events(&mut ops);
         let shown = ops.iter().map(|op| {
             let kind = match op.kind {
                 OpKind::Alloc { .. } => "+",
@@ -412,14 +416,14 @@ mod tests {
         assert_eq!(of("6.12.1"), [(7, node(0))]);
     }
 
-    /// Returns the hidden operations of a small trace, each as the preceding operation and the object's
-    /// number. Page 4096 belongs to a cache of eight objects.
+    /// Returns the hidden operations of a small trace; each is a pair of the preceding operation and the
+    /// object's number. Page 4096 belongs to a cache of eight objects.
     fn hidden(lines: &[&str], release: &str) -> Vec<(usize, char, u64)> {
         let trace = Trace::new(lines, &[("before.slabinfo", SLABINFO), ("kernel.txt", release)]);
         let shown = |hidden: HiddenOperation| {
             let (sign, Ptr(ptr)) = match hidden.what {
-                HiddenKind::Alloc(_, ptr) => ('+', ptr),
-                HiddenKind::Free(ptr) => ('-', ptr),
+                HiddenOperationKind::Alloc(_, ptr) => ('+', ptr),
+                HiddenOperationKind::Free(ptr) => ('-', ptr),
             };
             (hidden.after, sign, (ptr - 0xffff_8880_0100_0000) / 512)
         };

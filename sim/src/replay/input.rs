@@ -1,10 +1,10 @@
-//! Reads the trace that designs replay, with the tables next to it.
+//! Reads the trace that designs replay, together with the kernel's tables in its folder.
 
 use super::from_before::slabs_from_before;
-use super::kernel_pages::{self, PagesAt};
-use super::start::{Renamed, Start};
+use super::kernel_pages::{self, SnapshotPages};
+use super::start::{RenamedCache, Start};
 use super::stream::InitialSlabs;
-use super::traced::Traced;
+use super::traced::TracedInput;
 use super::{Options, ReplayError, linux, open};
 use crate::output::Progress;
 use crate::trace::{CacheTally, PageSize, Tables};
@@ -18,14 +18,14 @@ pub(super) struct Input {
     pub trace: String,
     pub stream: Stream,
     pub tables: Tables,
-    /// The kernel's free pages, indexed by moment.
-    pub pages: FxHashMap<String, PagesAt>,
+    /// The kernel's free pages at each snapshot of its tables.
+    pub pages: FxHashMap<String, SnapshotPages>,
     pub tallies: FxHashMap<&'static str, Vec<CacheTally>>,
-    /// The number of objects assumed to be free before the trace, indexed by cache.
+    /// The number of free objects that each cache is assumed to have before the trace, indexed by cache.
     pub guessed: Vec<u64>,
     pub missing: Vec<&'static str>,
-    /// The same operations for the other kernel of a prediction, with the other kernel's tables at the start,
-    /// if given.
+    /// The same operations with the other kernel's caches, for a prediction; they start from the other
+    /// kernel's tables, if the user gives such tables.
     pub other: Option<(Stream, Tables)>,
 }
 
@@ -39,14 +39,14 @@ impl Input {
         if let Some(path) = path
             && let Some(stream) = converted(path)?
         {
-            let stream = on_cpus(stream, options)?;
+            let stream = distribute_over_cpus(stream, options)?;
             if start.is_some() {
                 return Err(ReplayError::Option(format!(
-                    "--start: {} is a converted trace, without its call sites: expected the trace itself",
+                    "--start: {} is a converted trace, which lacks the call sites; expected the original trace",
                     path.display()
                 )));
             }
-            let (trace, tables) = (path.display().to_string(), Tables::next_to_trace(path)?);
+            let (trace, tables) = (path.display().to_string(), Tables::from_trace_folder(path)?);
             let (pages, tallies) = (<_>::default(), <_>::default());
             return Ok(Self {
                 trace,
@@ -76,9 +76,9 @@ impl Input {
         let page_moves = recording.page_moves()?;
         let mut resolver = recording.resolve(tables.latest_slabinfo())?;
         let mut ops = std::iter::from_fn(|| resolver.next_op().transpose()).collect::<Result<Vec<_>, _>>()?;
-        super::hidden::put_in_order(&mut ops);
+        super::hidden::sort_object_events(&mut ops);
         let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
-        let all = Traced { resolver: &resolver, ops: &ops, tables: &tables };
+        let all = TracedInput { resolver: &resolver, ops: &ops, tables: &tables };
         let slabs = slabs_from_before(all);
         let mut guessed = vec![0; resolver.caches().len()];
         slabs.iter().for_each(|slab| guessed[slab.cache.0 as usize] += u64::from(slab.guessed));
@@ -86,13 +86,13 @@ impl Input {
         let missing = linux::missing(all);
         let mark = |mark| resolver.mark(mark);
         let pages = kernel_pages::rebuild(&ops, &page_moves, mark, &tables, resolver.counts());
-        let tallies = |moment: &str| resolver.tallies_at(&format!("SNAP {moment} begin")).to_vec();
+        let tallies = |moment: &str| resolver.tallies_at_mark(&format!("SNAP {moment} begin")).to_vec();
         let tallies = tables.snapshots.iter().map(|at| (at.moment, tallies(at.moment))).collect();
         let other = start.map(|start| {
             let renamed = start.rename(&mut ops, &resolver);
-            let renamed = renamed.into_iter().map(|Renamed { name, kind, size }| (name, kind, size));
-            let begin = InitialSlabs::Other(renamed.collect(), start.kernel(), start.other_kernel_before());
-            let all = Traced { resolver: &resolver, ops: &ops, tables: &tables };
+            let renamed = renamed.into_iter().map(|RenamedCache { name, kind, size }| (name, kind, size));
+            let begin = InitialSlabs::Other(renamed.collect(), start.kernel(), start.other_kernel_slabinfo());
+            let all = TracedInput { resolver: &resolver, ops: &ops, tables: &tables };
             (super::stream::of(trace.clone(), cpus, &zones, all, begin), start.tables(&tables))
         });
         Ok(Self { trace, stream: traced, tables, pages, tallies, guessed, missing, other })
@@ -109,7 +109,7 @@ pub(super) fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
 }
 
 /// Distributes the operations of a stream over the number of CPUs in the options.
-pub(super) fn on_cpus(stream: Stream, options: &Options) -> Result<Stream, ReplayError> {
+pub(super) fn distribute_over_cpus(stream: Stream, options: &Options) -> Result<Stream, ReplayError> {
     options.check()?;
     match options.cpus {
         Some(cpus) => {

@@ -12,27 +12,27 @@
 //! | `mm_page_free` | enter the lists, unless they go to a per-CPU list |
 //! | `mm_page_alloc_extfrag` | leave the lists, on kernels that write it after the pages have left |
 //!
-//! A trace lacks some facts about pages. For such a fact, the next event of the same page decides.
+//! A trace lacks some facts about pages. The next event of the same page then reveals the missing fact.
 //!
-//! - *Which pages were free when the trace began.* A page was free if its first event takes it from a list.
-//! - *If freed pages moved to a per-CPU list or to the free lists.* Per-CPU lists hold blocks of small orders only;
-//!   larger blocks move to the free lists. A small block moved to the free lists if its next event takes it from a
-//!   free list. Memory that is handed over to the allocator during boot appears as a
-//!   run of frees, each the first event of its page. If the next event of one page in the run shows its list,
-//!   all pages of the run moved to that kind of list.
-//! - *If `mm_page_alloc_extfrag` takes pages.* Linux 6.1 writes this event before `mm_page_alloc_zone_locked`
-//!   takes some of the pages. Linux 6.12 writes `mm_page_alloc_extfrag` after the pages have left, and most
-//!   of the pages have no other event.
-//! - *Which of two events came first.* In the trace, events of two CPUs with the same time stamp may be in
-//!   any order. If one CPU frees a page and another CPU takes it from a list at the same time, the page was
-//!   taken first. If a page is taken from a list and drained from a per-CPU list at the same time, the page
-//!   was drained first.
+//! - *Which pages were free when the trace began?* A page was free if its first event takes it from a list.
+//! - *Did freed pages move to a per-CPU list or to the free lists?* Per-CPU lists hold only blocks of small
+//!   orders; larger blocks move to the free lists. A small block moved to the free lists if the next event of
+//!   its pages takes them from a free list. Memory that the kernel hands over to the allocator during boot
+//!   appears as a run of frees, each of which is the first event of its page. If a later event shows to which
+//!   kind of list one page of the run moved, all pages of the run moved to this kind of list.
+//! - *Does `mm_page_alloc_extfrag` take pages?* Linux 6.1 writes this event before
+//!   `mm_page_alloc_zone_locked` takes some of the pages. Linux 6.12 writes `mm_page_alloc_extfrag` after the
+//!   pages have left their free list, and most of these pages have no other event.
+//! - *Which of two events came first?* In the trace, events of two CPUs with the same time stamp may be in
+//!   any order. If one CPU frees a page and another CPU takes it from a list with the same time stamp, the
+//!   page was taken first. If a page is taken from a list and drained from a per-CPU list with the same time
+//!   stamp, the page was drained first.
 //!
 //! A page without an event was free during the whole trace, or in use during the whole trace. The kernel's
 //! table `before` gives the number of free pages, and the sizes of their blocks. The kernel's table gives no
 //! addresses of blocks. The address of a block matters only if pages of the block have events.
-//! [`FreePages::place`] finds the address of a block. The remaining difference between the table and the
-//! rebuilt set is a constant, which is added to the rebuilt counts of each later moment.
+//! [`FreePages::place`] finds the address of a block. The remaining difference between the table `before` and
+//! the rebuilt set is a constant, which is added to all later rebuilt counts.
 //!
 //! No event shows the blocks of a reserve (`HighAtomic`, `CMA`, `Isolate`); above the order of a pageblock,
 //! reserve blocks do not merge with other blocks. The rebuilt lists are therefore inexact around the blocks
@@ -52,15 +52,15 @@ use std::ops::Range;
 use steps::{Answers, FreeDestination, Step, StepKind};
 use uslab_buddy::{MAX_ORDER, ZoneKind};
 
-/// The kernel's free pages at a moment: as its table counts them, and as rebuilt from events.
+/// The kernel's free pages in a snapshot: as the kernel's table counts them, and as rebuilt from events.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PagesAt {
-    /// The kernel's free blocks by order.
+pub struct SnapshotPages {
+    /// The number of the kernel's free blocks of each order.
     pub kernel: Vec<u64>,
-    /// The free blocks by order, rebuilt from events.
+    /// The number of free blocks of each order, rebuilt from events.
     pub rebuilt: Vec<i64>,
-    /// The design's free blocks by order, if its zones are as large as the kernel's zones. `None` if zoneinfo
-    /// has no sizes.
+    /// The number of the design's free blocks of each order, if the design's zones are as large as the
+    /// kernel's. `None` if zoneinfo has no sizes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub design: Option<Vec<u64>>,
     /// The free blocks of each zone.
@@ -69,16 +69,16 @@ pub struct PagesAt {
     pub error: PageError,
 }
 
-/// A zone's free pages at a moment.
+/// A zone's free pages in a snapshot of the kernel's tables.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ZonePages {
-    /// The node and zone, as the kernel names them.
+    /// The node and zone, in the form in which the kernel prints them.
     pub zone: String,
-    /// The kernel's free blocks by order.
+    /// The number of the kernel's free blocks in the zone, for each order.
     pub kernel: Vec<u64>,
-    /// The free blocks by order, rebuilt from events.
+    /// The number of free blocks in the zone for each order, rebuilt from events.
     pub rebuilt: Vec<i64>,
-    /// The design's free blocks by order.
+    /// The number of the design's free blocks in the zone, for each order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub design: Option<Vec<u64>>,
 }
@@ -86,21 +86,21 @@ pub struct ZonePages {
 /// The differences between the kernel's and the rebuilt lists, summed over all zones and orders.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PageError {
-    /// The number of pages in blocks that only the kernel's lists or only the rebuilt lists contain.
+    /// The number of pages in blocks that are only on the kernel's lists or only on the rebuilt lists.
     pub pages: u64,
     /// The value of `pages` as a percentage of the kernel's free pages.
     pub percent: f64,
-    /// The causes of the difference since the moment `before`; empty if the lists do not differ.
+    /// The causes of the difference since the `before` snapshot; empty if the lists do not differ.
     pub causes: Vec<PageCause>,
 }
 
 /// A cause of a difference between rebuilt lists and the kernel's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PageCause {
-    /// The kind of the cause.
+    /// Why the lists differ.
     pub cause: PageCauseKind,
-    /// The number of pages with this cause; for [lost events](PageCauseKind::LostEvents), the number of
-    /// events.
+    /// The number of pages for which the lists differ because of the cause; for [lost
+    /// events](PageCauseKind::LostEvents), the number of events.
     pub count: u64,
 }
 
@@ -110,16 +110,16 @@ pub struct PageCause {
 pub enum PageCauseKind {
     /// The trace lost events.
     LostEvents,
-    /// Pages that the rebuilt lists contained were freed or allocated. The pages had left the kernel's list
-    /// without an event, for example because compaction took them.
+    /// Pages that were still on the rebuilt lists were freed or allocated. The pages had left the kernel's
+    /// list without an event, for example because compaction took them.
     LeftWithoutEvent,
-    /// Pages left a list that, by the trace, did not contain them; the pages had entered this list without an
-    /// event.
+    /// Pages left a list that did not contain them according to the trace, so they had entered the list
+    /// without an event.
     CameWithoutEvent,
     /// Pages moved while the recorder read the kernel's table, between two marks of the trace.
     MovedWhileRead,
-    /// Pages were handed over to the allocator at boot, and no later event shows if they moved to the free
-    /// lists or to per-CPU lists.
+    /// Pages were handed over to the allocator at boot, and no later event shows whether they moved to the
+    /// free lists or to per-CPU lists.
     HandedOver,
     /// Pages were free in the kernel's table `before`, in blocks whose address no event shows.
     PlaceUnknown,
@@ -152,10 +152,10 @@ impl fmt::Display for PageCause {
     }
 }
 
-/// Writes a row for each zone of each moment, and the causes of differences.
+/// Writes a row for each zone in each snapshot, and the causes of differences.
 pub(super) fn show<'a>(
     f: &mut fmt::Formatter<'_>,
-    moments: impl Iterator<Item = (&'a str, &'a PagesAt)> + Clone,
+    moments: impl Iterator<Item = (&'a str, &'a SnapshotPages)> + Clone,
 ) -> fmt::Result {
     if moments.clone().next().is_none() {
         return Ok(());
@@ -187,8 +187,12 @@ pub(super) fn show<'a>(
     Ok(())
 }
 
-/// Writes the free blocks by order at each moment: in the kernel, rebuilt from events, and in each design.
-pub(super) fn show_designs(f: &mut fmt::Formatter<'_>, all: &[(&str, &str, &PagesAt)]) -> fmt::Result {
+/// Writes the number of free blocks of each order in each snapshot: in the kernel, rebuilt from events, and
+/// in each design.
+pub(super) fn write_design_blocks(
+    f: &mut fmt::Formatter<'_>,
+    all: &[(&str, &str, &SnapshotPages)],
+) -> fmt::Result {
     if all.iter().all(|(.., pages)| pages.design.is_none()) {
         return Ok(());
     }
@@ -229,15 +233,15 @@ fn percent(part: u64, all: u64) -> f64 {
     if all == 0 { 0.0 } else { 100.0 * part as f64 / all as f64 }
 }
 
-/// Rebuilds the kernel's free lists at each moment after `before` for which the kernel has a table. Returns
-/// an empty result if the trace has no `mm_page_alloc_zone_locked`, or there is no table `before`.
+/// Rebuilds the kernel's free lists for each snapshot of the kernel's tables after `before`. Returns an empty
+/// result if the trace has no `mm_page_alloc_zone_locked`, or there is no table `before`.
 pub(super) fn rebuild(
     ops: &[Op],
     moves: &[PageMove],
     mark: impl Fn(MarkId) -> String,
     tables: &Tables,
     counts: &Counts,
-) -> FxHashMap<String, PagesAt> {
+) -> FxHashMap<String, SnapshotPages> {
     let told = moves.iter().any(|page_move| matches!(page_move.kind, PageMoveKind::Taken { .. }));
     let before = tables.at("before").filter(|_| told);
     let Some(rows) = before.and_then(|before| before.free_blocks.as_deref()) else {
@@ -245,7 +249,7 @@ pub(super) fn rebuild(
     };
     let (steps, marks) = steps::steps(ops, moves, mark);
     let Answers { freed, known } = steps::answers(&steps, &steps::percpu_orders(moves));
-    let mut rebuilding = Rebuilding {
+    let mut rebuilding = FreeListRebuilder {
         free: FreePages::of(&known),
         zones: zones(rows, before.and_then(|before| before.zones.as_deref()).unwrap_or_default()),
         untold: BTreeMap::new(),
@@ -275,7 +279,7 @@ pub(super) fn rebuild(
             rebuilding.learn();
             rebuilding.untold.insert(PageCauseKind::LostEvents, lost_events(counts));
         } else if let Some(rows) = tables.at(moment).and_then(|snapshot| snapshot.free_blocks.as_ref())
-            && let Some(pages) = rebuilding.at_moment(rows)
+            && let Some(pages) = rebuilding.compare_with_snapshot(rows)
         {
             moments.insert(moment.to_owned(), pages);
         }
@@ -289,22 +293,22 @@ fn lost_events(counts: &Counts) -> u64 {
     written.saturating_sub(counts.events + counts.not_understood).max(counts.lost)
 }
 
-/// The state of the rebuilding while it reads the events in order.
-struct Rebuilding {
+/// The state of the rebuilding, which reads the events in order.
+struct FreeListRebuilder {
     free: FreePages,
     zones: Vec<Zone>,
-    /// The number of pages that moved without an event since the moment `before`, by cause. Causes earlier
+    /// The number of pages that moved without an event since the `before` snapshot, by cause. Causes earlier
     /// than `before` are already part of the zones' constants.
     untold: BTreeMap<PageCauseKind, u64>,
-    /// Pages that an event took from a list that did not contain them, each with this event. The event that
-    /// puts the pages on the list may come later in the trace with an equal time.
+    /// Pages that an event took from a list although the rebuilt list did not contain them, each with this
+    /// event. The event that puts such pages on the list may follow in the trace, with an equal time stamp.
     early_takes: FxHashMap<u64, Step>,
     /// The number of pages that have entered or left the lists so far.
     moved: u64,
     moved_at_slabinfo: u64,
 }
 
-impl Rebuilding {
+impl FreeListRebuilder {
     fn step(&mut self, step: &Step, freed: Option<FreeDestination>) {
         let to_lists = match (step.kind, freed) {
             (_, Some(FreeDestination::TakenFirst)) => return,
@@ -350,9 +354,9 @@ impl Rebuilding {
         }
     }
 
-    /// Returns the rebuilt lists, compared with a table of the kernel. Returns `None` for moments earlier
+    /// Returns the rebuilt lists, compared with a table of the kernel. Returns `None` for snapshots earlier
     /// than `before`.
-    fn at_moment(&self, rows: &[FreeBlocks]) -> Option<PagesAt> {
+    fn compare_with_snapshot(&self, rows: &[FreeBlocks]) -> Option<SnapshotPages> {
         let zone = |zone: &Zone| {
             let told = self.free.blocks(&zone.pages, zone.max_order());
             let constant = zone.constant.as_ref()?;
@@ -376,7 +380,7 @@ impl Rebuilding {
             .filter(|&(_, count)| count > 0 && pages > 0)
             .map(|(cause, count)| PageCause { cause, count });
         let free = zones.iter().map(|zone| pages_of(&zone.kernel)).sum();
-        Some(PagesAt {
+        Some(SnapshotPages {
             kernel: sums(zones.iter().map(|zone| &zone.kernel)),
             rebuilt: sums(zones.iter().map(|zone| &zone.rebuilt)),
             design: None,
@@ -386,11 +390,11 @@ impl Rebuilding {
     }
 }
 
-impl PagesAt {
+impl SnapshotPages {
     /// Adds the design's free blocks, for the zones that the design has.
-    pub(super) fn with_design(mut self, design: &[(ZoneKind, Vec<u64>)]) -> Self {
+    pub(super) fn with_design_blocks(mut self, design: &[(ZoneKind, Vec<u64>)]) -> Self {
         for zone in &mut self.zones {
-            let own = design.iter().find(|(kind, _)| kind_of(&zone.zone) == Some(*kind));
+            let own = design.iter().find(|(kind, _)| zone_kind_by_name(&zone.zone) == Some(*kind));
             zone.design = own.map(|(_, blocks)| blocks.clone());
         }
         let zones = || self.zones.iter().filter_map(|zone| zone.design.as_ref());
@@ -400,14 +404,15 @@ impl PagesAt {
 }
 
 impl ZonePages {
-    /// Returns the number of pages in blocks that only the kernel's lists or only the rebuilt lists contain.
+    /// Returns the number of pages in blocks that are only on the kernel's lists or only on the rebuilt
+    /// lists.
     fn error(&self) -> u64 {
         let pairs = self.kernel.iter().zip(&self.rebuilt).zip(0..);
         pairs.map(|((kernel, rebuilt), order)| rebuilt.abs_diff(*kernel as i64) << order).sum()
     }
 }
 
-/// Returns the number of pages in blocks, given the number of blocks of each order.
+/// Returns the number of pages in free blocks, given the number of blocks of each order.
 fn pages_of(by_order: &[u64]) -> u64 {
     (0..).zip(by_order).map(|(order, count)| count << order).sum()
 }
@@ -426,32 +431,32 @@ fn sums<'a, T: Copy + Default + std::ops::AddAssign + 'a>(lists: impl Iterator<I
 struct Zone {
     name: String,
     pages: Range<u64>,
-    /// The blocks by order, from the kernel's table `before`.
+    /// The number of blocks of each order in the kernel's table `before`.
     before: Vec<u64>,
-    /// The number of blocks in the kernel's table minus the number of rebuilt blocks, by order. `None` until
-    /// the moment `before`.
+    /// For each order, the number of blocks in the kernel's table minus the number of rebuilt blocks. `None`
+    /// until the rebuilding reaches the `before` snapshot.
     constant: Option<Vec<i64>>,
 }
 
 const ALL_ZONES: &str = "all zones";
 
 /// Returns the kind of a zone of the first node, by its name in the kernel's tables.
-fn kind_of(zone: &str) -> Option<ZoneKind> {
+fn zone_kind_by_name(zone: &str) -> Option<ZoneKind> {
     let name = zone.strip_prefix("Node 0, zone ")?;
     ZoneKind::ALL.into_iter().find(|kind| kind.name() == name)
 }
 
-/// Returns the zones of the traced machine with the pages that the page allocator manages, from zoneinfo of
-/// the moment `before`. Pages that were allocated before the moment `before` and have no event are subtracted
-/// from the size of the largest zone. Returns an empty result if the tables lack the zones' sizes, or
-/// describe several nodes.
+/// Returns the zones of the traced machine, with the pages that the page allocator manages, from zoneinfo in
+/// the `before` snapshot. Pages that were allocated before the `before` snapshot and have no event are
+/// subtracted from the size of the largest zone. Returns an empty result if the tables lack the zones' sizes,
+/// or describe several nodes.
 pub(super) fn machine_zones(
     ops: &[Op],
     mark: impl Fn(MarkId) -> String,
     tables: &Tables,
 ) -> Vec<(ZoneKind, u32)> {
     let Some(before) = tables.at("before") else { return vec![] };
-    let zone = |span: &ZoneSpan| Some((kind_of(&span.zone)?, u32::try_from(span.managed).ok()?));
+    let zone = |span: &ZoneSpan| Some((zone_kind_by_name(&span.zone)?, u32::try_from(span.managed).ok()?));
     let spans = before.zones.as_deref().unwrap_or_default();
     let Some(mut zones) = spans.iter().map(zone).collect::<Option<Vec<_>>>() else { return vec![] };
     let free = before.free_blocks.iter().flatten().map(|row| pages_of(&row.by_order)).sum::<u64>();
@@ -490,7 +495,7 @@ fn zones(rows: &[FreeBlocks], spans: &[ZoneSpan]) -> Vec<Zone> {
 }
 
 impl Zone {
-    /// Returns the blocks of this zone, by order, from a table of all zones.
+    /// Returns the zone's number of blocks of each order, from a table of all zones.
     fn of(&self, rows: &[FreeBlocks]) -> Vec<u64> {
         sums(
             rows.iter()
@@ -499,12 +504,12 @@ impl Zone {
         )
     }
 
-    /// Returns the largest order of a block in this zone.
+    /// Returns the largest order of a block in the zone.
     fn max_order(&self) -> u8 {
         self.before.len().saturating_sub(1).min(MAX_ORDER.into()) as u8
     }
 
-    /// Returns the number of pages in blocks that only the kernel's table or only the rebuilt set contains.
+    /// Returns the number of pages in blocks that are only in the kernel's table or only in the rebuilt set.
     fn without_place(&self) -> u64 {
         (0..).zip(self.constant.iter().flatten()).map(|(order, count)| count.unsigned_abs() << order).sum()
     }

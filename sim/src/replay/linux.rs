@@ -1,14 +1,15 @@
-//! Chooses the design of the traced kernel for the name [`LINUX`](uslab_engine::designs::LINUX).
+//! Chooses a design for the traced kernel, which users select by the name
+//! [`LINUX_DESIGN`](uslab_engine::designs::LINUX_DESIGN).
 
-use super::traced::Traced;
+use super::traced::TracedInput;
 use crate::trace::{Kernel, Op, OpKind};
 use uslab::{Geometry, OrderRule, SlabInfo};
 
 /// Returns the design of the traced kernel with its boot parameters, as a value of `--design`; empty if the
 /// kernel is unknown.
 ///
-/// The kernel's release determines the design. Without a release, the attributes of the caches decide. The
-/// attribute `sheaf_capacity` exists since 6.18, and since 7.0 nearly every cache has sheaves.
+/// The kernel's release determines the design. Without a release, the attributes of the caches determine the
+/// design. The attribute `sheaf_capacity` exists since 6.18, and since 7.0 nearly every cache has sheaves.
 pub(super) fn design(kernel: &Kernel) -> String {
     let attributes = &kernel.attributes;
     let sheaves = || attributes.numbers("sheaf_capacity").filter(|capacity| *capacity > 0).count();
@@ -39,7 +40,7 @@ pub(super) fn design(kernel: &Kernel) -> String {
     format!("{design}{}", options.concat())
 }
 
-/// Returns an option that gives slabs the size in the kernel's table, if the rule for `cpus` CPUs gives
+/// Returns an option that sets the slab size from the kernel's table, if the rule for `cpus` CPUs gives
 /// another size. The size of a slab depends on the number of present CPUs, but a trace names only the online
 /// CPUs.
 pub(super) fn present(design: &str, slabinfo: Option<&SlabInfo>, cpus: u32) -> String {
@@ -68,11 +69,11 @@ pub(super) fn present(design: &str, slabinfo: Option<&SlabInfo>, cpus: u32) -> S
 }
 
 /// Returns `true` if the kernel has the slab rules of Linux 7.x.
-pub(super) fn is_of_7(kernel: &Kernel) -> bool {
+pub(super) fn is_linux_7(kernel: &Kernel) -> bool {
     design(kernel).starts_with("sheaves:") || design(kernel) == "sheaves"
 }
 
-/// Returns the kernel's sheaf capacity for a cache, if the cache has sheaves.
+/// Returns the kernel's sheaf capacity for a cache; `None` if the cache has no sheaves.
 pub(super) fn sheaf_capacity(kernel: &Kernel, cache: &str) -> Option<u32> {
     // Without a recorded capacity, the smallest capacity of a cache with sheaves is used.
     let of_release = || match design(kernel).split(':').next() {
@@ -84,8 +85,9 @@ pub(super) fn sheaf_capacity(kernel: &Kernel, cache: &str) -> Option<u32> {
     Some(recorded.unwrap_or_else(of_release)).filter(|capacity| *capacity > 0)
 }
 
-/// Returns the data that the design needs but the recording lacks, each with its effect on the result.
-pub(super) fn missing(Traced { resolver, ops, tables }: Traced<'_>) -> Vec<&'static str> {
+/// Returns descriptions of the data that the design needs and the recording lacks, each with its effect on
+/// the result.
+pub(super) fn missing(TracedInput { resolver, ops, tables }: TracedInput<'_>) -> Vec<&'static str> {
     let design = design(&tables.kernel);
     let is_shrunk =
         |op: &Op| matches!(op.kind, OpKind::Mark { text } if resolver.mark(text) == "SHRINK begin");

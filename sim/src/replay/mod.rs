@@ -12,7 +12,7 @@
 //! | a mark `SHRINK end`: the traced system had shrunk its caches | shrinks all caches; it is counted |
 //! | a mark `SHRINK cache NAME`: the traced system shrinks one cache | shrinks the model of the kernel's cache, but not the shipping allocator's caches |
 //!
-//! A traced CPU is replayed on the simulated CPU with its number, modulo the number of simulated CPUs.
+//! A traced CPU is replayed on the simulated CPU with the same number, modulo the number of simulated CPUs.
 //!
 //! The replay checks the conservation invariants at every snapshot mark, after every `snapshot_every`
 //! operations, at the end, and once more after everything was freed, reaped and shrunk.
@@ -39,7 +39,7 @@ mod traced;
 
 pub use at::{Moments, page_stream};
 pub use input::read_stream;
-pub use kernel_pages::{PageCause, PageCauseKind, PageError, PagesAt, ZonePages};
+pub use kernel_pages::{PageCause, PageCauseKind, PageError, SnapshotPages, ZonePages};
 pub use moments::{DesignReport, designs};
 pub use page::{front, page};
 pub use prediction::{OtherBoots, Prediction};
@@ -47,7 +47,7 @@ pub use series::Series;
 pub use shrink::{Recorded, Returned, returned_by_shrink};
 pub use stream::is_converted;
 
-use crate::machine::{Build, BuildError, FailedAllocation, Holdings, Machine};
+use crate::machine::{Build, BuildError, FailedAllocation, Machine, TraceAllocations};
 use crate::output::Progress;
 use crate::report::{CallerStatistics, LiveObjects, Report};
 use crate::resident::resident_bytes;
@@ -110,7 +110,7 @@ impl Default for Options {
 /// The reason why a replay cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The trace or one of its tables is invalid.
+    /// The trace, or a table in its folder, is invalid.
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// An invalid option.
@@ -124,9 +124,9 @@ pub enum ReplayError {
     Memory {
         /// The path of the trace.
         path: PathBuf,
-        /// The line in the trace of the failed allocation.
+        /// The line of the failed allocation in the trace.
         line: u64,
-        /// The allocation that failed.
+        /// The allocation that failed, and the reason.
         failed: FailedAllocation,
         /// The memory limit in bytes.
         memory: u64,
@@ -136,9 +136,9 @@ pub enum ReplayError {
     Cache {
         /// The path of the trace.
         path: PathBuf,
-        /// The line in the trace of the cache's first event.
+        /// The line of the cache's first event in the trace.
         line: u64,
-        /// The creation of the cache that failed.
+        /// The reason why the cache cannot be created.
         failed: FailedAllocation,
     },
     /// A free without a traced allocation, which `--strict` treats as an error.
@@ -146,13 +146,13 @@ pub enum ReplayError {
     Strict {
         /// The path of the trace.
         path: PathBuf,
-        /// The line in the trace of the free.
+        /// The line of the free in the trace.
         line: u64,
         /// The name of the cache.
         cache: String,
-        /// The address of the freed object in the trace.
+        /// The traced address of the freed object.
         ptr: u64,
-        /// The explanation why the free is an error.
+        /// Why the free is an error.
         why: &'static str,
     },
 }
@@ -171,7 +171,7 @@ impl Options {
             return wrong(format!("--nodes {}: expected 1 to {MAX_NODES}", self.nodes));
         }
         if let Some(cpus) = self.cpus.filter(|cpus| *cpus < self.nodes) {
-            return wrong(format!("--nodes {}: expected at most one for each of {cpus} CPUs", self.nodes));
+            return wrong(format!("--nodes {}: expected at most {cpus}, one node for each CPU", self.nodes));
         }
         if self.snapshot_every == Some(0) {
             return wrong("--snapshot-every 0: expected at least 1".to_owned());
@@ -181,7 +181,7 @@ impl Options {
 }
 
 /// The bundled trace: a real kernel, 6.1 on 4 CPUs, under a file workload.
-static BUNDLED: &[u8] = include_bytes!("../../data/files-6.1.trace.zst");
+static BUNDLED_TRACE: &[u8] = include_bytes!("../../data/files-6.1.trace.zst");
 /// The name of the bundled trace in errors and reports.
 pub(crate) const BUNDLED_NAME: &str = "the bundled trace";
 
@@ -205,7 +205,7 @@ pub fn run_to_stream(
 ) -> Result<(Report, Stream), ReplayError> {
     let (source, tables) = open(path, options)?;
     let mut stream = Stream::default();
-    let report = replay_to(source, &tables, options, progress, Some(&mut stream))?;
+    let report = replay_into_stream(source, &tables, options, progress, Some(&mut stream))?;
     Ok((report, stream))
 }
 
@@ -214,19 +214,19 @@ fn open(path: Option<&Path>, options: &Options) -> Result<(Source, Tables), Repl
     Ok(match path {
         Some(path) if stream::is_converted(path) => {
             return Err(ReplayError::Option(format!(
-                "{} is a converted trace, without the events of its kernel: expected --design, or the trace itself",
+                "{} is a converted trace, which lacks the kernel's events; expected --design, or the original trace",
                 path.display()
             )));
         }
-        Some(path) => (Source::open(path)?.partial(options.partial), Tables::next_to_trace(path)?),
+        Some(path) => (Source::open(path)?.partial(options.partial), Tables::from_trace_folder(path)?),
         None => (
-            Source::from_reader(BUNDLED_NAME, Box::new(BUNDLED), Some(BUNDLED.len() as u64))?,
+            Source::from_reader(BUNDLED_NAME, Box::new(BUNDLED_TRACE), Some(BUNDLED_TRACE.len() as u64))?,
             bundled_tables()?,
         ),
     })
 }
 
-/// Reads a trace, whose tables may reveal the page size.
+/// Reads a trace; the kernel's tables may show its page size.
 fn read(
     source: Source,
     tables: &Tables,
@@ -235,8 +235,8 @@ fn read(
 ) -> Result<Recording, TraceError> {
     let given = options.page_size.map(|size| (size, PageSizeSource::Given));
     let known = given.or_else(|| tables.page_size().map(|size| (size, PageSizeSource::Slabinfo)));
-    let mut recording = Recording::read_paged(source, known, progress)?;
-    recording.find_lost_mark(tables);
+    let mut recording = Recording::read_with_page_size(source, known, progress)?;
+    recording.restore_lost_mark(tables);
     Ok(recording)
 }
 
@@ -263,10 +263,10 @@ pub fn replay(
     options: &Options,
     progress: &Progress,
 ) -> Result<Report, ReplayError> {
-    replay_to(source, tables, options, progress, None)
+    replay_into_stream(source, tables, options, progress, None)
 }
 
-fn replay_to(
+fn replay_into_stream(
     source: Source,
     tables: &Tables,
     options: &Options,
@@ -296,7 +296,7 @@ fn replay_to(
         build,
         options,
         machine: &machine,
-        held: Holdings::new(&machine),
+        held: TraceAllocations::new(&machine),
         resolver,
         nodes: (0..build.cpus).map(|cpu| machine.subsystem.cpus().node_of(cpu)).collect(),
         remote: Vec::new(),
@@ -323,8 +323,8 @@ fn replay_to(
     let replayed = begun.elapsed().saturating_sub(run.checking);
     drop(stage);
     if let Some(to) = to {
-        hidden::put_in_order(&mut ops);
-        let traced = traced::Traced { resolver: &run.resolver, ops: &ops, tables };
+        hidden::sort_object_events(&mut ops);
+        let traced = traced::TracedInput { resolver: &run.resolver, ops: &ops, tables };
         let slabs = from_before::slabs_from_before(traced);
         *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::InitialSlabs::Slabs(slabs));
     }
@@ -367,11 +367,11 @@ struct Run<'r, 'm> {
     build: Build,
     options: &'r Options,
     machine: &'m Machine,
-    held: Holdings<'m>,
+    held: TraceAllocations<'m>,
     resolver: Resolver,
     /// The node of each simulated CPU.
     nodes: Vec<u32>,
-    /// The remote frees of each cache, indexed by the cache's number in the trace.
+    /// The number of remote frees of each cache, indexed by the cache's number in the trace.
     remote: Vec<RemoteFrees>,
     watch: Option<CallerStatistics>,
     operations: u64,
@@ -394,13 +394,13 @@ struct RemoteFrees {
     node: u64,
 }
 
-/// The simulated caches at one moment.
+/// The simulated caches at a snapshot of the kernel's tables.
 #[derive(Clone, Debug)]
 struct Snapshot {
     moment: String,
     operations: u64,
-    /// The counts of each cache, indexed by the cache's number in the trace; empty for moments without a
-    /// kernel table.
+    /// The counts of each cache, indexed by the cache's number in the trace; empty if the kernel has no table
+    /// to compare with.
     caches: Vec<ReplayedCache>,
     census: Option<uslab::Census>,
 }
@@ -432,20 +432,20 @@ impl Run<'_, '_> {
         match op.kind {
             OpKind::Alloc { cache, ptr, bytes_alloc, .. } => {
                 let done = self.held.alloc(cpu, cache, ptr.0, bytes_alloc);
-                done.map_err(|failed| self.out_of_memory(op, failed))?;
+                done.map_err(|failed| self.out_of_memory_error(op, failed))?;
             }
             OpKind::Free { cache, ptr, origin: FreeOrigin::Matched { alloc_cpu } } => {
-                self.remote_free(cache, u32::from(alloc_cpu) % self.build.cpus, cpu);
+                self.record_remote_free(cache, u32::from(alloc_cpu) % self.build.cpus, cpu);
                 self.held.free(cpu, ptr.0);
             }
             OpKind::Free { cache, ptr, origin } => {
                 if self.options.strict {
-                    return Err(self.unknown_free(op, cache, ptr.0, origin));
+                    return Err(self.unknown_free_error(op, cache, ptr.0, origin));
                 }
                 if origin == FreeOrigin::HiddenAlloc {
                     let bytes = self.resolver.cache(cache).size;
                     let done = self.held.alloc(cpu, cache, ptr.0, bytes);
-                    done.map_err(|failed| self.out_of_memory(op, failed))?;
+                    done.map_err(|failed| self.out_of_memory_error(op, failed))?;
                     self.held.free(cpu, ptr.0);
                 }
             }
@@ -453,13 +453,13 @@ impl Run<'_, '_> {
                 self.held.free(cpu, ptr.0);
             }
             OpKind::PageAlloc { pfn, order, migratetype, usage: PageUse::Other } => {
-                for (pfn, order) in stream::our_blocks(self.resolver.page_size(), pfn, order) {
+                for (pfn, order) in stream::split_into_4k_blocks(self.resolver.page_size(), pfn, order) {
                     let done = self.held.alloc_pages(cpu, pfn, order, migratetype);
-                    done.map_err(|failed| self.out_of_memory(op, failed))?;
+                    done.map_err(|failed| self.out_of_memory_error(op, failed))?;
                 }
             }
             OpKind::PageFree { pfn, order, usage: PageUse::Other, .. } => {
-                for (pfn, order) in stream::our_blocks(self.resolver.page_size(), pfn, order) {
+                for (pfn, order) in stream::split_into_4k_blocks(self.resolver.page_size(), pfn, order) {
                     self.held.free_pages(cpu, pfn, order);
                 }
             }
@@ -484,7 +484,7 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    fn remote_free(&mut self, cache: CacheId, allocated: u32, freed: u32) {
+    fn record_remote_free(&mut self, cache: CacheId, allocated: u32, freed: u32) {
         if allocated == freed {
             return;
         }
@@ -496,11 +496,11 @@ impl Run<'_, '_> {
         self.remote[at].node += u64::from(self.nodes[allocated as usize] != self.nodes[freed as usize]);
     }
 
-    fn out_of_memory(&self, op: &Op, failed: FailedAllocation) -> ReplayError {
+    fn out_of_memory_error(&self, op: &Op, failed: FailedAllocation) -> ReplayError {
         ReplayError::Memory { path: self.path.clone(), line: op.line, failed, memory: self.build.memory }
     }
 
-    fn unknown_free(&self, op: &Op, cache: CacheId, ptr: u64, origin: FreeOrigin) -> ReplayError {
+    fn unknown_free_error(&self, op: &Op, cache: CacheId, ptr: u64, origin: FreeOrigin) -> ReplayError {
         ReplayError::Strict {
             path: self.path.clone(),
             line: op.line,
@@ -513,7 +513,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Checks the conservation invariants, and keeps the counts of the moment. The counts of each cache are
+    /// Checks the conservation invariants, and keeps the counts of the snapshot. The counts of each cache are
     /// kept only if `compared` is true.
     fn snapshot(&mut self, moment: &str, compared: bool) {
         let begun = Instant::now();
@@ -527,8 +527,10 @@ impl Run<'_, '_> {
             let used = used.get(i).copied().unwrap_or(0);
             if let Some(info) = info.filter(|info| info.used != used) {
                 let name = &info.name;
-                self.violations
-                    .push(format!("{moment}: cache {name}: {} used, the trace holds {used}", info.used));
+                self.violations.push(format!(
+                    "{moment}: cache {name}: the cache counts {} objects in use, but the trace has {used}",
+                    info.used
+                ));
             }
             let tally = self.resolver.cache_tally(id);
             ReplayedCache {
@@ -578,7 +580,7 @@ impl Run<'_, '_> {
             ),
         ] {
             if found != expected {
-                self.violations.push(format!("{moment}: {what}: {found}, not {expected}"));
+                self.violations.push(format!("{moment}: {what}: found {found}, expected {expected}"));
             }
         }
         Some(census)

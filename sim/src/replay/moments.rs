@@ -1,11 +1,11 @@
-//! Replays a trace on other designs than the shipping allocator, and compares them with the traced kernel's
+//! Replays a trace on designs other than the shipping allocator, and compares them with the traced kernel's
 //! tables.
 //!
 //! A trace does not show what a cache held before the trace began. Each reported count is therefore the
-//! kernel's count in the table `before`, plus the design's change after this moment.
+//! kernel's count in the table `before`, plus the design's change since then.
 
 use super::input::Input;
-use super::kernel_pages::{self, PagesAt};
+use super::kernel_pages::{self, SnapshotPages};
 use super::prediction::{OtherBoots, Prediction};
 use super::series::Series;
 use super::start::Start;
@@ -41,53 +41,54 @@ pub struct DesignReport {
     pub prediction: Option<Prediction>,
 }
 
-/// A design's run of the trace.
+/// One design's run of the trace.
 #[derive(Debug, Serialize)]
 pub struct DesignRun {
     /// The design, with its options.
     pub design: String,
-    /// `true` if the design or its options are not the traced kernel's. A difference from the kernel's tables is
-    /// then an effect of the design, and otherwise an error of the model.
+    /// `true` if the design or its options differ from the traced kernel's. If the design differs, a
+    /// difference from the kernel's tables is an effect of the design; otherwise, it is an error of the
+    /// model.
     pub is_other: bool,
     /// The first violated conservation invariant, with the operation at which the run ended.
     pub violated: Option<String>,
-    /// The bytes of memory that the design's machine needed in addition to the memory that the traced kernel
-    /// had free. The kernel reclaims and compacts memory, and designs do not.
+    /// The bytes that the design needed in addition to the traced kernel's free memory. Designs need more
+    /// memory than the kernel, because the kernel reclaims and compacts memory.
     pub added_memory: u64,
-    /// The number of operations on slab objects, by where they were served.
+    /// The number of operations on slab objects that each level (CPU, depot, slab, pages) served.
     pub paths: Paths,
     /// The number of shared locks that the design would have taken; 0 if it does not count locks.
     pub locks: Locks,
-    /// The caches whose sheaves or magazines have another capacity than without the design's options.
-    pub capacities: Capacities,
-    /// The moments for which the kernel has tables.
+    /// The caches whose sheaf or magazine capacity is changed by the design's options.
+    pub capacities: CapacityEffect,
+    /// The snapshots for which the kernel has tables.
     pub moments: Vec<Moment>,
-    /// The design's counts at the moment `before`, indexed by cache number.
+    /// The design's counts in the `before` snapshot, indexed by cache number.
     #[serde(skip)]
     pub before: Vec<CacheCounts>,
 }
 
 /// The effect of a design's options on the capacity of sheaves or magazines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Capacities {
-    /// The number of caches with a capacity.
+pub struct CapacityEffect {
+    /// The number of caches that have sheaves or magazines.
     pub caches: u64,
     /// The number of caches whose capacity is larger than without the options.
     pub raised: u64,
     /// The number of caches whose capacity is smaller than without the options.
     pub lowered: u64,
-    /// The cache whose capacity, if not 0, grows by the largest factor: its name, and the objects without and with the
-    /// options.
+    /// The cache whose capacity, unless 0, grows by the largest factor: its name, and its capacity without
+    /// and with the options.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub most_raised: Option<(String, u64, u64)>,
 }
 
-impl Capacities {
+impl CapacityEffect {
     /// Compares the capacities of a stream's caches with and without the design's options.
     fn new<P: Policy>(spec: &Spec<P>, stream: &Stream) -> Result<Self, DesignError> {
         let Some(plain) = spec.without_options() else { return Ok(Self::default()) };
-        let with = spec.on(stream, CapacityOf(stream))??;
-        let without = plain.on(stream, CapacityOf(stream))??;
+        let with = spec.on(stream, CapacityVisitor(stream))??;
+        let without = plain.on(stream, CapacityVisitor(stream))??;
         let all = stream.caches.iter().zip(without.into_iter().zip(with));
         let all: Vec<_> = all.filter(|(_, (without, with))| without.max(with) > &0).collect();
         let count = |of: fn(u64, u64) -> bool| all.iter().filter(|(_, (a, b))| of(*a, *b)).count() as u64;
@@ -102,7 +103,7 @@ impl Capacities {
     }
 }
 
-impl fmt::Display for Capacities {
+impl fmt::Display for CapacityEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { caches, raised, lowered, most_raised } = self;
         write!(f, "the options raise the capacity of sheaves or magazines in {raised} of {caches} caches")?;
@@ -113,10 +114,10 @@ impl fmt::Display for Capacities {
     }
 }
 
-/// Returns the capacity of each cache in a design that has served no operation.
-struct CapacityOf<'s>(&'s Stream);
+/// A visitor that returns the capacity of each cache, before the design has served an operation.
+struct CapacityVisitor<'s>(&'s Stream);
 
-impl Visitor for CapacityOf<'_> {
+impl Visitor for CapacityVisitor<'_> {
     type Out = Result<Vec<u64>, Unsupported>;
 
     fn visit<D: Design>(self, mut design: D) -> Self::Out {
@@ -125,26 +126,26 @@ impl Visitor for CapacityOf<'_> {
     }
 }
 
-/// The counts of a design and of the kernel at a moment.
+/// A snapshot of the kernel's tables, with the counts of a design and of the kernel.
 #[derive(Debug, Serialize)]
 pub struct Moment {
-    /// The moment's name in the trace.
+    /// The snapshot's name in the trace.
     pub name: String,
-    /// The caches that are both in the trace and in the kernel's table.
+    /// The caches that occur both in the trace and in the kernel's table.
     pub caches: Vec<CacheAtMoment>,
     /// The number of slabs in all compared caches.
     pub slabs: SlabSums,
     /// The number of active objects in all compared caches.
     pub active_objs: ActiveSums,
-    /// The kernel's free pages; `None` if the trace or the tables have no free blocks.
+    /// The kernel's free pages; `None` if the trace or the tables lack free blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub pages: Option<PagesAt>,
-    /// The design's free blocks by order, for each zone.
+    pub pages: Option<SnapshotPages>,
+    /// The number of the design's free blocks of each order, for each zone.
     #[serde(skip)]
     free: Vec<(ZoneKind, Vec<u64>)>,
 }
 
-/// The slabs of a cache at a moment: the kernel's slabs, and the slabs that a design predicts.
+/// The slabs of a cache in a snapshot: the kernel's slabs, and the slabs that a design predicts.
 #[derive(Debug, Serialize)]
 pub struct CacheAtMoment {
     /// The cache's name.
@@ -160,34 +161,34 @@ pub struct CacheAtMoment {
     pub causes: Vec<SlabCause>,
 }
 
-/// The reason why a cache has more or fewer slabs in a design than in the kernel, with its count since the
-/// moment `before`.
+/// Why a cache has more or fewer slabs in a design than in the kernel, with the cause's count since the
+/// `before` snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SlabCause {
-    /// Objects were freed without an event. In the design, an object that was freed without an event stays in use until
-    /// its address is allocated again.
+    /// Objects were freed in the kernel without an event. In the design, an object that was freed without an
+    /// event stays in use until its address is allocated again.
     FreedWithoutEvent(u64),
-    /// Objects were allocated without an event. The replay infers a likely time for the object's allocation
-    /// if the trace shows the allocation of its page.
+    /// Objects were allocated without an event. The replay infers a likely time for an allocation without an
+    /// event, if the trace shows the allocation of the object's page.
     AllocatedWithoutEvent(u64),
-    /// Objects from before the trace were freed, and the trace does not show to which slabs they belonged.
+    /// Objects from before the trace were freed, and the trace does not show which slabs contained them.
     FreedFromBefore(u64),
-    /// The kernel's table and its page events differ by this number of slabs: the kernel frees pages a grace
-    /// period after the slabs leave the table.
+    /// The kernel's table and its page events differ by the given number of slabs, because the kernel frees
+    /// pages a grace period after their slab has left the table.
     PagesDiffer(u64),
-    /// The design puts this number of objects into a slab; the kernel uses another number.
+    /// The design puts the given number of objects into a slab, and the kernel another number.
     OtherSize(u64),
-    /// At the moment `before`, objects were free in slabs that the trace does not show, so their distribution
-    /// over the slabs is a guess.
+    /// In the `before` snapshot, free objects were in slabs that the trace does not show, so their
+    /// distribution over these slabs is a guess.
     FreeBefore(u64),
-    /// The model of the kernel's policy chose other slabs than the kernel did, and no other cause applies.
+    /// No other cause applies: the model of the kernel's policy chose other slabs than the kernel did.
     Model,
 }
 
 impl SlabCause {
-    /// Derives the cause from the counters at `before` and at this moment, the kernel's number of slabs at
-    /// both times, and the intended differences.
+    /// Derives the cause from the counters in `before` and in the present snapshot, the kernel's number of
+    /// slabs in both, and the intended differences.
     fn of(
         before: CacheTally,
         now: CacheTally,
@@ -235,7 +236,7 @@ impl fmt::Display for SlabCause {
 pub struct KernelCacheAtMoment {
     /// The number of slabs.
     pub slabs: u64,
-    /// The number of objects that are not free on the partial list of a node.
+    /// The number of objects, without the free objects in slabs on the nodes' partial lists.
     pub active_objs: u64,
     /// The number of pages in a slab.
     pub pages_per_slab: u64,
@@ -244,16 +245,16 @@ pub struct KernelCacheAtMoment {
 /// A design's counts for a cache.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct DesignCacheAtMoment {
-    /// The number of slabs: the kernel's number at `before` plus the design's change.
+    /// The number of slabs: the kernel's number in `before` plus the design's change.
     pub slabs: i64,
-    /// The band around the predicted number of slabs; if the design is the kernel's, at least nine of ten
-    /// caches are inside.
+    /// The uncertainty band around the predicted number of slabs; for the kernel's design, it contains the
+    /// real number for at least nine of ten caches.
     pub band: [i64; 2],
-    /// The number of active objects: the kernel's number at `before` plus the design's change.
+    /// The number of active objects: the kernel's number in `before` plus the design's change.
     pub active_objs: i64,
     /// The number of traced objects in use.
     pub used: u64,
-    /// The change of `used` since the moment `before`.
+    /// The change of `used` since the `before` snapshot.
     pub used_change: i64,
     /// The number of objects in a slab.
     pub objects_per_slab: u64,
@@ -265,30 +266,31 @@ pub struct DesignCacheAtMoment {
     pub in_depot: u64,
 }
 
-/// Sums of the slabs of many caches.
+/// Sums of the numbers of slabs of many caches.
 #[derive(Debug, Default, Serialize)]
 pub struct SlabSums {
-    /// The number of slabs in the kernel.
+    /// The kernel's number of slabs.
     pub kernel: u64,
-    /// The number of slabs in the design.
+    /// The design's number of slabs.
     pub design: i64,
-    /// The sum of absolute differences between the design and the kernel.
+    /// The sum over all caches of the absolute difference between the design and the kernel.
     pub absolute_error: u64,
-    /// The error of predicting no change after the moment `before`: the sum of absolute differences.
+    /// The error of predicting that nothing changes after the `before` snapshot: the sum of the absolute
+    /// changes.
     pub unchanged_error: u64,
     /// The design's error divided by the error of predicting no change; a value below 1 is better than no model. `None`
     /// if nothing changed.
     pub skill: Option<f64>,
     /// The accuracy of the prediction for caches with more than 100 objects.
-    pub caches_over_100: NearCount,
+    pub caches_over_100: AccurateCacheCount,
     /// The number of caches whose number of slabs is inside the band.
     pub in_band: u64,
 }
 
 /// The number of caches that are predicted accurately.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct NearCount {
-    /// The number of caches.
+pub struct AccurateCacheCount {
+    /// The number of caches that the prediction covers.
     pub n: u64,
     /// The number of caches that are predicted within 2 %.
     pub within_2_percent: u64,
@@ -296,12 +298,12 @@ pub struct NearCount {
     pub within_2_percent_or_a_slab: u64,
 }
 
-/// Sums of the active objects of many caches.
+/// Sums of the numbers of active objects of many caches.
 #[derive(Debug, Default, Serialize)]
 pub struct ActiveSums {
-    /// The sum of the kernel's absolute changes since `before`.
+    /// The sum over all caches of the kernel's absolute change since `before`.
     pub absolute_change: u64,
-    /// The sum of absolute differences between the design and the kernel.
+    /// The sum over all caches of the absolute difference between the design and the kernel.
     pub absolute_error: u64,
 }
 
@@ -346,7 +348,7 @@ pub fn designs<P: Policy>(
             match spec.on(machine, run).map_err(|error| wrong(error.to_string()))? {
                 Ok(run) => break run,
                 Err(stop @ StopReason::Memory { .. }) => {
-                    let Some(next) = with_more_memory(&stream.zones, added) else {
+                    let Some(next) = with_enlarged_zones(&stream.zones, added) else {
                         return Err(wrong(stop.to_string()));
                     };
                     if let Some(series) = series {
@@ -359,7 +361,7 @@ pub fn designs<P: Policy>(
             }
         };
         drop(stage);
-        let capacities = Capacities::new(spec, stream).map_err(|error| wrong(error.to_string()))?;
+        let capacities = CapacityEffect::new(spec, stream).map_err(|error| wrong(error.to_string()))?;
         designs.push(DesignRun { added_memory: added, capacities, ..run });
     }
     // A design that began with other tables is compared with the traced kernel only in the prediction.
@@ -382,7 +384,7 @@ pub fn designs<P: Policy>(
                 // Free pages of a larger machine are not compared.
                 design.clear();
             }
-            moment.pages = pages.get(&moment.name).map(|pages| pages.clone().with_design(&design));
+            moment.pages = pages.get(&moment.name).map(|pages| pages.clone().with_design_blocks(&design));
         }
     }
     let prediction = match &designs[..] {
@@ -397,15 +399,15 @@ pub fn designs<P: Policy>(
     Ok(DesignReport { trace, cpus, operations, linux, missing, designs, prediction })
 }
 
-/// The amounts of memory with which a failed run is repeated, in eighths of the largest zone.
-const ADDED: [u64; 3] = [1, 4, 8];
+/// The memory that is added for a repetition of a run that ran out of memory, in eighths of the largest zone.
+const ADDED_MEMORY_EIGHTHS: [u64; 3] = [1, 4, 8];
 
 /// Enlarges the zones to the next amount above `added` bytes; returns the zones and the new amount. Returns
-/// `None` if there are no tables of the zones, or if the machine already had the largest size.
-fn with_more_memory(zones: &[(ZoneKind, u32)], added: u64) -> Option<(Vec<(ZoneKind, u32)>, u64)> {
+/// `None` if no table describes the zones, or if the machine already had the largest size.
+fn with_enlarged_zones(zones: &[(ZoneKind, u32)], added: u64) -> Option<(Vec<(ZoneKind, u32)>, u64)> {
     let mut zones = zones.to_vec();
     let (_, pages) = zones.iter_mut().max_by_key(|(_, pages)| *pages)?;
-    let mut more = ADDED.into_iter().map(|eighths| u64::from(*pages) * eighths / 8);
+    let mut more = ADDED_MEMORY_EIGHTHS.into_iter().map(|eighths| u64::from(*pages) * eighths / 8);
     let more = more.find(|more| more * PAGE_SIZE as u64 > added)?;
     *pages = u32::try_from(u64::from(*pages) + more).ok()?;
     Some((zones, more * PAGE_SIZE as u64))
@@ -432,12 +434,12 @@ enum StopReason {
     Engine(#[from] EngineError),
 }
 
-/// A design's run of a stream.
+/// A run of one design on a stream.
 struct Run<'s, F> {
     design: String,
     stream: &'s Stream,
     tables: &'s Tables,
-    /// The cache counts that another design had at the moment `before`.
+    /// The cache counts that another design had in the `before` snapshot.
     seen: Option<&'s [CacheCounts]>,
     series: Option<&'s RefCell<Series>>,
     at: F,
@@ -489,14 +491,14 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
             added_memory: 0,
             paths,
             locks,
-            capacities: Capacities::default(),
+            capacities: CapacityEffect::default(),
             moments,
             before,
         })
     }
 }
 
-/// Returns the free blocks by order, for each zone.
+/// Returns the number of free blocks of each order, for each zone.
 fn free_blocks(pages: &PageAllocator) -> Vec<(ZoneKind, Vec<u64>)> {
     let blocks = |zone: &ZoneInfo| (0..).map_while(Order::new).map(|order| zone.free_blocks(order)).collect();
     pages.info().zones.iter().map(|zone| (zone.zone, blocks(zone))).collect()
@@ -522,8 +524,8 @@ fn band(slabs: i64, hidden: u64) -> [i64; 2] {
 /// `objects_per_slab` objects each, given the number of objects in use.
 ///
 /// If the new slabs are smaller, splitting an old slab can give empty slabs; objects in use are assumed to be
-/// at random places.
-fn with_slabs_of(per: u64, slabs: u64, objects_per_slab: u64, in_use: u64) -> u64 {
+/// at random positions.
+fn resized_slabs(per: u64, slabs: u64, objects_per_slab: u64, in_use: u64) -> u64 {
     let objects = slabs * objects_per_slab;
     if per == 0 || per >= objects_per_slab {
         return objects.div_ceil(per.max(1));
@@ -534,7 +536,7 @@ fn with_slabs_of(per: u64, slabs: u64, objects_per_slab: u64, in_use: u64) -> u6
 }
 
 impl Moment {
-    /// Returns `None` if the kernel has no table for this moment or for the moment `before`.
+    /// Returns `None` if the kernel has no table for the present snapshot or for `before`.
     fn new(
         name: &str,
         stream: &Stream,
@@ -567,7 +569,7 @@ impl Moment {
                 seen.and_then(|seen| seen.get(at)).map_or((0, 0), |seen| (seen.slabs(), seen.active_objs()));
             let unseen = slabs.saturating_sub(shown);
             let unseen =
-                with_slabs_of(now.per_slab, unseen, row.objects_per_slab, active.saturating_sub(inside));
+                resized_slabs(now.per_slab, unseen, row.objects_per_slab, active.saturating_sub(inside));
             let shown = if seen.is_some() { then.slabs() } else { 0 };
             let slabs = shown + unseen;
             let design = DesignCacheAtMoment {
@@ -647,9 +649,9 @@ impl Moment {
 }
 
 /// The number of caches to show; the cache in which a design differs most comes first.
-const WORST: usize = 10;
+const MAX_WORST_CACHES: usize = 10;
 
-/// The explanation of the table of sums.
+/// The text that explains the table of sums.
 const LEGEND: &str = "difference: of the slabs of each cache from the traced kernel's, in all; an error for the traced kernel's own design, \
     an effect for another one. if nothing changed: the same for the table of `before`. skill: the first divided by the second. \
     in band: caches whose slabs are in the range that holds nine of ten.\n";
@@ -683,24 +685,24 @@ impl fmt::Display for DesignReport {
             if run.added_memory > 0 {
                 writeln!(
                     f,
-                    "{}: its machine has {} more free memory than the traced kernel had. That kernel reclaims and compacts memory, which designs do \
+                    "{}: the design's machine has {} more free memory than the traced kernel had, because the kernel reclaims and compacts memory and designs do \
                      not. Free pages are not compared.",
                     run.design,
                     size(run.added_memory)
                 )?;
             }
             if let Some(violated) = &run.violated {
-                writeln!(f, "{}: A CONSERVATION LAW DOES NOT HOLD: {violated}", run.design)?;
+                writeln!(f, "{}: A CONSERVATION INVARIANT IS VIOLATED: {violated}", run.design)?;
             }
         }
         writeln!(
             f,
-            "The percentages are of operations, by where they were served; `slab` includes operations without a lock (a compare-and-swap on a slab)."
+            "The percentages show where operations were served; `slab` includes operations without a lock (a compare-and-swap on a slab)."
         )?;
         if self.designs.iter().all(|run| run.moments.is_empty()) {
             return writeln!(
                 f,
-                "\nNothing to compare with: the trace's folder has no slabinfo of the moment `before` and of a later moment."
+                "\nNo comparison with the kernel: the trace's folder lacks `before.slabinfo` or a later slabinfo."
             );
         }
         let mut sums = table(&[
@@ -745,7 +747,7 @@ impl fmt::Display for DesignReport {
         kernel_pages::show(f, moments.iter().filter_map(|m| Some((m.name.as_str(), m.pages.as_ref()?))))?;
         let all = self.designs.iter().flat_map(|run| run.moments.iter().map(|at| (&*run.design, at)));
         let pages = all.filter_map(|(design, at)| Some((design, &*at.name, at.pages.as_ref()?)));
-        kernel_pages::show_designs(f, &pages.collect::<Vec<_>>())?;
+        kernel_pages::write_design_blocks(f, &pages.collect::<Vec<_>>())?;
         for run in compared {
             for moment in &run.moments {
                 let mut worst: Vec<_> = moment
@@ -763,7 +765,7 @@ impl fmt::Display for DesignReport {
                     "\n{} at `{}`, the caches that differ most from the traced kernel:",
                     run.design, moment.name
                 )?;
-                for (error, cache) in worst.into_iter().take(WORST) {
+                for (error, cache) in worst.into_iter().take(MAX_WORST_CACHES) {
                     write!(
                         f,
                         "  {:24} {:>6} slabs ({} to {}), the kernel has {:>6} ({error:+})",
@@ -811,12 +813,12 @@ mod tests {
 
     #[test]
     fn earlier_slab_counts_convert_to_another_slab_size() {
-        assert_eq!(with_slabs_of(8, 10, 16, 160), 20, "twice as many slabs are full");
-        assert_eq!(with_slabs_of(16, 10, 16, 7), 10);
-        assert_eq!(with_slabs_of(32, 11, 16, 7), 6);
-        assert_eq!(with_slabs_of(1, 10, 16, 40), 40, "each object counts separately");
+        assert_eq!(resized_slabs(8, 10, 16, 160), 20, "twice as many slabs are full");
+        assert_eq!(resized_slabs(16, 10, 16, 7), 10);
+        assert_eq!(resized_slabs(32, 11, 16, 7), 6);
+        assert_eq!(resized_slabs(1, 10, 16, 40), 40, "each object counts separately");
         // Half of the objects are in use, so one of sixteen slabs of four objects is empty.
-        assert_eq!(with_slabs_of(4, 16, 8, 64), 30);
-        assert_eq!((with_slabs_of(4, 0, 8, 0), with_slabs_of(0, 3, 8, 1)), (0, 24));
+        assert_eq!(resized_slabs(4, 16, 8, 64), 30);
+        assert_eq!((resized_slabs(4, 0, 8, 0), resized_slabs(0, 3, 8, 1)), (0, 24));
     }
 }

@@ -16,8 +16,8 @@ const FRONT: &str = include_str!("../../web/built/index.html");
 /// The simulation engine, compiled to WebAssembly by `.ci/page --write`.
 static ENGINE: &[u8] = include_bytes!("../../web/engine.wasm");
 
-/// Runs the stream on the engine in this process, and then returns the page as HTML. `command` is the command
-/// line that produces this stream.
+/// Runs the stream on the engine in this process, and then returns the web page as HTML. `command` is the
+/// command line that produces this page's stream.
 ///
 /// # Errors
 /// Fails if the stream needs more memory than the page's simulated machine has, or breaks a conservation
@@ -33,7 +33,7 @@ pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
         engine.failed()
     );
     if let Err(violation) = engine.check() {
-        bail!("--html: the page's machine breaks a conservation law: {violation}");
+        bail!("--html: the page's simulated machine violates a conservation invariant: {violation}");
     }
     let command = web::attribute(command);
     let (engine, stream) = (packed(ENGINE)?, packed(&stream.write())?);
@@ -52,12 +52,12 @@ pub fn front(latency: &impl Serialize) -> anyhow::Result<String> {
 fn packed(bytes: &[u8]) -> anyhow::Result<String> {
     let mut to = GzEncoder::new(Vec::new(), Compression::best());
     to.write_all(bytes)?;
-    Ok(base85(&to.finish()?))
+    Ok(encode_base85(&to.finish()?))
 }
 
-/// Encodes four bytes as five digits: printable ASCII, except what means something in HTML, in strings or in templates.
-/// An incomplete group at the end lacks its last digits.
-fn base85(bytes: &[u8]) -> String {
+/// Encodes four bytes as five printable ASCII characters; characters with a special meaning in HTML, strings
+/// or templates are not used. An incomplete group at the end gives fewer characters.
+fn encode_base85(bytes: &[u8]) -> String {
     let digits: Vec<u8> = (b'!'..=b'~').filter(|digit| !b"\"&'<>\\`{}".contains(digit)).collect();
     let mut text = String::with_capacity(bytes.len().div_ceil(4) * 5);
     for four in bytes.chunks(4) {
@@ -85,7 +85,7 @@ mod tests {
             (&[255; 4], "z;]0!"),
         ];
         for (bytes, text) in pairs {
-            assert_eq!(base85(bytes), text, "{bytes:?}");
+            assert_eq!(encode_base85(bytes), text, "{bytes:?}");
         }
     }
 

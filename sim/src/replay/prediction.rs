@@ -6,9 +6,9 @@
 //! in the second design. If the two designs have slabs of different sizes, slabs whose creation is not in the
 //! trace are counted by their objects.
 //!
-//! Another kernel also starts differently: with another version or number of CPUs, its tables differ even
-//! before the workload. If the user gives a boot of the other kernel without the workload, the prediction
-//! begins with the table of that boot ([`start`](super::start)).
+//! Another kernel also starts differently: because of its version or its number of CPUs, its tables differ
+//! even before the workload. If the user gives a boot of the other kernel without the workload, the
+//! prediction begins with the table of that boot ([`start`](super::start)).
 
 use super::ReplayError;
 use super::moments::{CacheAtMoment, DesignRun};
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use uslab_buddy::PAGE_SIZE;
 use uslab_engine::design::Locks;
 
-/// A change of options, and its predicted effect on slabs.
+/// A prediction for a change of options: its effect on the number of slabs.
 #[derive(Debug, Serialize)]
 pub struct Prediction {
     /// The design with the traced kernel's options.
@@ -29,16 +29,16 @@ pub struct Prediction {
     pub to: String,
     /// The number of shared locks in the first and in the second design.
     pub locks: (Locks, Locks),
-    /// The prediction for each moment.
+    /// The prediction for each snapshot of the kernel's tables.
     pub moments: Vec<PredictedMoment>,
 }
 
-/// The prediction for one moment.
+/// The prediction for one snapshot of the kernel's tables.
 #[derive(Debug, Serialize)]
 pub struct PredictedMoment {
     /// The moment's name.
     pub name: String,
-    /// The caches that are both in the trace and in the kernel's table.
+    /// The caches that occur both in the trace and in the kernel's table.
     pub caches: Vec<Predicted>,
     /// The comparison with a boot that really had the other options; `None` without the tables of that boot.
     pub real: Option<Compared>,
@@ -49,37 +49,38 @@ pub struct PredictedMoment {
 pub struct Predicted {
     /// The cache's name.
     pub name: String,
-    /// The number of slabs in the traced kernel.
+    /// The number of the cache's slabs in the traced kernel.
     pub traced: u64,
-    /// The predicted number of slabs with the other options.
+    /// The predicted number of slabs, with the second design's options.
     pub predicted: u64,
     /// The band around the predicted number of slabs; for about nine of ten caches, the real number is
     /// inside.
     pub band: [u64; 2],
     /// The number of slabs in a boot that really had the other options.
     pub real: Option<u64>,
-    /// The difference in slabs between several boots with the first options.
+    /// The difference in the number of slabs between several boots with the first options.
     pub noise: u64,
     /// The number of objects in a slab: in the traced kernel, with the other options, and in the real boot.
     pub objects_per_slab: (u64, u64, Option<u64>),
     /// The pages of all slabs: in the traced kernel, with the other options, and in the real boot.
     pub pages: (u64, u64, Option<u64>),
-    /// The number of objects outside slabs, on CPUs and in shared levels, in the first and in the second
-    /// design.
+    /// Free objects outside slabs with the second design's options: the number that CPUs hold, and the number
+    /// in barns or depots.
     pub held: (u64, u64),
 }
 
-/// A comparison of a prediction with the change that a real boot shows. The comparison covers caches of more
-/// than ten slabs whose change exceeds 5 %, and exceeds the difference between two boots with equal options.
+/// A comparison of a prediction with the change that a real boot shows. The comparison includes caches of
+/// more than ten slabs whose change exceeds 5 %, and exceeds the difference between two boots with equal
+/// options.
 #[derive(Debug, Serialize)]
 pub struct Compared {
-    /// The number of slabs in the caches that both tables contain: traced, predicted, real.
+    /// The number of slabs in the caches that are in both tables: traced, predicted, real.
     pub slabs: (u64, u64, u64),
-    /// The number of caches that both tables contain.
+    /// The number of caches that are in both tables.
     pub caches: u64,
-    /// The number of these caches whose real number of slabs is inside the band.
+    /// The number of compared caches whose real number of slabs is inside the band.
     pub in_band: u64,
-    /// The number of caches that changed by more than the limits of the report.
+    /// The number of caches whose change exceeded the limits of the comparison.
     pub changed: u64,
     /// The number of changed caches whose change was predicted with the right sign.
     pub right_sign: u64,
@@ -92,7 +93,8 @@ pub struct Compared {
 /// The folders with tables of other boots.
 #[derive(Clone, Debug, Default)]
 pub struct OtherBoots {
-    /// A boot with the second options and without the workload; the prediction begins with its table.
+    /// A boot with the second options and without the workload; the prediction begins with the table of this
+    /// boot.
     pub start: Option<PathBuf>,
     /// A boot that really had the second options and ran the workload.
     pub real: Option<PathBuf>,
@@ -107,7 +109,7 @@ impl OtherBoots {
             if tables.latest_slabinfo().is_none() {
                 let shown = path.display();
                 return Err(ReplayError::Option(format!(
-                    "{option} {shown}: no MOMENT.slabinfo in it; expected a recording's folder"
+                    "{option} {shown}: the folder has no NAME.slabinfo; expected the folder of a recording"
                 )));
             }
             Ok(tables)
@@ -233,8 +235,8 @@ fn mib(pages: u64) -> String {
 
 /// Returns the band around a prediction: a tenth of the slabs, plus the difference between boots with equal
 /// options, plus two slabs below or one slab above. Predictions for small caches are too large more often
-/// than too small. For kernels from 6.12 to 7.2, 92 of 100 caches are inside the band (`files`, `tcp`,
-/// `msg`).
+/// than too small. For kernels from 6.12 to 7.2, 92 of 100 caches are inside the band (recordings `files`,
+/// `tcp`, `msg`).
 fn band(predicted: u64, noise: u64) -> [u64; 2] {
     let width = predicted / 10 + noise;
     [predicted.saturating_sub(width + 2), predicted + width + 1]
@@ -299,7 +301,7 @@ impl fmt::Display for Prediction {
                 } = real;
                 writeln!(
                     f,
-                    "In all {} traced, {} predicted, {} real. Of {changed} caches that really changed by more than 5 %, and by more than \
+                    "Slabs of all caches: {} traced, {} predicted, {} real. Of {changed} caches that really changed by more than 5 %, and by more than \
                      chance, the change of {right_sign} has the right sign. Half of the predictions have an error of less than \
                      {median_error_percent:.1} % of the real slabs, and {median_error_of_change_percent:.1} % of the change. {in_band} of \
                      {caches} caches are in their band.",
@@ -340,7 +342,7 @@ impl fmt::Display for Prediction {
         if self.moments.iter().any(|moment| !moment.caches.is_empty()) {
             writeln!(
                 f,
-                "traced: the kernel's table. predicted: the slabs of {}, corrected by the error of {}, so a comparison without --predict may \
+                "traced: in the kernel's table. predicted: the slabs of {}, corrected by the error of {}, so a comparison without --predict may \
                  show others. band: holds the real number for nine of ten caches. real: by --beside. chance: the difference between boots \
                  with equal options (--again).",
                 self.to, self.from
@@ -385,9 +387,9 @@ mod tests {
         assert_eq!(slabs(None, &at(0, 7, 16)), 7);
     }
 
-    /// Regression test: a fall of all slabs was explained by caches that grow.
+    /// Regression test: the report explained a decrease of all slabs by caches that grew.
     #[test]
-    fn sum_is_explained_by_caches_that_change_in_its_direction() {
+    fn total_change_is_explained_by_caches_with_the_same_direction() {
         let cache = |name: &str, then, now| Predicted {
             name: name.to_owned(),
             traced: then,

@@ -7,7 +7,7 @@
 //! allocated again; the oldest objects are assumed to be free.
 
 use super::linux;
-use super::traced::Traced;
+use super::traced::TracedInput;
 use crate::trace::{CacheId, FreeOrigin, OpKind};
 use rustc_hash::FxHashMap;
 
@@ -25,8 +25,9 @@ struct Cache {
     live: FxHashMap<u64, usize>,
 }
 
-/// Returns the objects that were freed without an event: for a preceding operation, the objects' addresses.
-pub(super) fn recycled(traced: Traced<'_>, cpus: u32) -> FxHashMap<usize, Vec<u64>> {
+/// Returns the addresses of objects that were freed without an event, keyed by the operation that precedes
+/// the free.
+pub(super) fn recycled(traced: TracedInput<'_>, cpus: u32) -> FxHashMap<usize, Vec<u64>> {
     let mut found: FxHashMap<usize, Vec<u64>> = FxHashMap::default();
     let mut caches = caches(traced, cpus);
     for (at, op) in traced.ops.iter().enumerate() {
@@ -66,7 +67,7 @@ pub(super) fn recycled(traced: Traced<'_>, cpus: u32) -> FxHashMap<usize, Vec<u6
 }
 
 /// Returns the caches with sheaves in which most objects are freed without an event.
-fn caches(Traced { resolver, ops, tables }: Traced<'_>, cpus: u32) -> FxHashMap<CacheId, Cache> {
+fn caches(TracedInput { resolver, ops, tables }: TracedInput<'_>, cpus: u32) -> FxHashMap<CacheId, Cache> {
     let mut frees: FxHashMap<CacheId, [u64; 2]> = FxHashMap::default();
     for op in ops {
         match op.kind {
@@ -93,7 +94,7 @@ mod tests {
     use crate::replay::testing::{SLABINFO, Trace};
 
     #[test]
-    fn untraced_free_is_placed_before_reuse_by_all_sheaf_objects() {
+    fn untraced_free_precedes_reuse_by_the_capacity_of_all_sheaves() {
         // A sheaf holds one object, so one CPU and the barn hold 12.
         let attributes = "name\tsheaf_capacity\nnode\t1\n";
         let objects = |from: u64, n: u64| {

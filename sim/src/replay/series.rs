@@ -1,10 +1,10 @@
-//! Writes a run as rows of CSV: the state of every cache, of every CPU, and of the free blocks by order, at a hundred
-//! points of the run.
+//! Writes a run as rows of CSV: the state of every cache and every CPU, and the number of free blocks of each
+//! order, at a hundred points of the run.
 
 use std::fmt::Write;
 use uslab_engine::{Design, Engine, EngineError};
 
-/// The number of points of a run, not counting its end.
+/// The number of points in the series of one run, not counting the run's end.
 const POINTS: u64 = 100;
 
 /// Rows of CSV: `operation,time_ns,design,kind,name,metric,value`.
@@ -30,12 +30,12 @@ impl Series {
         self.csv.len()
     }
 
-    /// Truncates the CSV text to `len` bytes, because a repeated run writes the later rows again.
+    /// Truncates the CSV text to `len` bytes, so that a repeated run can write the later rows again.
     pub(super) fn truncate(&mut self, len: usize) {
         self.csv.truncate(len);
     }
 
-    /// Runs an engine until a given operation, and records the points up to it.
+    /// Runs an engine up to a given operation, and records the points of the series up to there.
     pub(super) fn follow<D: Design>(
         &mut self,
         design: &str,

@@ -1,12 +1,12 @@
-//! Computes, with the model of the traced kernel, which slabs a shrink of all caches would return at a moment
-//! of a recording. The model contains each slab that the trace shows, with its objects; the kernel's tables
-//! do not count empty slabs.
+//! Computes, with the model of the traced kernel, which slabs a shrink of all caches would return at a
+//! snapshot of a recording. The model contains each slab that the trace shows, with its objects; the kernel's
+//! tables do not count empty slabs.
 
 use super::{Options, ReplayError, read_stream};
 use crate::output::Progress;
 use std::collections::BTreeMap;
 use std::path::Path;
-use uslab_engine::designs::{LINUX, NoPolicy, Spec, Visitor};
+use uslab_engine::designs::{LINUX_DESIGN, NoPolicy, Spec, Visitor};
 use uslab_engine::{Design, Engine, Stream};
 
 /// The slabs that a shrink of all caches would return.
@@ -14,36 +14,37 @@ use uslab_engine::{Design, Engine, Stream};
 pub struct Returned {
     /// The design of the traced kernel.
     pub design: String,
-    /// The number of returned slabs by cache, without caches that have no event.
+    /// The number of returned slabs by cache; caches without an event are left out.
     pub slabs: BTreeMap<String, u64>,
-    /// The shrink that the traced system made after this moment, if any.
+    /// The real shrink that the traced system made after the snapshot, if any.
     pub recorded: Option<Recorded>,
 }
 
-/// A shrink that the traced system made after the moment, as the model computes it.
+/// A real shrink that the traced system made after the snapshot, as the model computes it.
 #[derive(Debug)]
 pub struct Recorded {
-    /// The name of the next moment that has tables.
+    /// The name of the next snapshot.
     pub until: String,
-    /// By how many slabs each cache is smaller at the moment `until`; negative for caches that grew.
+    /// By how many slabs each cache is smaller in the snapshot `until`; negative for caches that grew.
     pub slabs: BTreeMap<String, i64>,
 }
 
-/// Returns the slabs that a shrink would have freed when the recorder read the tables of `moment`.
+/// Returns the slabs that a shrink would have freed at the time when the recorder read the tables of the
+/// snapshot `moment`.
 ///
 /// # Errors
-/// Fails if the trace cannot be read, has no mark of the moment, or does not show the kernel's release.
+/// Fails if the trace cannot be read, has no mark of the snapshot, or does not show the kernel's release.
 pub fn returned_by_shrink(trace: &Path, moment: &str, progress: &Progress) -> Result<Returned, ReplayError> {
     let stream = read_stream(Some(trace), &Options::default(), progress)?;
     let shown = trace.display();
     let mark = format!("SNAP {moment} begin");
     let Some(mark) = stream.marks.iter().find(|at| at.text == mark) else {
         return Err(ReplayError::Option(format!(
-            "{shown}: no mark `{mark}`, which shows when the tables were read"
+            "{shown}: the trace has no mark `{mark}`, so the time at which the tables were read is unknown"
         )));
     };
     let wrong = |error: String| ReplayError::Option(format!("{shown}: {error}"));
-    let spec = LINUX.parse::<Spec<NoPolicy>>().map_err(|error| wrong(error.to_string()))?;
+    let spec = LINUX_DESIGN.parse::<Spec<NoPolicy>>().map_err(|error| wrong(error.to_string()))?;
     let stage = progress.stage("replaying", mark.operation);
     let run = |until: Option<u64>| {
         let shrink = Shrink { stream: &stream, operation: mark.operation, until };
@@ -69,7 +70,7 @@ struct Shrink<'s> {
     stream: &'s Stream,
     /// The operation at which the caches are shrunk.
     operation: u64,
-    /// The operation at which the slabs are counted again, for the shrink that the stream itself contains.
+    /// For a shrink that the stream itself contains, the operation at which the slabs are counted again.
     until: Option<u64>,
 }
 

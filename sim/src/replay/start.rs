@@ -1,8 +1,8 @@
-//! The other kernel of a prediction: facts from a boot of the other kernel without the workload.
+//! Facts about the other kernel of a prediction, from a boot of that kernel without the workload.
 //!
 //! Three sources of that boot are used: the table `before.slabinfo` (caches, object sizes, and slabs before
 //! the workload), the links in `slab-attributes.tsv` (caches that share slabs), and the trace (the cache of
-//! each call site). Counts from moments after `before` are not used.
+//! each call site). Counts from snapshots after `before` are not used.
 
 use super::ReplayError;
 use super::stream::kind;
@@ -24,7 +24,8 @@ pub(super) struct Start {
     /// The cache from which a call site allocates, indexed by the site's full text. `None` if the site
     /// allocates from several caches.
     sites: Sites,
-    /// The cache from which a function allocates; this map is used if the kernels are different builds.
+    /// The cache from which a function allocates; used instead of the call sites if the two kernels are
+    /// different builds.
     functions: Sites,
 }
 
@@ -32,13 +33,13 @@ type Sites = FxHashMap<String, Option<String>>;
 
 /// A cache of the trace, with the name and object size that the other kernel uses.
 #[derive(Debug)]
-pub(super) struct Renamed {
+pub(super) struct RenamedCache {
     pub(super) name: String,
     pub(super) kind: Kind,
     pub(super) size: u32,
 }
 
-/// The file names that a trace in a folder may have.
+/// The possible file names of a trace in a folder.
 const TRACES: [&str; 4] = ["trace.txt.zst", "trace.txt.xz", "trace.txt.gz", "trace.txt"];
 
 impl Start {
@@ -47,7 +48,7 @@ impl Start {
         let Some(before) = tables.at("before").and_then(|before| before.slabinfo.clone()) else {
             let shown = folder.display();
             return Err(ReplayError::Option(format!(
-                "--start {shown}: no before.slabinfo in it; expected a recording's folder"
+                "--start {shown}: the folder has no before.slabinfo; expected the folder of a recording"
             )));
         };
         let mut start = Self {
@@ -96,7 +97,7 @@ impl Start {
     }
 
     /// Moves each operation to the cache that the other kernel would use.
-    pub(super) fn rename(&self, ops: &mut [Op], resolver: &Resolver) -> Vec<Renamed> {
+    pub(super) fn rename(&self, ops: &mut [Op], resolver: &Resolver) -> Vec<RenamedCache> {
         let mut caches = Vec::new();
         let (mut numbers, mut defaults) = (FxHashMap::default(), Vec::new());
         for (info, number) in resolver.caches().iter().zip(0..) {
@@ -105,7 +106,7 @@ impl Start {
             defaults.push(CacheId(first));
             // A cache that the other kernel merges into an earlier one keeps its name, and gets no operations.
             let name = if first == number { name } else { &info.name };
-            caches.push(Renamed { name: name.to_owned(), kind: kind(info.kind), size });
+            caches.push(RenamedCache { name: name.to_owned(), kind: kind(info.kind), size });
         }
         let mut sites = FxHashMap::default();
         for op in ops {
@@ -117,7 +118,7 @@ impl Start {
                             return defaults[cache.0 as usize];
                         };
                         CacheId(*numbers.entry(name.to_owned()).or_insert_with(|| {
-                            caches.push(Renamed { name: name.to_owned(), kind: Kind::Named, size });
+                            caches.push(RenamedCache { name: name.to_owned(), kind: Kind::Named, size });
                             caches.len() as u32 - 1
                         }))
                     });
@@ -138,13 +139,13 @@ impl Start {
         &self.kernel
     }
 
-    /// Returns the other kernel's slabinfo of the moment `before`.
-    pub(super) fn other_kernel_before(&self) -> &SlabInfo {
+    /// Returns the other kernel's slabinfo in the `before` snapshot.
+    pub(super) fn other_kernel_slabinfo(&self) -> &SlabInfo {
         &self.before
     }
 
-    /// Returns the other kernel's table for each moment of the traced kernel's tables, as if the other
-    /// kernel's caches never changed.
+    /// Returns the other kernel's table for each snapshot of the traced kernel, as if the other kernel's
+    /// caches never changed.
     pub(super) fn tables(&self, traced: &Tables) -> Tables {
         let mut tables = traced.clone();
         for snapshot in &mut tables.snapshots {
@@ -154,7 +155,7 @@ impl Start {
     }
 }
 
-/// Returns the cache name for each alias. A link of an alias leads to an identifier (`:A-0000128`). In
+/// Returns the cache name for each alias. The link of an alias leads to an identifier (`:A-0000128`). In
 /// slabinfo, a merged cache has the name of its first user.
 fn aliases(attributes: &Attributes, before: &SlabInfo) -> FxHashMap<String, String> {
     let links: Vec<_> = attributes.links().collect();

@@ -1,7 +1,7 @@
-//! Finds the steps of a recording's script and their times, because one step takes many operations between
-//! two marks.
+//! Finds when each step of a recording's script ran, because one step takes many operations between two
+//! marks.
 
-use super::traced::Traced;
+use super::traced::TracedInput;
 use crate::trace::{Op, OpKind, SiteId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -12,11 +12,13 @@ use std::collections::BTreeMap;
 /// Between two marks, a recording's script writes to the file `shrink` in each cache's folder, twice per
 /// folder. Opening a file `shrink` allocates in `kernfs_fop_open`, and ends with a free of the path. If
 /// `kernfs_fop_open` allocates as often as the script opens files, the n-th allocation belongs to the n-th
-/// folder. If the script's files and the trace's allocations differ in number, all caches are assumed to be
-/// shrunk at the second mark.
+/// folder. If the number of files and the number of allocations differ, all caches are assumed to be shrunk
+/// at the second mark.
 ///
 /// The mark `SHRINK cache NAME` precedes a write to the file `shrink` of one cache.
-pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap<usize, Option<String>> {
+pub(super) fn shrinks(
+    TracedInput { resolver, ops, tables }: TracedInput<'_>,
+) -> FxHashMap<usize, Option<String>> {
     let mut moments = tables.snapshots.iter().filter(|moment| ["before", "end"].contains(&moment.moment));
     let (mut found, mut opens) = (FxHashMap::default(), None::<BTreeMap<SiteId, Vec<usize>>>);
     let mut names = FxHashMap::default();
@@ -49,7 +51,7 @@ pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap
                     }
                 }
                 text => {
-                    let folder = shrunk_cache(text).map(|cache| tables.kernel.attributes.folder(cache));
+                    let folder = shrink_target(text).map(|cache| tables.kernel.attributes.folder(cache));
                     found.extend(folder.map(|folder| (at, Some(folder.to_owned()))));
                 }
             },
@@ -60,7 +62,7 @@ pub(super) fn shrinks(Traced { resolver, ops, tables }: Traced<'_>) -> FxHashMap
 }
 
 /// Returns the cache that a mark names for the next shrink: `dentry` for `SHRINK cache dentry`.
-pub(super) fn shrunk_cache(mark: &str) -> Option<&str> {
+pub(super) fn shrink_target(mark: &str) -> Option<&str> {
     mark.strip_prefix("SHRINK cache ").map(str::trim)
 }
 
@@ -75,7 +77,7 @@ fn next_free(ops: &[Op], from: usize) -> usize {
 /// reading. Between the mark and the reading, the script opens files. The reading of slabinfo begins when
 /// `seq_read_iter` allocates a buffer. If no allocation of a `seq_read_iter` buffer precedes the next mark,
 /// the mark itself is used.
-pub(super) fn readings(Traced { resolver, ops, .. }: Traced<'_>) -> FxHashMap<usize, usize> {
+pub(super) fn readings(TracedInput { resolver, ops, .. }: TracedInput<'_>) -> FxHashMap<usize, usize> {
     let mut found = FxHashMap::default();
     let (mut begun, mut names) = (None, FxHashMap::default());
     for (at, op) in ops.iter().enumerate() {
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_of_one_cache_shrinks_that_cache() {
+    fn shrink_mark_of_one_cache_shrinks_only_that_cache() {
         let marks = ["0 mark SHRINK cache node", "0 mark SHRINK cache other"];
         let attributes = [("slab-attributes.tsv", "name\tlink\nnode\t-\nother\t:A-0000512\n")];
         let mut found: Vec<_> = shrinks(Trace::new(&marks, &attributes).traced()).into_iter().collect();

@@ -1,12 +1,12 @@
 //! Converts a replay to a stream of operations, which the engine of web pages runs. The stream contains the
-//! actions of the simulated machine.
+//! operations of the simulated machine.
 
 use super::from_before::InitialSlab;
-use super::hidden::{HiddenKind, deaths, hidden_operations};
+use super::hidden::{HiddenOperationKind, deaths, hidden_operations};
 use super::linux;
 use super::recycled::recycled;
 use super::steps::{readings, shrinks};
-use super::traced::Traced;
+use super::traced::TracedInput;
 use crate::trace::{CacheKind, Counts, FreeOrigin, Kernel, Op, OpKind, PageSize, PageUse, Pfn, Resolver};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fs::File;
@@ -37,8 +37,8 @@ pub(super) fn traced_cpus(counts: &Counts) -> u64 {
 pub(super) enum InitialSlabs<'k> {
     /// Slabs inferred from the trace.
     Slabs(Vec<InitialSlab>),
-    /// No initial slabs, because the design models another kernel; the fields are the names, kinds and sizes
-    /// of its caches, that kernel, and its slabinfo.
+    /// No initial slabs, because the design models another kernel; the fields are the other kernel's caches
+    /// (names, kinds, sizes), the other kernel, and its slabinfo.
     Other(Vec<(String, Kind, u32)>, &'k Kernel, &'k SlabInfo),
 }
 
@@ -47,10 +47,10 @@ pub(super) fn of(
     title: String,
     cpus: u32,
     zones: &[(ZoneKind, u32)],
-    traced: Traced<'_>,
+    traced: TracedInput<'_>,
     before: InitialSlabs<'_>,
 ) -> Stream {
-    let Traced { resolver, ops, tables } = traced;
+    let TracedInput { resolver, ops, tables } = traced;
     let (shrinks, deaths, readings) = (shrinks(traced), deaths(traced), readings(traced));
     let recycled = recycled(traced, cpus);
     let late: FxHashMap<_, _> = readings.iter().map(|(mark, read)| (*read, *mark)).collect();
@@ -67,7 +67,7 @@ pub(super) fn of(
     }
     // Zones have the pages that the trace or the tables mention.
     let pages = |slab: &InitialSlab| Some(slabinfo?.get(&resolver.cache(slab.cache).name)?.pages_per_slab);
-    let unseen: u64 = slabs.iter().filter(|slab| slab.is_unseen()).filter_map(pages).sum();
+    let unseen: u64 = slabs.iter().filter(|slab| slab.has_no_traced_object()).filter_map(pages).sum();
     let largest = zones.iter().map(|(_, pages)| *pages).max().unwrap_or(0);
     for (kind, pages) in zones {
         writer.zone(*kind, if *pages == largest { pages.saturating_add(unseen as u32) } else { *pages });
@@ -116,11 +116,11 @@ pub(super) fn of(
         while let Some(hidden) = hidden.next_if(|hidden| hidden.after == at) {
             let cpu = u32::from(hidden.cpu) % cpus;
             match hidden.what {
-                HiddenKind::Alloc(cache, ptr) => {
+                HiddenOperationKind::Alloc(cache, ptr) => {
                     learn(&mut writer, resolver, cache.0 as usize + 1);
                     writer.alloc(cpu, cache.0, ptr.0, resolver.cache(cache).size.into());
                 }
-                HiddenKind::Free(ptr) => _ = writer.free(cpu, ptr.0),
+                HiddenOperationKind::Free(ptr) => _ = writer.free(cpu, ptr.0),
             }
         }
     }
@@ -161,12 +161,12 @@ fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
         }
         OpKind::Free { origin: FreeOrigin::PreTrace, .. } => {}
         OpKind::PageAlloc { pfn, order, migratetype, usage: PageUse::Other } => {
-            for (pfn, order) in our_blocks(resolver.page_size(), pfn, order) {
+            for (pfn, order) in split_into_4k_blocks(resolver.page_size(), pfn, order) {
                 to.alloc_pages(cpu, pfn, order, migratetype);
             }
         }
         OpKind::PageFree { pfn, order, usage: PageUse::Other, .. } => {
-            for (pfn, order) in our_blocks(resolver.page_size(), pfn, order) {
+            for (pfn, order) in split_into_4k_blocks(resolver.page_size(), pfn, order) {
                 to.free_pages(cpu, pfn, order);
             }
         }
@@ -186,7 +186,7 @@ pub(super) fn kind(kind: CacheKind) -> Kind {
 
 /// Splits `2^order` pages of the traced machine into blocks of 4 KiB pages, and returns the first page and
 /// order of each block.
-pub(super) fn our_blocks(size: PageSize, pfn: Pfn, order: u8) -> impl Iterator<Item = (u64, u8)> {
+pub(super) fn split_into_4k_blocks(size: PageSize, pfn: Pfn, order: u8) -> impl Iterator<Item = (u64, u8)> {
     let finer = (size.shift() - PageSize::Kib4.shift()) as u8;
     let all = order + finer;
     let each = all.min(uslab_buddy::MAX_ORDER);
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn larger_pages_are_split_into_adjacent_4_kib_blocks() {
-        let blocks = |size, pfn, order| our_blocks(size, Pfn(pfn), order).collect::<Vec<_>>();
+        let blocks = |size, pfn, order| split_into_4k_blocks(size, Pfn(pfn), order).collect::<Vec<_>>();
         assert_eq!(blocks(PageSize::Kib4, 77, 10), [(77, 10)]);
         assert_eq!(blocks(PageSize::Kib16, 77, 0), [(308, 2)]);
         assert_eq!(blocks(PageSize::Kib64, 3, 6), [(48, 10)]);

@@ -1,6 +1,6 @@
 //! Builds small traces for tests.
 
-use super::traced::Traced;
+use super::traced::TracedInput;
 use crate::trace::{Op, Recording, Resolver, Source, Tables};
 use std::path::Path;
 
@@ -47,8 +47,8 @@ impl Trace {
         }
         Self { resolver, ops, tables }
     }
-    pub(super) fn traced(&self) -> Traced<'_> {
-        Traced { resolver: &self.resolver, ops: &self.ops, tables: &self.tables }
+    pub(super) fn traced(&self) -> TracedInput<'_> {
+        TracedInput { resolver: &self.resolver, ops: &self.ops, tables: &self.tables }
     }
 }
 

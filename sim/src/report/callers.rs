@@ -6,25 +6,25 @@
 //! callers did not request.
 //!
 //! A lifetime is the time between an object's allocation and its free, if the trace contains both events. A
-//! lifetime is measured in two ways: in time on the trace's clock, and in operations. The operations are all
-//! allocations and frees on all CPUs, from after the object's allocation up to its free.
+//! lifetime is measured in two ways: in time on the trace's clock, and in operations. The operation count
+//! covers all allocations and frees on all CPUs after the object's allocation, up to and including its free.
 
 use super::live::{Live, LiveObjects, Names, Object, Slabs};
 use crate::output::{grouped, table, text};
 use crate::trace::{
-    CacheId, FreeOrigin, MarkId, Op, OpKind, PageUse, Ptr, Resolver, SiteId, SlabinfoSpan, TaskId,
+    CacheId, FreeOrigin, MarkId, Op, OpKind, PageUse, Ptr, Resolver, SiteId, SlabinfoComparison, TaskId,
 };
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::{self, Write};
 
-/// Collects the statistics of call sites while the trace's operations pass.
+/// Collects the statistics of call sites, one traced operation at a time.
 #[derive(Debug, Default)]
 pub(crate) struct CallerStatistics {
     sites: FxHashMap<SiteId, Tally>,
     /// The live objects, indexed by address.
-    live: FxHashMap<u64, Birth>,
+    live: FxHashMap<u64, ObjectBirth>,
     /// The lifetimes, indexed by the cache's number in the trace.
     caches: Vec<CacheLifetimes>,
     /// The number of allocations and frees so far.
@@ -53,7 +53,7 @@ impl Tally {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Birth {
+struct ObjectBirth {
     site: SiteId,
     cache: CacheId,
     task: Option<TaskId>,
@@ -108,7 +108,7 @@ impl CallerStatistics {
                 tally.bytes_req += u64::from(bytes_req);
                 tally.hits += 1;
                 self.lives(cache).live += 1;
-                let birth = Birth {
+                let birth = ObjectBirth {
                     site,
                     task: op.task,
                     cache,
@@ -152,9 +152,14 @@ impl CallerStatistics {
         }
     }
 
-    /// Returns the objects that are live at the end of the trace so far. The parameter `tables` has the
-    /// kernel's slabinfo changes, by time span.
-    fn still_live(&self, resolver: &Resolver, tables: &[SlabinfoSpan], which: LiveObjects) -> Live {
+    /// Returns the objects that are live after all operations so far. The parameter `tables` has the changes
+    /// of the kernel's slabinfo, for each time span.
+    fn remaining_live_objects(
+        &self,
+        resolver: &Resolver,
+        tables: &[SlabinfoComparison],
+        which: LiveObjects,
+    ) -> Live {
         let mut objects: Vec<_> = self
             .live
             .iter()
@@ -206,8 +211,13 @@ impl CallerStatistics {
     }
 
     /// Returns the report of all operations so far; `resolver` provides the names. The parameter `tables` has
-    /// the kernel's slabinfo changes, by time span.
-    pub(crate) fn report(&self, resolver: &Resolver, tables: &[SlabinfoSpan], which: LiveObjects) -> Callers {
+    /// the changes of the kernel's slabinfo, for each time span.
+    pub(crate) fn report(
+        &self,
+        resolver: &Resolver,
+        tables: &[SlabinfoComparison],
+        which: LiveObjects,
+    ) -> Callers {
         let mut sites: Vec<_> = self
             .sites
             .iter()
@@ -235,7 +245,7 @@ impl CallerStatistics {
         });
         let mut lifetimes: Vec<_> = lives.filter(|l| l.freed + l.live + l.hidden_frees > 0).collect();
         lifetimes.sort_by(|a, b| (Reverse(a.freed), &a.cache).cmp(&(Reverse(b.freed), &b.cache)));
-        Callers { sites, lifetimes, live: self.still_live(resolver, tables, which) }
+        Callers { sites, lifetimes, live: self.remaining_live_objects(resolver, tables, which) }
     }
 }
 
@@ -250,7 +260,7 @@ pub struct Callers {
     pub live: Live,
 }
 
-/// The allocations of a call site, with the columns of `perf kmem stat --caller`.
+/// The allocations of one call site, in the columns of `perf kmem stat --caller`.
 #[derive(Debug, Serialize)]
 pub struct CallSite {
     /// The call site as `function+offset`, copied from the trace.
@@ -265,10 +275,10 @@ pub struct CallSite {
     pub bytes_req_per_hit: u64,
     /// The number of allocations.
     pub hits: u64,
-    /// The number of the site's objects that another CPU than the allocating CPU freed, on the traced
+    /// The number of the site's objects that were freed on another CPU than the allocating CPU, on the traced
     /// machine.
     pub ping_pong: u64,
-    /// The allocated bytes that callers did not request, as a percentage of the allocated bytes.
+    /// The percentage of the allocated bytes that callers did not request.
     pub fragmentation_percent: f64,
 }
 
@@ -277,14 +287,15 @@ pub struct CallSite {
 pub struct Lifetimes {
     /// The name of the cache.
     pub cache: String,
-    /// The number of objects that were allocated and freed in the trace, so that their lifetimes are known.
+    /// The number of objects whose lifetimes are known, because the trace has both their allocation and their
+    /// free.
     pub freed: u64,
-    /// The number of objects that were allocated but not freed in the trace, so that only a lower limit of
-    /// their lifetimes is known.
+    /// The number of objects of which only a lower limit of the lifetime is known, because the trace has
+    /// their allocation and not their free.
     pub live: u64,
     /// The number of objects freed without an event, at an unknown time.
     pub hidden_frees: u64,
-    /// The lifetimes on the trace's clock; `None` if no object was freed while this clock was running.
+    /// The lifetimes on the trace's clock; `None` if no object was freed while the clock was running.
     pub microseconds: Option<Quantiles>,
     /// The lifetimes, measured as a number of allocations and frees in all caches.
     pub operations: Option<Quantiles>,
@@ -322,7 +333,7 @@ impl Callers {
         )?;
         writeln!(
             out,
-            "  The columns are those of `perf kmem stat --caller`. ping-pong: freed on another CPU than allocated; frag: allocated but not requested."
+            "  The columns are as in `perf kmem stat --caller`. ping-pong: objects freed on another CPU than the allocating CPU; frag: bytes allocated but not requested."
         )?;
         let mut sites =
             table(&["call site", "allocated", "per", "requested", "per", "hits", "ping-pong", "frag %"]);
@@ -347,8 +358,8 @@ impl Callers {
         )?;
         writeln!(
             out,
-            "  From allocation to free, in microseconds of the trace's clock and in allocations and frees of all caches.\n  \
-             Objects that are still live, or hidden (freed without an event), have none."
+            "  Times from allocation to free, in microseconds of the trace's clock, and in allocations and frees of all caches.\n  \
+             Objects that are still live, or were freed without an event (hidden), have no lifetime."
         )?;
         let mut lives = table(&[
             "cache", "freed", "live", "hidden", "us p50", "p90", "p99", "max", "ops p50", "p90", "p99", "max",
@@ -380,9 +391,9 @@ mod tests {
     use crate::trace::{Recording, Source};
 
     fn watched(text: &str) -> Callers {
-        watched_with(text, LiveObjects::Workload)
+        callers_from_trace_text(text, LiveObjects::Workload)
     }
-    fn watched_with(text: &str, which: LiveObjects) -> Callers {
+    fn callers_from_trace_text(text: &str, which: LiveObjects) -> Callers {
         let source =
             Source::from_reader("test", Box::new(std::io::Cursor::new(text.to_owned())), None).unwrap();
         let mut resolver = Recording::read(source, |_| {}).unwrap().resolve(None).unwrap();
@@ -404,8 +415,8 @@ mod tests {
         format!("  sh-1 [{cpu:03}] ..... 1.{microseconds:06}: kfree: call_site=f+0x1/0x2 ptr={ptr:016x}\n")
     }
 
-    /// Regression test: the quarters once divided the whole trace, including the boot, so that no call site
-    /// of a workload seemed to grow.
+    /// Regression test: the quarters once divided the whole trace, including the boot, which hid the call
+    /// sites of a growing workload.
     #[test]
     fn leaking_site_grows_in_each_workload_quarter() {
         let mark = |microseconds: u64, text: &str| {
@@ -432,7 +443,7 @@ mod tests {
         let page = callers.page(9);
         assert!(page.contains("576 B of it kmalloc"), "{page}");
         assert!(page.contains("64 B in 1 objects, 64 B of it kmalloc, is older than the workload"), "{page}");
-        let all = watched_with(&text, LiveObjects::All).live;
+        let all = callers_from_trace_text(&text, LiveObjects::All).live;
         assert!(!all.of_workload && all.objects == 10 && all.older.is_none(), "{all:?}");
         assert!(all.sites.iter().any(|site| site.call_site == "boot+0x1/0x9"), "{all:?}");
     }
@@ -490,8 +501,8 @@ mod tests {
         assert_eq!(live, [("a+0x2/0x9", 1, 128), ("a+0x1/0x9", 1, 64)]);
     }
 
-    /// The test uses slabs of 4 KiB. The first site frees nothing, the second frees everything, the third
-    /// works only at the end, and the fourth allocates everything at the beginning.
+    /// The test uses slabs of 4 KiB. The first site frees nothing, the second site frees everything, the
+    /// third site works only at the end, and the fourth site allocates everything at the beginning.
     #[test]
     fn leak_is_reported_by_its_call_site() {
         let page = |n: u64| 0xffff_8880_0100_0000 + (n << 12);

@@ -1,11 +1,11 @@
-//! Finds, from the trace, why the number of a cache's objects changed differently in the replay than in the
+//! Finds, from the trace, why a cache's number of objects changed differently in the replay and in the
 //! kernel.
 
 use super::KernelRow;
 use crate::output::{grouped, signed};
 use serde::Serialize;
 
-/// The reason why the kernel's change of a cache's active objects differs from the change in the replay.
+/// Why the change of a cache's active objects differs between the kernel and the replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
@@ -50,18 +50,18 @@ pub(super) fn explained(row: &KernelRow, cause: Cause) -> String {
                 None => String::new(),
             };
             format!(
-                "{name}: the kernel freed some{by} without an event, as kfree_rcu and bulk frees do. {} such frees are visible, because an address was reused or a page freed; the other objects are still in use here.",
+                "{name}: the kernel freed objects{by} without an event (kfree_rcu or bulk frees). {} such frees are visible, because an address was reused or a page was freed; the replay still counts the other objects as in use.",
                 grouped(row.hidden_frees)
             )
         }
         Cause::AllocatedWithoutEvent => format!(
-            "{name}: the kernel allocated some without an event, as kmem_cache_alloc_bulk does. {} such allocations \
-             show, by their frees; those still in use there are not known here.",
+            "{name}: the kernel allocated objects without an event (kmem_cache_alloc_bulk). {} such allocations are visible, \
+             because their objects were freed; the replay does not know the objects that are still in use.",
             grouped(row.hidden_allocs)
         ),
-        Cause::CpuSlabs => format!(
-            "{name}: the kernel counts every object of a slab that a CPU holds as active, free or not."
-        ),
+        Cause::CpuSlabs => {
+            format!("{name}: the kernel counts every object of a CPU's slab as active, even if it is free.")
+        }
         Cause::Unknown => format!("{name}: no cause is known."),
     }
 }

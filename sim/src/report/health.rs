@@ -1,4 +1,5 @@
-//! The faults of a trace. The report shows them first, because they limit the value of all other numbers.
+//! The faults of a trace. The report shows these faults first, because they limit the value of all other
+//! numbers.
 
 use crate::output::grouped;
 use crate::trace::{DirectMap, Facts, Format, PageSize, PageSizeSource, Recorded};
@@ -8,14 +9,14 @@ use std::fmt;
 /// Data that a trace lacks, or that cannot be derived from the trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TraceHealth {
-    /// The number of the oldest events, which the kernel's ring buffer overwrote before they were read. The
-    /// number of overwritten events is from ftrace's header.
+    /// The number of old events that the kernel's ring buffer overwrote before they were read. The number of
+    /// overwritten events is from ftrace's header.
     pub overwritten: u64,
     /// The number of events that the header counts but the text does not contain, because the text was
     /// truncated or filtered.
     pub missing: u64,
-    /// The number of events that notices in the text report as lost, or of a program's calls after the end of
-    /// its recording.
+    /// The number of events that the text reports as lost; for a program's recording, the number of calls
+    /// after its end.
     pub lost: u64,
     /// The number of calls that were in progress when a program's recording ended.
     pub unwritten: u64,
@@ -62,7 +63,7 @@ impl TraceHealth {
         if self.overwritten > 0 {
             writeln!(
                 out,
-                "the ring buffer overran: the oldest {} of {} events are not in the trace",
+                "the kernel's ring buffer was full: it overwrote the oldest {} of {} events",
                 grouped(self.overwritten),
                 grouped(written)
             )?;
@@ -70,35 +71,35 @@ impl TraceHealth {
         if self.missing > 0 {
             writeln!(
                 out,
-                "the trace was cut or filtered: its header announces {} more events than it has",
+                "the trace was truncated or filtered: it has {} events fewer than its header states",
                 grouped(self.missing)
             )?;
         }
         if let Some(recorded) = &facts.recorded {
-            self.warn_of_recording(out, recorded)?;
+            self.warn_about_recording(out, recorded)?;
         } else if self.lost > 0 {
             writeln!(
                 out,
-                "the kernel lost {} events; what follows the loss is not exact",
+                "the kernel lost {} events; all counts after the loss are inexact",
                 grouped(self.lost)
             )?;
         }
         if facts.mark_was_lost {
             writeln!(
                 out,
-                "the mark of the tables `before` is lost, too: they are compared at the first remaining event"
+                "the mark of the tables `before` was lost, too: these tables are compared with the state at the first remaining event"
             )?;
         }
         if self.not_understood > 0 {
-            writeln!(out, "{} lines were not understood, the first:", grouped(self.not_understood))?;
+            writeln!(out, "{} lines were not understood, beginning with:", grouped(self.not_understood))?;
             for (line, text) in &facts.first_not_understood {
                 writeln!(out, "  line {line}: {text}")?;
             }
         }
-        if facts.times_going_back > 0 && facts.format.is_some_and(Format::is_kernel) {
+        if facts.times_going_back > 0 && facts.format.is_some_and(Format::is_kernel_format) {
             writeln!(
                 out,
-                "time goes back {} from one CPU's line to another's: the events were put in order of time. The order of two equal times is not known",
+                "the time decreases {} between lines of different CPUs, so the events were sorted by time. The order of events with equal times is unknown",
                 match facts.times_going_back {
                     1 => "once".to_owned(),
                     times => format!("{} times", grouped(times)),
@@ -108,19 +109,19 @@ impl TraceHealth {
         if facts.format == Some(Format::Fleetbench) {
             writeln!(
                 out,
-                "generated from a distribution: sizes, rates and the number of live blocks are a program's; the choice of the freed block is not"
+                "the trace was generated from a distribution: sizes, rates and numbers of live blocks are from a real program, but the order of the frees is random"
             )?;
         }
         if facts.too_large > 0 {
             writeln!(
                 out,
-                "{} allocations above 4 MiB were left out: such a block has its own mapping, and uses neither caches nor pages",
+                "{} allocations above 4 MiB were omitted, because malloc maps such blocks separately",
                 grouped(facts.too_large)
             )?;
         }
         match &facts.cut_line {
             Some((line, text)) => {
-                writeln!(out, "line {line}, the last one, is truncated and was ignored: {text}")?
+                writeln!(out, "the last line ({line}) is truncated and was ignored: {text}")?
             }
             None if facts.unterminated => {
                 writeln!(out, "the last line has no line feed, so it may be truncated")?
@@ -143,20 +144,17 @@ impl TraceHealth {
                 )?;
             }
             DirectMap::Unknown => {
-                writeln!(out, "no object lies on a page allocated just before it: {effect}")?;
+                writeln!(out, "no object is on a page that was allocated directly before it: {effect}")?;
             }
         }
         if self.page_size_source == PageSizeSource::Assumed {
             let size = self.page_size;
-            writeln!(
-                out,
-                "  Nor can the size of its pages: {size} are assumed, unless --page-size says otherwise"
-            )?;
+            writeln!(out, "  The page size is unknown, too: {size} are assumed; --page-size sets it")?;
         }
         Ok(())
     }
 
-    fn warn_of_recording(&self, out: &mut impl fmt::Write, recorded: &Recorded) -> fmt::Result {
+    fn warn_about_recording(&self, out: &mut impl fmt::Write, recorded: &Recorded) -> fmt::Result {
         if self.lost > 0 {
             writeln!(
                 out,
@@ -167,14 +165,14 @@ impl TraceHealth {
         if self.unwritten > 0 {
             writeln!(
                 out,
-                "the program ended within {} calls, which are not in the recording",
+                "{} calls were in progress when the program ended, and are not in the recording",
                 grouped(self.unwritten)
             )?;
         }
         if let Some(parent) = recorded.parent {
             writeln!(
                 out,
-                "the process was forked from process {parent}, whose memory it may free; such frees are the pre-trace frees"
+                "the process was forked from process {parent}, and may free memory of that process; such frees are counted as pre-trace frees"
             )?;
         }
         Ok(())

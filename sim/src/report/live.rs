@@ -1,13 +1,13 @@
-//! The objects that are live when a trace ends: by call site, to find leaks, and by slab, to find the objects
+//! The objects that are live when a trace ends: by call site, to find leaks, and by slab, to find objects
 //! that keep partial slabs from being freed.
 //!
 //! An object counts as live if its allocation is in the trace and its free is not. A leaking call site has
 //! live objects from all parts of the trace. A call site that fills a cache has live objects from the
-//! beginning of the trace, and a busy call site has some from the end. A slab is known if its pages were
+//! beginning of the trace, and a busy call site has a few from the end. A slab is known if its pages were
 //! allocated in the trace, and the addresses of objects reveal their pages.
 //!
-//! If the trace marks a workload, as recordings do, objects from before the workload are omitted unless the
-//! user requests them ([`LiveObjects`]), and only the time of the workload is divided into quarters.
+//! If the trace marks a workload, as recordings do, the report omits objects from before the workload, unless
+//! the user requests them ([`LiveObjects`]); the quarters then divide only the time of the workload.
 
 use crate::output::{grouped, size, table, text};
 use crate::trace::{Pfn, Ptr, SlabinfoChange, is_kmalloc};
@@ -100,9 +100,9 @@ pub struct Older {
     pub bytes: u64,
     /// The bytes of the objects in kmalloc caches.
     pub kmalloc_bytes: u64,
-    /// The call site with the most of these bytes in kmalloc caches, or else in all caches.
+    /// The call site with the most bytes of older objects in kmalloc caches, or else in all caches.
     pub call_site: String,
-    /// The bytes of this call site's objects.
+    /// The bytes of the older objects that `call_site` allocated.
     pub call_site_bytes: u64,
 }
 
@@ -117,31 +117,31 @@ pub struct LiveSite {
     pub objects: u64,
     /// The bytes of the live objects.
     pub bytes: u64,
-    /// The number of all allocations of the site in the trace.
+    /// The number of all traced allocations of the call site.
     pub allocations: u64,
-    /// The live objects by the quarter in which they were allocated; the quarters divide the workload, or the
-    /// whole trace.
+    /// The number of live objects that were allocated in each quarter of the workload, or of the whole trace.
     pub by_quarter: [u64; PARTS],
     /// The age of the site's oldest live object in seconds, on the trace's clock.
     pub oldest_seconds: f64,
-    /// Number of the site's objects that were freed without an event.
+    /// The number of the site's objects that were freed without an event.
     pub hidden_frees: u64,
-    /// Number of seemingly live objects of the site that the kernel freed without an event. The number
-    /// follows from the kernel's tables, which show fewer objects in use. `None` if no table contains the
-    /// cache.
+    /// The number of the site's objects that seem to be live but that the kernel freed without an event. The
+    /// number follows from the kernel's tables, which show fewer objects in use than the trace. `None` if no
+    /// table contains the cache.
     pub unseen_frees: Option<u64>,
-    /// Change of the number of objects in use in the site's cache during the workload, from the kernel's
-    /// tables.
+    /// The change, during the workload, of the number of objects in use in the site's cache, from the
+    /// kernel's tables.
     pub kernel_change: Option<i64>,
-    /// A guess why the call site has live objects.
+    /// The likely reason why the call site has live objects.
     pub looks_like: LeakGuess,
 }
 
 impl LiveSite {
-    /// Describes why the site has live objects, and how many of them the kernel freed without an event.
+    /// Describes why the site has live objects, and how many of these objects the kernel freed without an
+    /// event.
     fn looks_like(&self) -> String {
         let unseen = self.unseen_frees.filter(|unseen| *unseen > 0);
-        let unseen = unseen.map(|unseen| format!("up to {} already freed without an event", grouped(unseen)));
+        let unseen = unseen.map(|unseen| format!("up to {} of them freed without an event", grouped(unseen)));
         match (self.looks_like, unseen) {
             (LeakGuess::FreedUnseen, Some(unseen)) => unseen,
             (guess, Some(unseen)) if guess.words().is_empty() => unseen,
@@ -151,7 +151,7 @@ impl LiveSite {
     }
 }
 
-/// The live objects of a command.
+/// The live objects that one command allocated.
 #[derive(Debug, Serialize)]
 pub struct LiveCommand {
     /// The name of the command.
@@ -160,11 +160,11 @@ pub struct LiveCommand {
     pub objects: u64,
     /// The bytes of the live objects.
     pub bytes: u64,
-    /// The call site with the most bytes of the command.
+    /// The call site at which the command allocated the most live bytes.
     pub call_site: String,
 }
 
-/// The live objects of a control group.
+/// The live objects that the tasks of one control group allocated.
 #[derive(Debug, Serialize)]
 pub struct LiveGroup {
     /// Path of the control group.
@@ -179,20 +179,20 @@ pub struct LiveGroup {
     pub call_site: String,
 }
 
-/// A guess why a call site has live objects, from the objects' ages and the kernel's tables.
+/// The likely reason why a call site has live objects, judged by the objects' ages and the kernel's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeakGuess {
     /// Each quarter, except perhaps the first, adds objects that are not freed: a leak, or a growing cache.
     Growing,
-    /// Each quarter adds the same number of objects, but the objects are freed without an event: by
+    /// Each quarter adds the same number of objects, but these objects are freed without an event: by
     /// `kfree_rcu` or in bulk.
     FreedUnseen,
-    /// Nearly all objects are from the first quarter, so the site allocated them once.
+    /// Nearly all live objects are from the first quarter, so the site allocated them once.
     Settled,
-    /// Nearly all objects are from the last quarter, and may be freed soon.
+    /// Nearly all live objects are from the last quarter, so they may be freed soon.
     Recent,
-    /// The ages of the objects show no other pattern.
+    /// The ages of the objects match no other pattern.
     Mixed,
 }
 
@@ -233,20 +233,20 @@ impl LeakGuess {
 pub struct Pinned {
     /// The name of the cache.
     pub cache: String,
-    /// The number of slabs that were allocated in the trace, and have both free objects and live objects of
-    /// the trace.
+    /// The number of the cache's partial slabs: slabs that were allocated in the trace, and have both free
+    /// and live objects.
     pub slabs: u64,
-    /// The number of bytes in the free objects of these slabs.
+    /// The number of bytes in the free objects of the cache's partial slabs.
     pub holes: u64,
-    /// The number of slabs that only one live object keeps from being freed.
+    /// The number of the cache's slabs that only one live object keeps from being freed.
     pub by_one: u64,
-    /// The age in seconds of a slab's youngest live object; median over these slabs.
+    /// The age in seconds of a slab's youngest live object: the median over the cache's partial slabs.
     pub youngest_seconds: f64,
-    /// The age in seconds of a slab's oldest live object; median over these slabs.
+    /// The age in seconds of a slab's oldest live object: the median over the cache's partial slabs.
     pub oldest_seconds: f64,
     /// The call site with the most objects in slabs that are at most a quarter in use.
     pub site: Option<String>,
-    /// Each partial slab; the slab with the most bytes in holes comes first.
+    /// The partial slabs of the cache; the slab with the most bytes in holes comes first.
     pub partial: Vec<PartialSlab>,
 }
 
@@ -267,21 +267,22 @@ pub struct PartialSlab {
     pub call_site: String,
 }
 
-/// Functions that look up the names and counts for a [`Live`].
+/// Functions that provide the names and counts for a [`Live`].
 pub(crate) struct Names<'n> {
     pub(crate) site: &'n dyn Fn(u32) -> String,
     pub(crate) allocations: &'n dyn Fn(u32) -> u64,
     /// The number of a site's objects that were freed without an event.
     pub(crate) hidden_frees: &'n dyn Fn(u32) -> u64,
-    /// Returns the change of a cache between the kernel's tables before and after the workload.
+    /// Returns the change of a cache's objects in use between the kernel's tables before and after the
+    /// workload.
     pub(crate) tables: &'n dyn Fn(&str) -> Option<&'n SlabinfoChange>,
     pub(crate) cache: &'n dyn Fn(u32) -> String,
     pub(crate) task: &'n dyn Fn(u32) -> String,
     pub(crate) page_of: &'n dyn Fn(Ptr) -> Option<Pfn>,
     pub(crate) page_bytes: u64,
-    /// The first and the last time of the trace.
+    /// The times of the trace's first and last event.
     pub(crate) times: (u64, u64),
-    /// The first and the last time of the workload.
+    /// The times at which the workload begins and ends.
     pub(crate) workload: Option<(u64, u64)>,
 }
 
@@ -290,7 +291,7 @@ impl Live {
         let begin = names.workload.map_or(0, |(begin, _)| begin);
         let later: Vec<&Object> = objects.iter().filter(|object| object.time_ns >= begin).collect();
         let mut sites = sites(&later, names);
-        acquit(&mut sites, names);
+        attribute_hidden_frees(&mut sites, names);
         Self {
             verdicts: verdicts(&sites, names),
             of_workload: names.workload.is_some(),
@@ -313,7 +314,8 @@ fn kmalloc_bytes(objects: &[&Object], names: &Names<'_>) -> u64 {
     kmalloc.map(|(_, bytes)| bytes).sum()
 }
 
-/// Sums the objects that were allocated before the workload began. Returns `None` if there are no such objects.
+/// Sums the objects that were allocated before the workload began. Returns `None` if no object was allocated
+/// before the workload.
 fn older(objects: &[Object], begin: u64, names: &Names<'_>) -> Option<Older> {
     let older: Vec<&Object> = objects.iter().filter(|object| object.time_ns < begin).collect();
     let sites = sites(&older, names);
@@ -382,8 +384,8 @@ fn sites(objects: &[&Object], names: &Names<'_>) -> Vec<LiveSite> {
 /// Compares the call sites that seem to grow with the kernel's tables. If the kernel's tables show fewer new
 /// objects in use than the trace, the difference was freed without an event. The difference is first
 /// attributed to call sites whose other objects were freed without an event. If no table has the cache, the
-/// number of the site's frees without an event decides.
-fn acquit(sites: &mut [LiveSite], names: &Names<'_>) {
+/// site's number of frees without an event decides.
+fn attribute_hidden_frees(sites: &mut [LiveSite], names: &Names<'_>) {
     let mut by_cache = BTreeMap::<String, Vec<&mut LiveSite>>::new();
     for site in sites {
         by_cache.entry(site.cache.clone()).or_default().push(site);
@@ -413,14 +415,14 @@ fn acquit(sites: &mut [LiveSite], names: &Names<'_>) {
     }
 }
 
-/// The number of verdicts of each kind to show.
-const VERDICTS: usize = 5;
+/// The largest number of verdicts of each kind that the report shows.
+const MAX_SHOWN_VERDICTS: usize = 5;
 
 fn verdicts(sites: &[LiveSite], names: &Names<'_>) -> Vec<String> {
     let of = if names.workload.is_some() { "workload" } else { "trace" };
     let (begin, last) = names.workload.unwrap_or(names.times);
     let that = |looks| sites.iter().filter(move |site| site.looks_like == looks);
-    let growing = that(LeakGuess::Growing).take(VERDICTS).map(|site| {
+    let growing = that(LeakGuess::Growing).take(MAX_SHOWN_VERDICTS).map(|site| {
         let begins = format!(
             "{} keeps {} of {}: {} of its {} allocations were not freed, and some of each quarter of the {of}{}.",
             site.call_site,
@@ -433,7 +435,7 @@ fn verdicts(sites: &[LiveSite], names: &Names<'_>) -> Vec<String> {
         begins
             + &match site.kernel_change {
                 Some(change) => format!(
-                    " By the kernel's tables {} has {} {} objects in use.",
+                    " According to the kernel's tables, {} has {} {} objects in use.",
                     site.cache,
                     grouped(change.unsigned_abs()),
                     if change < 0 { "fewer" } else { "more" }
@@ -441,7 +443,7 @@ fn verdicts(sites: &[LiveSite], names: &Names<'_>) -> Vec<String> {
                 None => String::new(),
             }
     });
-    let freed = that(LeakGuess::FreedUnseen).take(VERDICTS).map(|site| {
+    let freed = that(LeakGuess::FreedUnseen).take(MAX_SHOWN_VERDICTS).map(|site| {
         let begins = format!(
             "{} is no leak in this trace: {} of its objects of {} have no free in the trace, but ",
             site.call_site,
@@ -451,13 +453,13 @@ fn verdicts(sites: &[LiveSite], names: &Names<'_>) -> Vec<String> {
         begins
             + &match (site.kernel_change, site.unseen_frees) {
                 (Some(change), Some(unseen)) => format!(
-                    "by the kernel's tables the cache has {} {} in use: {} were freed without an event (kfree_rcu, or in bulk).",
+                    "according to the kernel's tables, the cache has {} {} in use, so {} were freed without an event (by kfree_rcu, or in bulk).",
                     grouped(change.unsigned_abs()),
                     if change < 0 { "fewer" } else { "more" },
                     grouped(unseen)
                 ),
                 _ => format!(
-                    "{} other objects were freed without an event (kfree_rcu, or in bulk), and these may be among them.",
+                    "{} other objects were freed without an event (by kfree_rcu, or in bulk), so these objects may have been freed, too.",
                     grouped(site.hidden_frees)
                 ),
             }
@@ -467,7 +469,7 @@ fn verdicts(sites: &[LiveSite], names: &Names<'_>) -> Vec<String> {
         format!("No call site leaks in this trace: no site has live objects from each quarter of the {of} that the kernel's tables confirm.")
     } else {
         format!(
-            "Objects that live longer than this {of} ({:.1} s) look the same as a leak, and so does a cache that still fills.",
+            "Objects that live longer than this {of} ({:.1} s) look like a leak, and so does a cache that is still filling.",
             seconds(last.saturating_sub(begin))
         )
     });
@@ -476,7 +478,7 @@ fn verdicts(sites: &[LiveSite], names: &Names<'_>) -> Vec<String> {
 }
 
 /// Splits the text of a task into its command and its control group: `sh in /user.slice`.
-fn task_parts(task: &str) -> (&str, Option<&str>) {
+fn split_task_text(task: &str) -> (&str, Option<&str>) {
     match task.rsplit_once(" in /") {
         Some((command, group)) => (command, task.get(task.len() - group.len() - 1..)),
         None => (task, None),
@@ -503,7 +505,7 @@ fn shares(
     for (object, task) in objects.iter().filter_map(|object| Some((object, object.task?))) {
         let task = tasks.entry(task).or_insert_with(|| {
             let task = (names.task)(task);
-            Some((key(&task)?.to_owned(), task_parts(&task).0.to_owned()))
+            Some((key(&task)?.to_owned(), split_task_text(&task).0.to_owned()))
         });
         let Some((key, command)) = task else { continue };
         let sum = sums.entry(key.clone()).or_default();
@@ -524,7 +526,7 @@ fn shares(
 }
 
 fn commands(objects: &[&Object], names: &Names<'_>) -> Vec<LiveCommand> {
-    let shares = shares(objects, names, |task| Some(task_parts(task).0));
+    let shares = shares(objects, names, |task| Some(split_task_text(task).0));
     let row = |(command, call_site, sum): (String, String, Share)| LiveCommand {
         command,
         objects: sum.objects,
@@ -535,7 +537,7 @@ fn commands(objects: &[&Object], names: &Names<'_>) -> Vec<LiveCommand> {
 }
 
 fn groups(objects: &[&Object], names: &Names<'_>) -> Vec<LiveGroup> {
-    let shares = shares(objects, names, |task| task_parts(task).1);
+    let shares = shares(objects, names, |task| split_task_text(task).1);
     let row = |(group, call_site, sum): (String, String, Share)| {
         let command = sum.commands.iter().max_by_key(|(command, bytes)| (**bytes, Reverse(*command)));
         LiveGroup {
@@ -556,7 +558,7 @@ fn pinned(objects: &[Object], slabs: &Slabs, names: &Names<'_>) -> Vec<Pinned> {
         bytes: u64,
         room: u64,
         youngest: u64,
-        /// The time and the call site of the oldest object.
+        /// The time and the call site of a group's oldest object.
         oldest: Option<(u64, u32)>,
         sites: Vec<u32>,
     }
@@ -639,7 +641,7 @@ impl Live {
         let shown = rows.min(self.sites.len());
         writeln!(
             out,
-            "\nStill live at the end: {} in {} objects, {} of it kmalloc ({shown} of {} call sites, the most bytes first)",
+            "\nStill live at the end: {} in {} objects, of which {} are in kmalloc caches ({shown} of {} call sites, the most bytes first)",
             size(self.bytes),
             grouped(self.objects),
             size(self.kmalloc_bytes),
@@ -653,7 +655,7 @@ impl Live {
         if let Some(Older { objects, bytes, kmalloc_bytes, call_site, call_site_bytes }) = &self.older {
             writeln!(
                 out,
-                "  {} in {} objects, {} of it kmalloc, is older than the workload and not shown (`--live all` shows it); largest: {} by {call_site}.",
+                "  Not shown: {} in {} objects from before the workload, {} of it in kmalloc caches (`--live all` shows them). The most is from one call site: {} by {call_site}.",
                 size(*bytes),
                 grouped(*objects),
                 size(*kmalloc_bytes),
@@ -687,7 +689,7 @@ impl Live {
         }
         out.push_str(&text(&sites));
         self.write_tasks(out, rows)?;
-        self.write_pinned(out, rows)
+        self.write_partial_slabs(out, rows)
     }
 
     /// Writes the live objects by process and by control group.
@@ -696,7 +698,7 @@ impl Live {
             let shown = rows.min(self.commands.len());
             writeln!(
                 out,
-                "\nThe same by process ({shown} of {} commands); an interrupt counts as the command that it interrupted",
+                "\nLive objects by process ({shown} of {} commands); allocations in an interrupt count for the interrupted command",
                 grouped(self.commands.len() as u64)
             )?;
             let mut commands = table(&["command", "bytes", "objects", "most by"]);
@@ -714,7 +716,7 @@ impl Live {
             return Ok(());
         }
         let shown = rows.min(self.groups.len());
-        writeln!(out, "\nThe same by control group ({shown} of {})", grouped(self.groups.len() as u64))?;
+        writeln!(out, "\nLive objects by control group ({shown} of {})", grouped(self.groups.len() as u64))?;
         let mut groups = table(&["group", "bytes", "objects", "command", "most by"]);
         for row in &self.groups[..shown] {
             groups.add_row([
@@ -729,8 +731,8 @@ impl Live {
         Ok(())
     }
 
-    /// Writes which objects keep partial slabs: by cache, and slab by slab.
-    fn write_pinned(&self, out: &mut String, rows: usize) -> fmt::Result {
+    /// Writes which objects keep slabs partial: by cache, and slab by slab.
+    fn write_partial_slabs(&self, out: &mut String, rows: usize) -> fmt::Result {
         if self.pinned.is_empty() {
             return Ok(());
         }
@@ -742,8 +744,8 @@ impl Live {
         )?;
         writeln!(
             out,
-            "  Of slabs that were allocated in the trace. Ages are in seconds. age, oldest: of the youngest and of the oldest object of a slab, \
-             the medians; site: the call site of most objects in slabs that are a quarter full at most."
+            "  Only slabs that were allocated in the trace. age, oldest: the age in seconds of a slab's youngest and oldest object, \
+             median over the slabs; site: the call site of most objects in slabs that are at most a quarter full."
         )?;
         let mut slabs = table(&["cache", "holes", "slabs", "kept by one object", "age", "oldest", "site"]);
         for row in &self.pinned[..shown] {
@@ -770,7 +772,12 @@ impl Live {
                 .then(a.pfn.cmp(&b.pfn))
         });
         each.truncate(rows);
-        writeln!(out, "\nWhat keeps each slab ({} of {}, the emptiest first)", each.len(), grouped(all))?;
+        writeln!(
+            out,
+            "\nThe objects that keep each slab ({} of {}, the emptiest slab first)",
+            each.len(),
+            grouped(all)
+        )?;
         let mut slabs = table(&["slab", "cache", "objects", "of", "youngest s", "oldest s", "oldest by"]);
         for (cache, slab) in each {
             slabs.add_row([

@@ -18,7 +18,7 @@ pub use cause::Cause;
 pub use health::TraceHealth;
 pub use live::{LeakGuess, Live, LiveCommand, LiveObjects, LiveSite, Older, Pinned};
 
-/// The order in which a report lists the caches.
+/// The order of the caches in a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum CacheSort {
     /// Sorted by the number of allocations and frees.
@@ -33,7 +33,7 @@ pub enum CacheSort {
 }
 
 impl CacheSort {
-    /// Describes the order in a heading.
+    /// Describes the order of the caches, for a heading.
     fn words(self) -> &'static str {
         match self {
             Self::Busy => "the busiest first",
@@ -51,20 +51,20 @@ pub struct Report {
     pub version: &'static str,
     /// The trace's file.
     pub trace: String,
-    /// The faults of the trace.
+    /// The faults of the trace, such as lost events.
     pub trace_health: TraceHealth,
-    /// The traced machine.
+    /// The CPUs of the machine that was recorded.
     pub traced: TracedMachine,
     /// The simulated machine.
     pub machine: MachineReport,
-    /// The number of events by name.
+    /// The number of events of each name.
     pub events: BTreeMap<String, u64>,
     /// The number of all events.
     pub events_total: u64,
-    /// The number of lines that were neither events nor headers; `facts` has the first of these lines.
+    /// The number of lines that are neither events nor headers; `facts` has the first of these lines.
     pub not_understood: u64,
-    /// The number of events that the kernel reports as lost, or of a program's calls after the end of its
-    /// recording. If events were lost, all counts after the loss are unreliable.
+    /// The number of events that the kernel reports as lost; for a program's recording, the number of calls
+    /// after its end. If events were lost, all counts after the loss are unreliable.
     pub lost: u64,
     /// The number of marks in the trace at which the replay shrank all caches, because the traced system had
     /// shrunk its caches.
@@ -76,24 +76,24 @@ pub struct Report {
     pub sort: CacheSort,
     /// The totals of all caches.
     pub objects: ObjectTotals,
-    /// The page events by order.
+    /// The number of page events of each order.
     pub pages: BTreeMap<u8, PageCounts>,
     /// The results of the conservation checks.
     pub conservation: Conservation,
     /// The memory that remained after everything was freed, reaped, shrunk and returned.
     pub teardown: Teardown,
     /// The comparison with the kernel's tables, if the trace's folder has them.
-    pub against_kernel: Option<AgainstKernel>,
-    /// The buddy allocator at the end of the trace.
+    pub against_kernel: Option<KernelComparison>,
+    /// The state of the buddy allocator at the end of the trace.
     pub buddy: BuddyInfo,
     /// The fragmentation at the end of the trace, by zone and order.
     pub fragmentation: Vec<Fragmentation>,
-    /// The counts of the conservation invariants at each snapshot.
+    /// The state of the simulated machine at each snapshot.
     pub snapshots: Vec<SnapshotReport>,
     /// The number of allocations and frees of objects and pages that the replay requested. Events that
     /// request nothing (pages of slabs, `kfree(NULL)`, events of the kernel's page lists) do not count.
     pub operations: u64,
-    /// The number of events per second, for reading and replaying together on one thread.
+    /// The number of events per second, where one thread reads and replays the trace.
     pub events_per_second: f64,
     /// The seconds that reading the text took.
     pub read_seconds: f64,
@@ -103,13 +103,13 @@ pub struct Report {
     pub replay_seconds: f64,
     /// The nanoseconds for replaying one operation, averaged over all operations.
     pub replay_ns_per_operation: f64,
-    /// The call sites and lifetimes, if requested.
+    /// The call sites and lifetimes, if the user requested them.
     pub callers: Option<Callers>,
     /// All facts about the trace that need no replay.
     pub facts: Facts,
 }
 
-/// The traced machine.
+/// The CPUs of the machine that was recorded.
 #[derive(Debug, Serialize)]
 pub struct TracedMachine {
     /// The number of CPUs in the header or in the events, whichever is larger.
@@ -123,10 +123,10 @@ pub struct TracedMachine {
 pub struct MachineReport {
     /// The number of CPUs.
     pub cpus: u32,
-    /// The number of simulated CPUs that replay an event. A traced CPU is replayed on the simulated CPU with
-    /// its number, modulo the number of simulated CPUs.
+    /// The number of simulated CPUs on which at least one event is replayed. A traced CPU is replayed on the
+    /// simulated CPU with its number, modulo the number of simulated CPUs.
     pub cpus_used: u32,
-    /// The number of memory nodes; CPUs are spread over them in contiguous ranges.
+    /// The number of memory nodes; each node has a contiguous range of CPUs.
     pub nodes: u32,
     /// The number of memory nodes to which the used CPUs belong.
     pub nodes_used: u32,
@@ -137,7 +137,7 @@ pub struct MachineReport {
 }
 
 impl Report {
-    /// Sorts the caches. Caches that are equal keep their order.
+    /// Sorts the caches. Caches that compare as equal keep their relative order.
     pub fn sort_caches(&mut self, sort: CacheSort) {
         match sort {
             // The replay's own order.
@@ -155,8 +155,8 @@ impl Report {
 pub struct CacheReport {
     /// The kernel's name of the cache; placeholders for unknown names begin with `?`.
     pub name: String,
-    /// The names of caches that the kernel merged with this cache, whose objects are in the same slabs. Empty without
-    /// the recording's slab-attributes.tsv.
+    /// The names of the caches that the kernel merged with this cache; their objects share slabs. Empty
+    /// without the recording's slab-attributes.tsv.
     pub aliases: Vec<String>,
     /// The size of an object in bytes.
     pub object_size: u64,
@@ -172,7 +172,7 @@ pub struct CacheReport {
     pub frees: u64,
     /// The number of live objects at the end of the trace.
     pub live: u64,
-    /// The largest number of live objects at a time.
+    /// The largest number of live objects at any time.
     pub peak_live: u64,
     /// The number of frees on another simulated CPU than the allocating CPU. The number of remote frees on
     /// the traced machine is in `facts`.
@@ -190,7 +190,7 @@ pub struct CacheReport {
     pub pre_trace_frees: u64,
     /// The number of simulated slabs at the end of the trace.
     pub slabs: u64,
-    /// The largest number of simulated slabs at a time.
+    /// The largest number of simulated slabs at any time.
     pub slabs_peak: u64,
     /// The number of objects in use.
     pub used: u64,
@@ -200,7 +200,8 @@ pub struct CacheReport {
     pub in_depot: u64,
     /// The number of free objects in slabs.
     pub free_in_slabs: u64,
-    /// The number of all operations, including hidden ones, by where they were served.
+    /// The number of operations that each level (CPU, depot, slab, pages) served, including hidden
+    /// operations.
     pub paths: Paths,
     /// The number of depot exchanges that moved magazines.
     pub depot_exchanges: u64,
@@ -208,51 +209,51 @@ pub struct CacheReport {
     pub kernel: Option<KernelCache>,
 }
 
-/// The kernel's last counts for a cache, and their change.
+/// The kernel's latest counts for a cache, and the changes of these counts.
 #[derive(Debug, Serialize)]
 pub struct KernelCache {
-    /// The number of active objects in the kernel's last slabinfo.
+    /// The number of active objects in the latest slabinfo of the kernel.
     pub active_objs: u64,
-    /// The number of objects in the kernel's last slabinfo.
+    /// The number of objects in the latest slabinfo of the kernel.
     pub num_objs: u64,
-    /// The number of slabs in the kernel's last slabinfo.
+    /// The number of slabs in the latest slabinfo of the kernel.
     pub num_slabs: u64,
-    /// The kernel's change of objects between the two exact snapshots.
+    /// The change of the number of objects in the kernel, between the two exact snapshots.
     pub objects_change: i64,
-    /// The replay's change of objects for the same events.
+    /// The change of the number of objects in the replay, for the same events.
     pub our_objects_change: i64,
-    /// The kernel's change of slabs between the two exact snapshots.
+    /// The change of the number of slabs in the kernel, between the two exact snapshots.
     pub slabs_change: i64,
-    /// The replay's change of slabs for the same events.
+    /// The change of the number of slabs in the replay, for the same events.
     pub our_slabs_change: i64,
 }
 
 /// Sums of the object counts over all caches.
 #[derive(Debug, Default, Serialize)]
 pub struct ObjectTotals {
-    /// The sum of [`CacheReport::allocs`].
+    /// The sum of [`CacheReport::allocs`] over all caches.
     pub allocs: u64,
-    /// The sum of [`CacheReport::frees`].
+    /// The sum of [`CacheReport::frees`] over all caches.
     pub frees: u64,
-    /// The sum of [`CacheReport::live`].
+    /// The sum of [`CacheReport::live`] over all caches.
     pub live: u64,
     /// The number of frees whose allocation is in the trace.
     pub matched_frees: u64,
-    /// The sum of [`CacheReport::remote_frees`].
+    /// The sum of [`CacheReport::remote_frees`] over all caches.
     pub remote_frees: u64,
-    /// The sum of [`CacheReport::remote_node_frees`].
+    /// The sum of [`CacheReport::remote_node_frees`] over all caches.
     pub remote_node_frees: u64,
-    /// The sum of [`CacheReport::hidden_allocs`].
+    /// The sum of [`CacheReport::hidden_allocs`] over all caches.
     pub hidden_allocs: u64,
-    /// The sum of [`CacheReport::hidden_frees`].
+    /// The sum of [`CacheReport::hidden_frees`] over all caches.
     pub hidden_frees: u64,
-    /// The sum of [`CacheReport::pre_trace_frees`].
+    /// The sum of [`CacheReport::pre_trace_frees`] over all caches.
     pub pre_trace_frees: u64,
     /// The number of calls `kfree(NULL)`, which do nothing.
     pub kfree_of_null: u64,
-    /// The sum of [`CacheReport::paths`].
+    /// The sums of [`CacheReport::paths`] over all caches.
     pub paths: Paths,
-    /// The sum of [`CacheReport::depot_exchanges`].
+    /// The sum of [`CacheReport::depot_exchanges`] over all caches.
     pub depot_exchanges: u64,
 }
 
@@ -291,77 +292,81 @@ pub struct Teardown {
     pub resident_bytes: [u64; 3],
 }
 
-/// The kernel's change between two snapshots, and the replay's change for the same events.
+/// The changes of the kernel's caches between two snapshots, and the replay's changes for the same events.
 #[derive(Debug, Serialize)]
-pub struct AgainstKernel {
+pub struct KernelComparison {
     /// The name of the earlier snapshot.
     pub from: &'static str,
     /// The name of the later snapshot.
     pub to: &'static str,
-    /// The number of caches that changed.
+    /// The number of caches that changed between the snapshots.
     pub caches: u64,
-    /// The sum of the kernel's changes of active objects.
+    /// The sum of the changes of the number of active objects in the kernel.
     pub objects_kernel: i64,
-    /// The sum of the replay's changes of active objects.
+    /// The sum of the changes of the number of active objects in the replay.
     pub objects_ours: i64,
-    /// The number of caches in which the objects changed by the same number in the replay as in the kernel.
+    /// The number of caches whose number of objects changed equally in the replay and in the kernel.
     pub objects_exact: u64,
-    /// The sum of the absolute differences in objects between replay and kernel.
+    /// The sum over all caches of the absolute difference in the number of objects between the replay and the
+    /// kernel.
     pub objects_abs_error: u64,
-    /// The sum of the absolute changes of the kernel's objects, which is the error of predicting no change.
+    /// The sum over all caches of the absolute change of the kernel's number of objects; this is the error of
+    /// predicting no change.
     pub objects_abs_change: u64,
-    /// The sum of the kernel's changes of slabs.
+    /// The sum of the changes of the number of slabs in the kernel.
     pub slabs_kernel: i64,
-    /// The sum of the replay's changes of slabs.
+    /// The sum of the changes of the number of slabs in the replay.
     pub slabs_ours: i64,
-    /// The sum of the absolute differences in slabs between replay and kernel.
+    /// The sum over all caches of the absolute difference in the number of slabs between the replay and the
+    /// kernel.
     pub slabs_abs_error: u64,
-    /// The sum of the absolute changes of the kernel's slabs, which is the error of predicting no change.
+    /// The sum over all caches of the absolute change of the kernel's number of slabs; this is the error of
+    /// predicting no change.
     pub slabs_abs_change: u64,
-    /// The changes by cache.
+    /// The change of each cache.
     pub rows: Vec<KernelRow>,
 }
 
-/// The change of one cache between the snapshots.
+/// The change of one cache between two snapshots of the kernel's tables.
 #[derive(Debug, Serialize)]
 pub struct KernelRow {
     /// The name of the cache.
     pub cache: String,
-    /// The change of active objects in the kernel, and in the replay.
+    /// The change of the number of active objects: in the kernel, and in the replay.
     pub objects: [i64; 2],
-    /// The change of slabs in the kernel, and in the replay.
+    /// The change of the number of slabs: in the kernel, and in the replay.
     pub slabs: [i64; 2],
-    /// The number of known allocations without an event, up to the later snapshot.
+    /// The number of allocations without an event that the replay has inferred, up to the later snapshot.
     pub hidden_allocs: u64,
-    /// The number of known frees without an event, up to the later snapshot.
+    /// The number of frees without an event that the replay has inferred, up to the later snapshot.
     pub hidden_frees: u64,
     /// The function that allocated most of the objects whose frees have no event.
     pub hidden_free_site: Option<String>,
-    /// The reason why the changes of objects differ, if they do.
+    /// Why the kernel's change of objects differs from the replay's, if it does.
     pub cause: Option<Cause>,
 }
 
-/// The fragmentation of one zone for one order.
+/// The fragmentation of one zone's free memory, for one order.
 #[derive(Debug, Serialize)]
 pub struct Fragmentation {
     /// The name of the zone.
     pub zone: String,
-    /// The order of the block.
+    /// The order of the blocks that the fragmentation is computed for.
     pub order: u8,
     /// The kernel's `extfrag_index` in thousandths; -1000 if an allocation would succeed.
     pub extfrag_index: i64,
-    /// The thousandths of the free memory that cannot serve this order.
+    /// The part of the zone's free memory that cannot serve this order, in thousandths.
     pub unusable_free_index: u64,
 }
 
 /// The state of the simulated machine at a snapshot.
 #[derive(Debug, Serialize)]
 pub struct SnapshotReport {
-    /// The name of the moment at which the snapshot was made.
+    /// The name of the snapshot.
     pub moment: String,
-    /// The number of operations before the snapshot.
+    /// The number of operations that were replayed before the snapshot.
     pub operations: u64,
-    /// The counts of the snapshot; `None` if an invariant was violated.
+    /// The counts of objects and pages in the snapshot; `None` if an invariant was violated.
     pub census: Option<uslab::Census>,
 }
 

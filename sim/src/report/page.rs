@@ -1,4 +1,4 @@
-//! Formats a report as text for a reader.
+//! Formats a report as text for human readers.
 
 use super::cause::explained;
 use super::{CacheReport, Report, percent};
@@ -7,22 +7,22 @@ use crate::trace::PageSize;
 use std::fmt::Write;
 use uslab::Path;
 
-/// Returns the percentage of a cache's operations that were served by the magazines of the CPU itself.
-fn cpu_percent(cache: &CacheReport) -> String {
+/// Returns the percentage of a cache's operations that the CPUs' own magazines served.
+fn cpu_served_percent(cache: &CacheReport) -> String {
     format!("{:.1}", 100.0 * cache.paths.share(Path::Cpu).unwrap_or(0.0))
 }
 
 /// The number of caches that the report shows by default.
-const SHOWN_CACHES: usize = 25;
-/// The number of differences from the kernel that the report explains by default.
-const EXPLAINED: usize = 8;
+const MAX_SHOWN_CACHES: usize = 25;
+/// The number of differences between the kernel and the replay that the report explains by default.
+const MAX_EXPLAINED_DIFFERENCES: usize = 8;
 
 /// Formats a number with its noun: `1 CPU`, `4 CPUs`.
-fn with_noun(n: u64, what: &str) -> String {
+fn number_with_noun(n: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
-/// Formats a number of times: `once`, `3 times`.
+/// Formats how often something happened: `once`, `3 times`.
 fn times(n: u64) -> String {
     if n == 1 { "once".to_owned() } else { format!("{} times", grouped(n)) }
 }
@@ -39,17 +39,17 @@ impl Report {
     /// Returns the first lines of the report: the trace, the simulated machine and the defects of the trace.
     pub fn head(&self) -> String {
         let mut out = String::new();
-        let _ = self.write_head(&mut out);
+        let _ = self.write_report_head(&mut out);
         out
     }
 
-    fn write_head(&self, out: &mut String) -> std::fmt::Result {
+    fn write_report_head(&self, out: &mut String) -> std::fmt::Result {
         writeln!(
             out,
             "{}: {} events on {}",
             self.trace,
             grouped(self.events_total),
-            with_noun(self.traced.cpus, "CPU")
+            number_with_noun(self.traced.cpus, "CPU")
         )?;
         if let Some(recorded) = &self.facts.recorded {
             writeln!(out, "Recorded: {}, process {}", recorded.program, recorded.process)?;
@@ -64,7 +64,7 @@ impl Report {
     }
 
     fn write_page(&self, out: &mut String, all: bool) -> std::fmt::Result {
-        self.write_head(out)?;
+        self.write_report_head(out)?;
         writeln!(out, "\nEvents")?;
         let mut events = table(&["event", "count"]);
         let mut by_count: Vec<_> = self.events.iter().collect();
@@ -105,31 +105,31 @@ impl Report {
         if o.hidden_allocs + o.hidden_frees > 0 {
             writeln!(
                 out,
-                "  hidden: an operation of the kernel without an event. A hidden allocation (kmem_cache_alloc_bulk) shows when its\n  \
-                 object is freed, a hidden free (kfree_rcu, bulk frees) when the address is handed out again or its page\n  \
-                 given back. It is replayed there."
+                "  hidden: an operation of the kernel without an event. A hidden allocation (kmem_cache_alloc_bulk) is seen when its\n  \
+                 object is freed, and a hidden free (kfree_rcu, bulk frees) when the address is allocated again or its page\n  \
+                 is freed. The replay runs the operation at that time."
             )?;
         }
         if o.pre_trace_frees > 0 {
             writeln!(
                 out,
-                "  pre-trace: frees of objects from before the trace, which the replay does not have: they are ignored."
+                "  pre-trace: frees of objects from before the trace; the replay does not have these objects and ignores their frees."
             )?;
         }
         writeln!(out, "{} operations by where they were served: {}", grouped(o.paths.operations()), o.paths)?;
         self.write_caches(out, all)?;
-        self.write_kernel(out, all)?;
+        self.write_kernel_comparison(out, all)?;
         self.write_pages(out)?;
-        self.write_end(out)
+        self.write_report_end(out)
     }
 
-    /// Describes the simulated machine, and which part of it the trace uses.
+    /// Describes the simulated machine, and which of its CPUs and nodes the trace uses.
     fn simulated(&self) -> String {
         let (traced, m) = (&self.traced, &self.machine);
         let mut what = format!(
             "{}, {}, {} of memory, magazines {}",
-            with_noun(m.cpus.into(), "CPU"),
-            with_noun(m.nodes.into(), "node"),
+            number_with_noun(m.cpus.into(), "CPU"),
+            number_with_noun(m.nodes.into(), "node"),
             size(m.memory_bytes),
             m.magazine
         );
@@ -145,16 +145,17 @@ impl Report {
             what += &format!("; {folded}");
         }
         if m.cpus_used < m.cpus {
-            what += &format!("; {} used: no event is on the others", with_noun(m.cpus_used.into(), "CPU"));
+            what +=
+                &format!("; {} used; the others have no event", number_with_noun(m.cpus_used.into(), "CPU"));
         }
         if m.nodes_used < m.nodes {
-            what += &format!("; {} used", with_noun(m.nodes_used.into(), "node"));
+            what += &format!("; {} used", number_with_noun(m.nodes_used.into(), "node"));
         }
         what
     }
 
     fn write_caches(&self, out: &mut String, all: bool) -> std::fmt::Result {
-        let shown = if all { self.caches.len() } else { SHOWN_CACHES.min(self.caches.len()) };
+        let shown = if all { self.caches.len() } else { MAX_SHOWN_CACHES.min(self.caches.len()) };
         writeln!(
             out,
             "\nCaches at the end of the trace ({shown} of {}, {})",
@@ -163,14 +164,14 @@ impl Report {
         )?;
         writeln!(
             out,
-            "  objects = used + in magazines + in depot + free in slabs; cpu = served by a CPU's own magazines, without a lock\n  \
-             remote = freed on another CPU than allocated; remote % = of the frees whose allocation is in the trace"
+            "  objects = used + in magazines + in depot + free in slabs; cpu % = served by the CPU's own magazines, without a lock\n  \
+             remote = freed on another CPU than the allocating CPU; remote % = share of the frees whose allocation is in the trace"
         )?;
         if self.shrinks > 0 {
             writeln!(
                 out,
-                "  All caches were shrunk {} on the way, where the trace has the mark `SHRINK end`, as the traced system\n  \
-                 had shrunk its own: magazines, depots and empty slabs hold what came since the last time.",
+                "  All caches were shrunk {} during the replay, at each mark `SHRINK end` of the trace, because the traced system\n  \
+                 shrank its caches there: magazines, depots and empty slabs hold only objects freed since the last shrink.",
                 times(self.shrinks)
             )?;
         }
@@ -178,11 +179,11 @@ impl Report {
         if shown_names().any(|name| name.starts_with('?') && name.contains(':')) {
             writeln!(
                 out,
-                "  ?function:size = no event and no table names the cache: what that function allocated of that size."
+                "  ?function:size = an unknown cache, which no event and no table names: the function's allocations of this size."
             )?;
         }
         if shown_names().any(|name| name == "?kfree") {
-            writeln!(out, "  ?kfree = kfree of objects that have no other event.")?;
+            writeln!(out, "  ?kfree = an unknown cache: objects whose only event is their kfree.")?;
         }
         let mut rows = table(&[
             "cache",
@@ -216,7 +217,7 @@ impl Report {
                 c.in_magazines.to_string(),
                 c.in_depot.to_string(),
                 c.free_in_slabs.to_string(),
-                cpu_percent(c),
+                cpu_served_percent(c),
                 c.depot_exchanges.to_string(),
                 c.remote_frees.to_string(),
                 format!("{:.1}", c.remote_percent),
@@ -227,17 +228,17 @@ impl Report {
         let merged: Vec<_> =
             merged.map(|cache| format!("{} = {}", cache.name, cache.aliases.join(", "))).collect();
         if !merged.is_empty() {
-            writeln!(out, "Merged by the kernel; a row has the objects of all: {}", merged.join("; "))?;
+            writeln!(out, "Caches that the kernel merged share one row: {}", merged.join("; "))?;
         }
         Ok(())
     }
 
-    fn write_kernel(&self, out: &mut String, all: bool) -> std::fmt::Result {
+    fn write_kernel_comparison(&self, out: &mut String, all: bool) -> std::fmt::Result {
         let Some(k) = &self.against_kernel else { return Ok(()) };
-        let shown = if all { k.rows.len() } else { SHOWN_CACHES.min(k.rows.len()) };
+        let shown = if all { k.rows.len() } else { MAX_SHOWN_CACHES.min(k.rows.len()) };
         writeln!(
             out,
-            "\nCompared with the kernel, from `{}` to `{}` ({shown} of {} caches): its change, ours, the difference",
+            "\nCompared with the kernel, from `{}` to `{}` ({shown} of {} caches): the kernel's change, the replay's change, the difference",
             k.from, k.to, k.caches
         )?;
         let mut rows = table(&["cache", "objects", "ours", "diff", "slabs", "ours", "diff"]);
@@ -255,8 +256,8 @@ impl Report {
         out.push_str(&text(&rows));
         writeln!(
             out,
-            "Total: objects {} there, {} here, absolute error {} ({} if nothing had changed; {} of {} caches exact); slabs {} there, {} here, \
-             absolute error {} ({} if nothing had changed)",
+            "Total: objects {} in the kernel, {} in the replay, absolute error {} (predicting no change: {}; {} of {} caches exact); slabs {} in the kernel, {} in the replay, \
+             absolute error {} (predicting no change: {})",
             signed(k.objects_kernel),
             signed(k.objects_ours),
             grouped(k.objects_abs_error),
@@ -272,17 +273,17 @@ impl Report {
         if differing().next().is_some() {
             writeln!(out, "Why objects differ:")?;
         }
-        let explained_here = if all { usize::MAX } else { EXPLAINED };
+        let explained_here = if all { usize::MAX } else { MAX_EXPLAINED_DIFFERENCES };
         for (row, cause) in differing().take(explained_here) {
             writeln!(out, "  {}", explained(row, cause))?;
         }
         let more = differing().count().saturating_sub(explained_here);
         if more > 0 {
-            writeln!(out, "  and {more} more caches: --all explains them")?;
+            writeln!(out, "  and {more} more caches; --all explains them")?;
         }
         writeln!(
             out,
-            "Slabs differ with the objects, and by policy: SLUB fills one slab a CPU at a time, here magazines mix the\n\
+            "Slabs differ because objects differ, and because policies differ: in SLUB each CPU fills one slab at a time, while magazines mix the\n\
              objects of several slabs."
         )
     }
@@ -302,10 +303,10 @@ impl Report {
             .filter(|f| [3, 9, 10].contains(&f.order))
             .map(|f| format!("{} order {}: {:.1} %", f.zone, f.order, f.unusable_free_index as f64 / 10.0))
             .collect();
-        writeln!(out, "Free memory that an order cannot use: {}", unusable.join(", "))
+        writeln!(out, "Free memory in blocks too small for an order: {}", unusable.join(", "))
     }
 
-    fn write_end(&self, out: &mut String) -> std::fmt::Result {
+    fn write_report_end(&self, out: &mut String) -> std::fmt::Result {
         let (c, t) = (&self.conservation, &self.teardown);
         writeln!(out, "\nConservation: checked {} times, violated {} times", c.checked, c.violated)?;
         c.violations.iter().try_for_each(|v| writeln!(out, "  {v}"))?;
@@ -342,8 +343,8 @@ impl Report {
         out
     }
 
-    /// Describes how frees on another CPU than the allocating CPU were served.
-    fn remote_frees_did(&self) -> String {
+    /// Describes how the machine handled frees on another CPU than the allocating CPU.
+    fn remote_frees_text(&self) -> String {
         let (o, traced) = (&self.objects, self.facts.objects.remote);
         let here = match (o.remote_frees, o.remote_node_frees) {
             (0, _) => ".".to_owned(),
@@ -364,7 +365,7 @@ impl Report {
         writeln!(
             out,
             "uslab replayed {} memory events that a real Linux kernel (6.1, {} CPUs) recorded while four processes\n\
-             created, searched and deleted thousands of files, and did with its own allocator what the kernel did:\n\
+             created, searched and deleted thousands of files. The replay served the same requests with its own allocator:\n\
              {} allocations and {} frees in {} object caches, each on the CPU that the trace names.",
             grouped(self.events_total),
             self.traced.cpus,
@@ -399,7 +400,7 @@ impl Report {
              {:>9}  frees came from another CPU than the allocation{}\n",
             grouped(o.depot_exchanges),
             grouped(o.remote_frees),
-            self.remote_frees_did()
+            self.remote_frees_text()
         )?;
         writeln!(out, "The busiest caches:\n")?;
         let mut rows =
@@ -412,7 +413,7 @@ impl Report {
                 grouped(c.frees),
                 grouped(c.peak_live),
                 grouped(c.slabs),
-                cpu_percent(c),
+                cpu_served_percent(c),
                 grouped(c.in_magazines),
             ]);
         }

@@ -28,7 +28,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Creates a logarithmic axis for these values, drawn from one pixel to another.
+    /// Creates a logarithmic axis for the given values, drawn from one pixel to another.
     fn of(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Self {
         let (low, high) = (values.clone().fold(f64::MAX, f64::min), values.fold(0.0, f64::max));
         Self { low, high: if high > low { high } else { low * 2.0 }, from, to }
@@ -79,7 +79,7 @@ impl ScaleReport {
                 r#"<rect class="validated" x="{LEFT}" y="{TOP}" width="{width:.1}" height="{height}"/>"#
             );
             caption[0] = format!(
-                "Shaded: compared with measurements, up to {validated} CPUs. Beyond: simulated only."
+                "Shaded area: up to {validated} CPUs, the profile was compared with measurements. Beyond it, numbers are only simulated."
             );
         }
         for cpus in x.marks(&(0..=10).map(|power| f64::from(1 << power)).collect::<Vec<_>>()) {

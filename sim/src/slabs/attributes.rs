@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The attributes of a cache; a kernel has only some of them.
+/// The attributes of a cache; a kernel may lack some of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// The size of an object in bytes.
@@ -73,12 +73,13 @@ const NAMES: [&str; 18] = [
 ];
 
 /// An upper limit for plausible counts.
-const MAX_COUNT: u64 = 1 << 40;
+const MAX_PLAUSIBLE_COUNT: u64 = 1 << 40;
 /// An upper limit for plausible sizes and capacities of a cache.
 const MAX_CACHE_ATTRIBUTE: u64 = 1 << 26;
 
 impl Attributes {
-    /// Sets one attribute from its text. The text is empty, `-` or `NA` for an attribute that a kernel lacks.
+    /// Sets one attribute from its text. An empty text, `-` or `NA` means that the kernel lacks the
+    /// attribute.
     fn set(&mut self, name: &str, text: &str) -> anyhow::Result<()> {
         let text = text.trim();
         let first = text.split_whitespace().next().unwrap_or_default();
@@ -109,13 +110,13 @@ impl Attributes {
                 // slabs in brackets.
                 let slabs = first.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
                 self.slabs_cpu_partial =
-                    slabs.and_then(|slabs| slabs.parse().ok()).filter(|slabs| *slabs <= MAX_COUNT);
+                    slabs.and_then(|slabs| slabs.parse().ok()).filter(|slabs| *slabs <= MAX_PLAUSIBLE_COUNT);
                 return Ok(());
             }
             "reclaim_account" => &mut self.reclaim_account,
             "destroy_by_rcu" => &mut self.destroy_by_rcu,
             "ctor" => {
-                self.ctor = !is_absent(text);
+                self.ctor = !is_missing_attribute(text);
                 return Ok(());
             }
             _ => return Ok(()),
@@ -124,10 +125,10 @@ impl Attributes {
             name,
             "slabs" | "total_objects" | "objects" | "partial" | "objects_partial" | "cpu_slabs"
         );
-        let most = if is_count { MAX_COUNT } else { MAX_CACHE_ATTRIBUTE };
+        let most = if is_count { MAX_PLAUSIBLE_COUNT } else { MAX_CACHE_ATTRIBUTE };
         *place = match first.parse() {
             Ok(number) if number <= most => Some(number),
-            _ if is_absent(first) => None,
+            _ if is_missing_attribute(first) => None,
             _ => bail!("expected a number up to {most} in {name}, found {first:?}"),
         };
         let most = u64::from(uslab_buddy::MAX_ORDER);
@@ -137,8 +138,8 @@ impl Attributes {
         Ok(())
     }
 
-    /// Replaces the counts by the counts of `other`.
-    fn count_as(&mut self, other: Self) {
+    /// Replaces the counts in these attributes by the counts of `other`.
+    fn replace_counts(&mut self, other: Self) {
         let Self {
             slabs,
             total_objects,
@@ -163,29 +164,29 @@ impl Attributes {
     }
 }
 
-/// Returns `true` for the texts of a missing attribute.
-fn is_absent(text: &str) -> bool {
+/// Returns `true` for a text that means a missing attribute.
+fn is_missing_attribute(text: &str) -> bool {
     matches!(text, "" | "-" | "NA")
 }
 
 /// The attributes of all caches by name, and the alias names of shared caches.
 #[derive(Clone, Debug, Default)]
-pub struct Catalog {
+pub struct AttributeCatalog {
     /// The attributes, indexed by the name of the cache's folder.
     pub caches: BTreeMap<String, Attributes>,
     /// The symbolic links: for each alias, the folder to which it leads.
     pub links: BTreeMap<String, String>,
 }
 
-impl Catalog {
-    /// Returns the folder to which a cache name leads, and the attributes in that folder.
+impl AttributeCatalog {
+    /// Returns the folder for a cache's name, with links followed, and the attributes in that folder.
     pub fn get(&self, name: &str) -> Option<(&str, &Attributes)> {
         let folder = self.links.get(name).map_or(name, |folder| folder);
         self.caches.get_key_value(folder).map(|(folder, attributes)| (&**folder, attributes))
     }
 
     /// Returns the aliases of a cache, given the cache's folder.
-    pub fn names_of(&self, folder: &str) -> impl Iterator<Item = &str> {
+    pub fn cache_aliases(&self, folder: &str) -> impl Iterator<Item = &str> {
         self.links.iter().filter(move |(_, to)| *to == folder).map(|(name, _)| &**name)
     }
 
@@ -231,18 +232,18 @@ impl Catalog {
     ///
     /// # Errors
     ///
-    /// Fails if the first line has no column `name`, or a line has a different number of columns.
-    pub fn of_table(text: &str) -> anyhow::Result<Self> {
+    /// Fails if the first line has no column `name`, or another line has a different number of columns.
+    pub fn from_table(text: &str) -> anyhow::Result<Self> {
         let mut lines = (1_u64..).zip(text.lines());
         let header: Vec<&str> = lines.next().map_or("", |(_, line)| line).split('\t').collect();
         if header.first() != Some(&"name") {
             bail!(
-                "line 1: expected names of columns between tabs, beginning with `name`, found {:?}",
+                "line 1: expected column names separated by tabs, beginning with `name`, found {:?}",
                 header[0]
             );
         }
         if !header.iter().any(|column| NAMES.contains(column)) {
-            bail!("line 1: expected columns that are attributes, such as slab_size, order and objs_per_slab");
+            bail!("line 1: expected columns with attributes, such as slab_size, order and objs_per_slab");
         }
         let mut catalog = Self::default();
         for (number, line) in lines.filter(|(_, line)| !line.is_empty()) {
@@ -268,19 +269,19 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Removes the counts, because they belong to another moment than the table that needs the other
+    /// Removes the counts, because they were read at another time than the table that needs the other
     /// attributes.
     pub fn without_counts(mut self) -> Self {
         for attributes in self.caches.values_mut() {
-            attributes.count_as(Attributes::default());
+            attributes.replace_counts(Attributes::default());
         }
         self
     }
 
-    /// Returns the attributes with the counts of another table.
-    pub fn counted_by(mut self, other: Self) -> Self {
+    /// Returns the attributes with their counts replaced by the counts of another table.
+    pub fn with_counts_from(mut self, other: Self) -> Self {
         for (name, counts) in other.caches {
-            self.caches.entry(name).or_default().count_as(counts);
+            self.caches.entry(name).or_default().replace_counts(counts);
         }
         self
     }
@@ -296,22 +297,22 @@ mod tests {
                     :0000136\t-\t136\t582 N0=580 N1=2\t90(6) C0=30(2) C1=60(4)\t\n\
                     kernfs\t:0000136\t136\t582\t90(6)\t\n\
                     inode\t-\t600\tNA\t0(0)\tinit_once+0x0/0x10\n";
-        let catalog = Catalog::of_table(text).unwrap();
+        let catalog = AttributeCatalog::from_table(text).unwrap();
         let (folder, shared) = catalog.get("kernfs").unwrap();
         assert_eq!((folder, shared.slabs, shared.nodes), (":0000136", Some(582), 2));
         assert_eq!((shared.slabs_cpu_partial, shared.ctor), (Some(6), false));
         let (_, inode) = catalog.get("inode").unwrap();
         assert_eq!((inode.slab_size, inode.slabs, inode.ctor), (Some(600), None, true));
-        assert_eq!(catalog.names_of(":0000136").collect::<Vec<_>>(), ["kernfs"]);
-        let counts = Catalog::of_table("name\tlink\tslabs\ninode\t-\t7 N0=7\n").unwrap();
-        let merged = catalog.without_counts().counted_by(counts);
+        assert_eq!(catalog.cache_aliases(":0000136").collect::<Vec<_>>(), ["kernfs"]);
+        let counts = AttributeCatalog::from_table("name\tlink\tslabs\ninode\t-\t7 N0=7\n").unwrap();
+        let merged = catalog.without_counts().with_counts_from(counts);
         assert_eq!(merged.get("inode").unwrap().1.slabs, Some(7));
         assert_eq!(merged.get("kernfs").unwrap().1.slabs, None);
         assert_eq!(
-            Catalog::of_table("size\n").unwrap_err().to_string(),
-            "line 1: expected names of columns between tabs, beginning with `name`, found \"size\""
+            AttributeCatalog::from_table("size\n").unwrap_err().to_string(),
+            "line 1: expected column names separated by tabs, beginning with `name`, found \"size\""
         );
-        let error = |text: &str| format!("{:#}", Catalog::of_table(text).unwrap_err());
+        let error = |text: &str| format!("{:#}", AttributeCatalog::from_table(text).unwrap_err());
         assert!(error("name\tsize\n").starts_with("line 1: expected columns"));
         assert!(error("name\torder\ninode\n").starts_with("line 2: expected 2 columns"));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Compares two moments of a kernel, and shows which caches grew, by objects in use or by holes.
+//! Compares two snapshots of a kernel's tables, and shows which caches grew, by objects in use or by holes.
 
 use super::{Report, merged, percent};
 use crate::output::{self, grouped, signed, size};
@@ -7,12 +7,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The difference between two moments of a kernel.
+/// The difference between two snapshots of a kernel's tables.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// The name of the earlier moment.
+    /// The name of the earlier snapshot.
     pub from: String,
-    /// The name of the later moment.
+    /// The name of the later snapshot.
     pub to: String,
     /// The change of the total size of all slabs, in bytes.
     pub bytes: i64,
@@ -24,7 +24,7 @@ pub struct Change {
     pub caches: Vec<CacheChange>,
 }
 
-/// The change of one cache between two moments.
+/// The change of one cache between two snapshots.
 #[derive(Clone, Debug, Serialize)]
 pub struct CacheChange {
     /// The name of the cache.
@@ -39,7 +39,7 @@ pub struct CacheChange {
     pub objects: i64,
     /// The change of the memory in holes, in bytes.
     pub holes: i64,
-    /// The name of the moment that has the cache, if the other moment does not have it.
+    /// The name of the only snapshot that has the cache; `None` if both snapshots have it.
     pub only: Option<&'static str>,
 }
 

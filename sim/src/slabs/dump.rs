@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use uslab::info::Row;
 
 /// Returns `true` if a line is the header of a table of `kmem -s`.
-pub(super) fn is_head(line: &str) -> bool {
+pub(super) fn is_table_header(line: &str) -> bool {
     let mut words = line.split_whitespace();
     words.next() == Some("CACHE") && words.any(|word| word == "SSIZE")
 }
@@ -23,7 +23,7 @@ pub(super) fn is_head(line: &str) -> bool {
 /// # Errors
 /// Fails if the text has no header or no rows.
 pub(super) fn rows(text: &str, page_size: u64) -> anyhow::Result<(Vec<Row>, Vec<String>)> {
-    let mut lines = (1_u64..).zip(text.lines()).skip_while(|(_, line)| !is_head(line));
+    let mut lines = (1_u64..).zip(text.lines()).skip_while(|(_, line)| !is_table_header(line));
     let head =
         lines.next().context("expected a line CACHE, OBJSIZE, ALLOCATED, TOTAL, SLABS, SSIZE, NAME")?;
     let name_is_second = head.1.split_whitespace().nth(1) == Some("NAME");

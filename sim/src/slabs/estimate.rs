@@ -7,21 +7,21 @@
 //! - *Empty slabs of a node*: a node keeps an empty slab only while it has fewer than `min_partial` slabs
 //!   with free objects. Upper bounds for the number of empty slabs are `min_partial`, the number of partial
 //!   slabs, and the free objects divided by the objects per slab. If a node has more partial slabs than
-//!   objects in use in these slabs, at least the difference is empty.
+//!   objects in use in these slabs, at least the surplus of slabs is empty.
 //! - *Slabs of CPUs* (up to 6.19): each slab of a CPU may be empty.
 //! - *Sheaves* (since 6.18 for two caches, since 7.0 for all): the tables count objects in sheaves as in use.
 //!   A shrink empties a slab only if all its objects are free or in sheaves, and at least one object is in a
 //!   sheaf.
 
 use super::source::{Cache, Snapshot};
-use crate::trace::MOST_SCANNED;
+use crate::trace::MAX_SCANNED_PARTIAL_SLABS;
 use serde::Serialize;
 use uslab::{Geometry, OrderRule};
 
 /// The largest number of full sheaves that a node keeps.
 const BARN: u64 = 10;
 
-/// The bounds of a number that is not known exactly.
+/// Lower and upper bounds of a number that is not known exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bounds {
     /// The lower bound of the number.
@@ -64,7 +64,7 @@ impl Machine {
             Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
         });
         Self {
-            cpus: known.unwrap_or_else(|| cpus_by_orders(snapshot)).into(),
+            cpus: known.unwrap_or_else(|| cpus_from_slab_orders(snapshot)).into(),
             cpus_guessed: known.is_none(),
             nodes: snapshot.nodes.max(1),
             page_size: snapshot.page_size,
@@ -88,7 +88,7 @@ impl Machine {
 
 /// Returns the largest number of CPUs with which the rule gives the orders in the table. The rule uses only
 /// the bit length of the number of CPUs.
-fn cpus_by_orders(snapshot: &Snapshot) -> u32 {
+fn cpus_from_slab_orders(snapshot: &Snapshot) -> u32 {
     let matched = |cpus: u32| {
         let rule = OrderRule::for_cpus(cpus);
         let fits = |cache: &&Cache| {
@@ -102,7 +102,7 @@ fn cpus_by_orders(snapshot: &Snapshot) -> u32 {
     most.unwrap_or(1)
 }
 
-/// The slabs and objects of a cache that CPUs and nodes hold, outside the partial lists.
+/// The slabs and objects of a cache that CPUs and nodes hold in addition to the partial lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Layers {
     /// The largest number of slabs that CPUs allocate from or keep as partial slabs.
@@ -116,7 +116,7 @@ pub struct Layers {
 }
 
 impl Cache {
-    /// Returns the size of a slab of the usual order in bytes.
+    /// Returns the size in bytes of a slab of the cache's usual order.
     pub fn slab_bytes(&self, page_size: u64) -> u64 {
         self.row.pages_per_slab * page_size
     }
@@ -126,12 +126,12 @@ impl Cache {
         self.row.objects.saturating_sub(self.row.active_objects)
     }
 
-    /// Returns `true` if the kernel may have estimated the number of objects in use ([`MOST_SCANNED`]).
+    /// Returns `true` if the kernel may have estimated the number of objects in use ([`MAX_SCANNED_PARTIAL_SLABS`]).
     pub fn is_estimated(&self, machine: &Machine) -> bool {
         let estimates = !machine.is_slab && machine.version.is_none_or(|version| version >= (6, 10));
         let is_counted = self.attributes.as_ref().is_some_and(|a| a.objects.and(a.partial).is_some());
         // Each partial slab has a free object.
-        estimates && !is_counted && self.row.slabs.min(self.holes()) > MOST_SCANNED
+        estimates && !is_counted && self.row.slabs.min(self.holes()) > MAX_SCANNED_PARTIAL_SLABS
     }
 
     /// Returns the object size in bytes that the cache's user requested.
@@ -142,7 +142,7 @@ impl Cache {
 
     /// Returns the capacity of a sheaf by the rule of Linux 7.0, which depends on the distance between
     /// objects.
-    fn usual_sheaf(&self) -> u64 {
+    fn usual_sheaf_capacity(&self) -> u64 {
         match self.row.object_size {
             4096.. => 4,
             1024.. => 12,
@@ -168,7 +168,7 @@ impl Cache {
         }
     }
 
-    /// Returns the largest numbers of slabs and objects of this cache that CPUs and nodes can hold.
+    /// Returns the largest numbers of slabs and objects of a cache that CPUs and nodes can hold.
     pub fn layers(&self, machine: &Machine) -> Layers {
         let attributes = self.attributes.clone().unwrap_or_default();
         let Machine { cpus, nodes, version, .. } = *machine;
@@ -181,7 +181,7 @@ impl Cache {
         let is_new = version.is_some_and(|version| version >= (7, 0));
         layers.sheaf_capacity = match attributes.sheaf_capacity {
             Some(capacity) => capacity,
-            None if is_new || version.is_none() && self.attributes.is_none() => self.usual_sheaf(),
+            None if is_new || version.is_none() && self.attributes.is_none() => self.usual_sheaf_capacity(),
             None => 0,
         };
         layers.parked = (layers.sheaf_capacity * machine.sheaves()).min(self.row.active_objects);
@@ -197,12 +197,11 @@ impl Cache {
         layers
     }
 
-    /// Returns the number of slabs that a shrink frees, assuming that no other thread uses the cache during
-    /// the shrink.
+    /// Returns the number of slabs that a shrink frees, if no other thread uses the cache during the shrink.
     pub fn shrink(&self, machine: &Machine) -> Bounds {
         let row = &self.row;
         let layers = self.layers(machine);
-        let per_slab = self.least_per_slab(machine);
+        let per_slab = self.smallest_slab_objects(machine);
         // The objects that are certainly in use, and those that may be free.
         let (in_use, holes) = match self.is_estimated(machine) {
             true => (row.slabs, row.objects),
@@ -232,8 +231,8 @@ impl Cache {
         self.row.objects < self.row.slabs * self.row.objects_per_slab
     }
 
-    /// Returns the number of objects in the smallest slab that the cache may have.
-    fn least_per_slab(&self, machine: &Machine) -> u64 {
+    /// Returns the number of objects in the smallest slab that a cache may have.
+    fn smallest_slab_objects(&self, machine: &Machine) -> u64 {
         let size = self.row.object_size.max(1);
         if !self.has_small_slabs() {
             return self.row.objects_per_slab.max(1);
@@ -327,7 +326,7 @@ mod tests {
         assert_eq!(cache.shrink(&new), Bounds { least: 0, most: 50 });
     }
 
-    /// Regression test: the estimate of slabinfo was used like a count.
+    /// Regression test: an in-use count that slabinfo had only estimated was treated as exact.
     #[test]
     fn estimated_holes_do_not_narrow_the_shrink_bounds() {
         let mut cache = cache(20_000, 15_000, None);

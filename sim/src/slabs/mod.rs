@@ -12,7 +12,7 @@ mod source;
 pub use change::{CacheChange, Change};
 pub use estimate::{Bounds, Layers, Machine};
 pub use settings::{CacheSetting, Capacity, Debug, Difference, Request, Setting};
-pub(crate) use source::cpus_of_ranges;
+pub(crate) use source::count_cpus_in_ranges;
 pub use source::{Cache, Memory, Snapshot, read_table};
 
 use crate::output::{self, grouped, signed, size};
@@ -25,8 +25,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-/// The option whose effect a report shows for each cache, if the user requests no other option.
-const ALL_DEBUG: &str = "slab_debug=FZPU";
+/// The option whose effect on each cache a report shows, if the user requests no other option.
+const ALL_DEBUG_OPTION: &str = "slab_debug=FZPU";
 
 /// The order in which the report sorts the caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -46,7 +46,7 @@ pub enum Sort {
     Name,
 }
 
-/// A kernel's caches at one moment.
+/// The state of a kernel's caches at one time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The folder or file that the command read.
@@ -78,7 +78,7 @@ pub struct Report {
     pub in_use: u64,
     /// The bytes in holes: free objects in partial slabs.
     pub holes: u64,
-    /// The bytes at the ends of slabs that are too small for an object.
+    /// The bytes at the ends of slabs, where no further object fits.
     pub waste: u64,
     /// The number of bytes that a shrink of all caches frees.
     pub shrink: Bounds,
@@ -93,15 +93,15 @@ pub struct Report {
     pub parked: u64,
     /// The caches, in the order that the user requested.
     pub caches: Vec<Row>,
-    /// The effects of other kernel options: the requested options, or a selection.
+    /// The effects of other kernel options: the options that the user requested, or a built-in selection.
     pub settings: Vec<Setting>,
-    /// `true` if the user requested these options.
+    /// `true` if the user requested the options in `settings`.
     pub settings_requested: bool,
     /// Messages about files that could not be read.
     pub faults: Vec<String>,
-    /// The moment of a recording that the report shows.
+    /// The snapshot of a recording that the report shows.
     pub moment: Option<String>,
-    /// The moments of the recording that the report does not show.
+    /// The snapshots of the recording that the report does not show.
     pub other_moments: Vec<String>,
 }
 
@@ -115,18 +115,18 @@ pub struct TraceShrink {
     /// Bytes that a shrink of all caches returns. For caches without an event, the lower bound from the
     /// kernel's tables is used.
     pub bytes: u64,
-    /// The real shrink after this moment, if the recording contains one.
+    /// The real shrink after the snapshot, if the recording contains one.
     pub recorded: Option<RecordedShrink>,
 }
 
-/// A real shrink in a recording, including the allocations and frees that happened around it.
+/// A real shrink in a recording; its numbers include allocations and frees that happened during the shrink.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecordedShrink {
-    /// The name of the next moment that has tables.
+    /// The name of the next snapshot.
     pub until: String,
-    /// The decrease of slab memory until the moment `until`, in bytes, from the model.
+    /// The decrease of slab memory up to the snapshot `until`, in bytes, from the model.
     pub by_trace: i64,
-    /// The decrease of slab memory until the moment `until`, in bytes, from the kernel's tables, for the
+    /// The decrease of slab memory up to the snapshot `until`, in bytes, from the kernel's tables, for the
     /// caches of the trace.
     pub by_tables: i64,
 }
@@ -150,7 +150,7 @@ pub struct Row {
     pub bytes: u64,
     /// The number of objects in all slabs.
     pub objects: u64,
-    /// The number of objects, without the free objects in partial slabs of nodes.
+    /// The number of objects in the cache, without the free objects in partial slabs of nodes.
     pub in_use: u64,
     /// The number of free objects in partial slabs.
     pub holes: u64,
@@ -176,7 +176,7 @@ pub struct Row {
     pub reclaimable: Option<bool>,
     /// `true` if some slabs have a lower order than usual.
     pub has_small_slabs: bool,
-    /// A sentence that describes the numbers of this row.
+    /// A sentence that describes the numbers of this row in words.
     pub sentence: String,
 }
 
@@ -195,7 +195,7 @@ impl Report {
     ) -> anyhow::Result<Self> {
         if !snapshot.is_counted {
             bail!(
-                "{}: no table counts slabs: expected a slabinfo, or attributes with `slabs`",
+                "{}: no table has the number of slabs; expected a slabinfo, or cache attributes with `slabs`",
                 snapshot.place
             );
         }
@@ -266,7 +266,7 @@ impl Report {
     /// Adds the slabs of each cache that a shrink returns, computed from the recording's trace. The bounds
     /// from the kernel's tables stay in the report. The parameter `later` is the report of the moment after
     /// the recording's real shrink.
-    pub fn add_trace(&mut self, trace: &Path, returned: &Returned, later: Option<&Self>) {
+    pub fn add_trace_shrink(&mut self, trace: &Path, returned: &Returned, later: Option<&Self>) {
         let recorded = returned.recorded.as_ref().zip(later).map(|(recorded, later)| {
             let of = |row: &Row| (row.pages_per_slab * self.page_size) as i64;
             let by_trace =
@@ -297,7 +297,7 @@ impl Report {
     }
 
     /// Formats the report as text, with at most `rows` rows of each table. Other kernel options are shown if
-    /// `settings` is true or if the user requested some.
+    /// `settings` is `true` or if the user requested options.
     pub fn text(&self, rows: usize, settings: bool) -> String {
         let mut text = String::new();
         self.write(&mut text, rows, settings).map_or_else(|_| String::new(), |()| text)
@@ -312,7 +312,7 @@ impl Report {
         }
         match settings || self.settings_requested {
             true => self.write_settings(f, rows),
-            false => writeln!(f, "\n`--settings` shows what other settings of the kernel would cost."),
+            false => writeln!(f, "\n`--settings` shows what other kernel options would cost in memory."),
         }
     }
 
@@ -322,7 +322,7 @@ impl Report {
         }
         writeln!(
             f,
-            "\nWhat other settings would cost, computed from slab geometry and without their effect on speed:\n"
+            "\nMemory with other kernel options, computed from slab geometry, without their effect on speed:\n"
         )?;
         let mut table = output::table(&["setting", "now", "then", "change", "what is counted"]);
         for Setting { setting, now, then, direction, about, .. } in &self.settings {
@@ -338,7 +338,7 @@ impl Report {
         // What changes in the same way is named once.
         let mut others: Vec<(Vec<&str>, String)> = vec![];
         for setting in &self.settings {
-            let text = setting.other_changes();
+            let text = setting.describe_other_changes();
             match others.last_mut() {
                 _ if text.is_empty() => {}
                 Some((names, last)) if *last == text => names.push(&setting.setting),
@@ -346,16 +346,16 @@ impl Report {
             }
         }
         if !others.is_empty() {
-            writeln!(f, "\nOther numbers that change with these settings:")?;
+            writeln!(f, "\nOther quantities that change with these options:")?;
         }
         for (names, text) in others {
             writeln!(f, "{}: {text}", names.join(", "))?;
         }
-        let is_shown = |setting: &&Setting| self.settings_requested || setting.setting == ALL_DEBUG;
-        self.settings.iter().filter(is_shown).try_for_each(|setting| write_by_cache(f, setting, rows))
+        let is_shown = |setting: &&Setting| self.settings_requested || setting.setting == ALL_DEBUG_OPTION;
+        self.settings.iter().filter(is_shown).try_for_each(|setting| write_setting_by_cache(f, setting, rows))
     }
 
-    /// Writes the place that the command read, and the files that could not be read.
+    /// Writes the folder or file that the command read, and the files that could not be read.
     fn head(&self, f: &mut String) -> std::fmt::Result {
         let linux = self.kernel.as_ref().map_or(String::new(), |kernel| format!("Linux {kernel}, "));
         let nodes = if self.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", self.nodes) };
@@ -383,7 +383,7 @@ impl Report {
         if self.cpus_guessed {
             writeln!(
                 f,
-                "No table names the number of CPUs; the orders of slabs allow {}. `--cpus N` narrows the bounds.",
+                "No table names the number of CPUs; the slab orders are possible with up to {} CPUs. `--cpus N` narrows the bounds.",
                 self.cpus
             )?;
         }
@@ -391,13 +391,13 @@ impl Report {
             writeln!(
                 f,
                 "No table names the kernel's release. The bounds allow for slabs of CPUs (up to 6.19) and for sheaves (from 7.0 on, and two \
-                 caches from 6.18 on). `--kernel RELEASE` narrows them."
+                 caches from 6.18 on). `--kernel RELEASE` narrows the bounds."
             )?;
         }
         if !self.other_moments.is_empty() {
             writeln!(
                 f,
-                "The recording has other moments: {}. `uslab slabs {place}/{} --against {place}/{}` compares two.",
+                "The recording has other snapshots: {}. `uslab slabs {place}/{} --against {place}/{}` compares two of them.",
                 self.other_moments.join(", "),
                 self.other_moments[0],
                 self.moment.as_deref().unwrap_or_default(),
@@ -425,21 +425,21 @@ impl Report {
         )?;
         writeln!(
             f,
-            "A shrink of all caches (echo 1 to /sys/kernel/slab/*/shrink) returns {}. It frees only slabs that are wholly empty, which the \
+            "A shrink of all caches (echo 1 to /sys/kernel/slab/*/shrink) returns {}. It frees only completely empty slabs, which the \
              tables do not count.",
             bounds_text(self.shrink)
         )?;
         if let Some(TraceShrink { trace, design, bytes, recorded }) = &self.shrink_by_trace {
             writeln!(
                 f,
-                "The model of this kernel ({design}), which replays {trace}, predicts that a shrink at this moment returns {}.",
+                "The model of this kernel ({design}), which replays {trace}, predicts that a shrink at this time returns {}.",
                 size(*bytes)
             )?;
             if let Some(RecordedShrink { until, by_trace, by_tables }) = recorded {
                 writeln!(
                     f,
-                    "The recording has a later shrink: until `{until}`, slabs changed by {} in the model, and by {} in the kernel's tables. Both \
-                     are of the trace's caches and include the slabs that were created and freed around that shrink, so they differ from the \
+                    "The recording contains a later shrink: up to `{until}`, slabs changed by {} in the model, and by {} in the kernel's tables. Both changes \
+                     cover the trace's caches, and include slabs that were created and freed around that shrink, so they differ from the \
                      prediction.",
                     change::difference(-by_trace),
                     change::difference(-by_tables)
@@ -456,21 +456,21 @@ impl Report {
         if self.cpu_slabs > 0 {
             writeln!(
                 f,
-                "CPUs hold slabs of up to {}, whose free objects count as in use.",
+                "CPUs hold up to {} of slabs, whose free objects count as in use.",
                 size(self.cpu_slabs)
             )?;
         }
         if self.parked > 0 {
             writeln!(
                 f,
-                "Sheaves and barns (arrays of free objects, before the slabs) hold objects of up to {}, which count as in use.",
+                "Sheaves and barns (arrays of free objects in front of the slabs) hold up to {} of free objects, which count as in use.",
                 size(self.parked)
             )?;
         }
         if let Some((all, large)) = self.free_pages.zip(self.free_pages_for_slabs) {
             writeln!(
                 f,
-                "{} of the free memory ({} of {}) is in blocks that are large enough for the largest slabs; without such a block, a slab has a smaller order.",
+                "{} of the free memory ({} of {}) is in blocks that are large enough for the largest slabs; if no such block is free, a new slab gets a smaller order.",
                 percent(large, all),
                 self::large(large * self.page_size),
                 self::large(all * self.page_size)
@@ -490,8 +490,9 @@ impl Report {
         )
     }
 
-    /// Formats a table of at most `rows` caches that changed since the first of a series of reports: the change per
-    /// second since the report `before`, which is `time` older, and the change since `first`, which is `total` older.
+    /// Formats a table of at most `rows` caches that have changed since the report `first`; the table shows
+    /// the change per second since the report `before`, made `time` ago, and the change since `first`, made
+    /// `total` ago.
     pub fn rates(
         &self,
         (before, time): (&Self, Duration),
@@ -528,7 +529,7 @@ impl Report {
         output::text(&table)
     }
 
-    /// Formats a table of the first `rows` caches.
+    /// Formats a table of the report's first `rows` caches.
     pub fn table(&self, rows: usize) -> String {
         let mut header = vec![
             "cache",
@@ -645,7 +646,7 @@ impl Row {
 }
 
 /// Writes the effect of a kernel option on the caches that it changes most.
-fn write_by_cache(f: &mut String, setting: &Setting, rows: usize) -> std::fmt::Result {
+fn write_setting_by_cache(f: &mut String, setting: &Setting, rows: usize) -> std::fmt::Result {
     let shown = rows.min(setting.caches.len());
     if shown == 0 {
         return Ok(());
@@ -674,7 +675,7 @@ fn write_by_cache(f: &mut String, setting: &Setting, rows: usize) -> std::fmt::R
     Ok(())
 }
 
-/// Returns the end of a sentence about a cache: the names of the caches that were merged with it.
+/// Returns the end of a sentence about a cache, which names the caches that were merged with it.
 fn merged(aliases: &[String]) -> String {
     match aliases {
         [] => String::new(),

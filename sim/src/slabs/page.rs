@@ -55,18 +55,18 @@ impl Report {
         if !self.settings.is_empty() {
             writeln!(
                 f,
-                "<h2>What other settings would cost</h2><p>Computed from slab geometry, without the effect on speed.</p>"
+                "<h2>Memory with other kernel options</h2><p>Computed from slab geometry, without the effect on speed.</p>"
             )?;
             writeln!(
                 f,
-                "<div class=\"scroll\"><table><tr><th>setting</th><th>now</th><th>then</th><th>change</th><th>what is counted</th><th>what else changes</th></tr>"
+                "<div class=\"scroll\"><table><tr><th>option</th><th>now</th><th>with the option</th><th>change</th><th>counted memory</th><th>other changes</th></tr>"
             )?;
             for setting in &self.settings {
                 let Setting { now, then, .. } = setting;
                 let [name, direction, about] =
                     [&setting.setting, &setting.direction, &setting.about].map(|text| attribute(text));
                 let (now, then, others) =
-                    (size(*now), bounds_text(*then), attribute(&setting.other_changes()));
+                    (size(*now), bounds_text(*then), attribute(&setting.describe_other_changes()));
                 writeln!(
                     f,
                     "<tr><td>{name}</td><td>{now}</td><td>{then}</td><td class=\"text\">{direction}</td><td class=\"text\">{about}</td>\
@@ -112,9 +112,9 @@ impl Report {
 mod tests {
     use super::super::{Report, Snapshot, Sort};
 
-    /// Regression test: only five caches were shown, only by their rates, after the words "a second:".
+    /// Regression test: the page showed only five caches, and only their rates, after the words "a second:".
     #[test]
-    fn rates_are_per_second_next_to_totals_since_the_start() {
+    fn cache_rates_are_shown_next_to_totals_since_the_start() {
         let folder = tempfile::tempdir().expect("a folder");
         let table = folder.path().join("slabinfo");
         let report = |dentries: u64, files: u64| {

@@ -15,46 +15,47 @@ use uslab::{Geometry, OrderRule};
 pub use uslab_engine::models::sheaves::Capacity;
 
 /// Size of an empty sheaf in bytes, without its pointers to objects.
-const SHEAF: u64 = 32;
+const EMPTY_SHEAF_BYTES: u64 = 32;
 const WORD: u64 = 8;
 /// The letters of the kernel option `slab_debug=` that change the layout of a cache or its code paths.
 const LETTERS: &str = "FZPU";
 
-/// The estimated effect of another kernel option.
+/// The estimated effect of a change of one kernel option.
 #[derive(Clone, Debug, Serialize)]
 pub struct Setting {
     /// The option as on the kernel's command line, or the attribute of a cache.
     pub setting: String,
-    /// The bytes now; an upper bound if the tables do not count the objects that CPUs hold.
+    /// The bytes without the change of the option; an upper bound if the tables do not count the objects that
+    /// CPUs hold.
     pub now: u64,
-    /// The bytes with the option.
+    /// The bytes with the changed option.
     pub then: Bounds,
-    /// The change of the bytes.
+    /// The change in bytes that the option causes.
     pub change: Difference,
     /// The direction of the change (falls or grows) in words.
     pub direction: String,
-    /// A description of the memory that is counted.
+    /// A description of the memory that the bytes measure.
     pub about: String,
-    /// Other effects that get smaller or less frequent.
+    /// Other quantities that the option makes smaller or less frequent.
     pub decreases: Vec<String>,
-    /// Other effects that get larger or more frequent.
+    /// Other quantities that the option makes larger or more frequent.
     pub increases: Vec<String>,
-    /// The facts that the tables lack, and how they widen the bounds.
+    /// The facts that the tables lack, and how this lack widens the bounds.
     pub missing: Option<String>,
     /// The caches whose memory changes; the largest change comes first.
     pub caches: Vec<CacheSetting>,
 }
 
-/// The effect of a kernel option on one cache.
+/// The effect of a changed kernel option on one cache.
 #[derive(Clone, Debug, Serialize)]
 pub struct CacheSetting {
     /// Name of the cache.
     pub name: String,
-    /// The distance from one object to the next now, in bytes.
+    /// The present distance from one object to the next, in bytes.
     pub object_size: u64,
     /// The distance from one object to the next with the option, in bytes.
     pub object_size_then: Bounds,
-    /// The memory of the cache now, in bytes.
+    /// The present memory of the cache, in bytes.
     pub now: u64,
     /// The memory of the cache with the option, in bytes.
     pub then: Bounds,
@@ -62,7 +63,7 @@ pub struct CacheSetting {
     pub change: Difference,
 }
 
-/// The bounds of a change in bytes; negative values are a decrease.
+/// Bounds of a change in bytes; negative values mean a decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// The lower bound of the change.
@@ -161,7 +162,7 @@ impl FromStr for Request {
                 let letters = parts.next().filter(|letters| !letters.is_empty()).unwrap_or(LETTERS);
                 let letters = letters.to_ascii_uppercase();
                 if !letters.chars().all(|letter| LETTERS.contains(letter)) {
-                    bail!("expected slab_debug=LETTERS of {LETTERS}, then names of caches after commas");
+                    bail!("expected slab_debug=LETTERS (of {LETTERS}), then cache names after commas");
                 }
                 let caches = parts.filter(|name| !name.is_empty()).map(str::to_owned).collect();
                 Self::Debug(Debug { letters, caches })
@@ -218,11 +219,12 @@ impl Debug {
     fn stride(&self, cache: &Cache, version: Option<(u32, u32)>) -> Bounds {
         let now = cache.row.object_size;
         let plain = Self::of_all("");
-        let of = |shape: ObjectShape| now + self.by_steps(shape).saturating_sub(plain.by_steps(shape));
+        let of =
+            |shape: ObjectShape| now + self.object_stride(shape).saturating_sub(plain.object_stride(shape));
         match ObjectShape::of(cache, version) {
             Some(shape) => exactly(of(shape)),
             None => {
-                let shapes = ObjectShape::possible(now).filter(|shape| plain.by_steps(*shape) == now);
+                let shapes = ObjectShape::possible(now).filter(|shape| plain.object_stride(*shape) == now);
                 let strides = shapes.map(of);
                 let all = strides.fold(None, |all: Option<Bounds>, stride| {
                     let all = all.unwrap_or(exactly(stride));
@@ -234,7 +236,7 @@ impl Debug {
     }
 
     /// Returns the distance between objects, computed like the kernel's `calculate_sizes`.
-    fn by_steps(&self, shape: ObjectShape) -> u64 {
+    fn object_stride(&self, shape: ObjectShape) -> u64 {
         let ObjectShape { object, align, outside, is_kmalloc } = shape;
         let mut size = object.next_multiple_of(WORD);
         if self.has_flag('Z') && size == object {
@@ -282,7 +284,8 @@ impl ObjectShape {
                 is_kmalloc,
             });
         }
-        // A power of two is aligned to itself. Since 6.12 other sizes are aligned to the largest power of two that divides them.
+        // A power of two is aligned to itself. Since 6.12 other sizes are aligned to the largest power of two that
+        // divides them.
         let natural = 1 << size.trailing_zeros();
         let align = match version {
             _ if size.is_power_of_two() => natural,
@@ -306,7 +309,7 @@ impl ObjectShape {
     }
 }
 
-/// Returns the fewest slabs that can hold the objects in use: their bytes and their number.
+/// Returns the smallest memory that can hold the objects in use: its bytes and its number of slabs.
 fn packed(cache: &Cache, stride: u64, rule: &OrderRule) -> Option<(u64, u64)> {
     let geometry = Geometry::new(stride as usize, 0, rule).ok()?;
     let slabs = cache.row.active_objects.div_ceil(geometry.objects() as u64);
@@ -393,7 +396,7 @@ impl SettingContext<'_> {
             Request::Debug(debug) => self.debug(&rule()?, debug)?,
             Request::CpuPartial(objects) => self.cpu_partial(*objects)?,
             Request::SheafCapacity(capacity) => self.sheaves(*capacity)?,
-            Request::NoMerge => self.no_merge()?,
+            Request::NoMerge => self.estimate_no_merge()?,
         };
         setting.setting = request.to_string();
         Ok(setting)
@@ -403,7 +406,7 @@ impl SettingContext<'_> {
         cache.slab_bytes(self.machine.page_size)
     }
 
-    /// Makes the estimate of an option from its effects on caches: the sums, and the direction in words.
+    /// Builds the estimate for an option from its effects on caches: the sums, and the direction in words.
     fn setting(&self, about: String, mut caches: Vec<CacheSetting>) -> Setting {
         let (mut now, mut then, mut change) = (0, Bounds::default(), Difference::default());
         for cache in &caches {
@@ -459,7 +462,7 @@ impl SettingContext<'_> {
         let mut held = 0;
         let concerned: Vec<_> = self.caches.iter().filter(|(cache, _)| debug.concerns(cache)).collect();
         if concerned.is_empty() {
-            return Err(format!("no cache has one of these names: {}", debug.caches.join(", ")));
+            return Err(format!("no cache has any of these names: {}", debug.caches.join(", ")));
         }
         let caches = concerned.iter().filter_map(|(cache, layers)| {
             held += layers.cpu_slabs * self.bytes(cache) + layers.parked * cache.row.object_size;
@@ -487,7 +490,7 @@ impl SettingContext<'_> {
             .count();
         if unknown > 0 && layouts_change {
             setting.missing = Some(format!(
-                "sysfs: slabinfo does not show the alignment, the constructor and the merged caches of {} caches; the bounds are over \
+                "sysfs: slabinfo does not show the alignment, the constructor and the merged caches of {} caches; the bounds allow for \
                  alignments of 8 to 512 bytes",
                 grouped(unknown as u64)
             ));
@@ -559,8 +562,9 @@ impl SettingContext<'_> {
         let caches = of.iter().map(|(cache, layers)| {
             let capacities = [layers.sheaf_capacity, capacity.of(layers.sheaf_capacity)];
             // Without sheaves there is no array.
-            let array =
-                |capacity: u64| if capacity == 0 { 0 } else { cpus * bucket(SHEAF + WORD * capacity) };
+            let array = |capacity: u64| {
+                if capacity == 0 { 0 } else { cpus * bucket(EMPTY_SHEAF_BYTES + WORD * capacity) }
+            };
             let held = |capacity: u64| {
                 let held = (capacity * self.machine.sheaves()).min(cache.row.active_objects);
                 held * cache.row.object_size
@@ -607,18 +611,19 @@ impl SettingContext<'_> {
             (now, then) if then > now => {
                 setting
                     .decreases
-                    .push(format!("{trips}: about {:.2} as many", per_mille(now, then) as f64 / 1000.0));
+                    .push(format!("{trips}: {:.2} times as many", per_mille(now, then) as f64 / 1000.0));
             }
             _ => {}
         }
         Ok(setting)
     }
 
-    fn no_merge(&self) -> Result<Setting, String> {
+    fn estimate_no_merge(&self) -> Result<Setting, String> {
         let merged: Vec<_> = self.caches.iter().filter(|(cache, _)| !cache.aliases.is_empty()).collect();
         if merged.is_empty() {
             return Err(
-                "the tables do not show merged caches; expected sysfs, whose links show them".to_owned()
+                "the tables do not show merged caches; expected the sysfs tables, whose links show them"
+                    .to_owned(),
             );
         }
         let Machine { cpus, nodes, version, .. } = *self.machine;
@@ -626,7 +631,9 @@ impl SettingContext<'_> {
             // Partial slabs that a node keeps, and what CPUs hold.
             let own = match layers.sheaf_capacity {
                 0 => (5 * nodes + cpus * (1 + cache.usual_cpu_partial(version))) * self.bytes(cache),
-                capacity => 5 * nodes * self.bytes(cache) + cpus * bucket(SHEAF + WORD * capacity),
+                capacity => {
+                    5 * nodes * self.bytes(cache) + cpus * bucket(EMPTY_SHEAF_BYTES + WORD * capacity)
+                }
             };
             let now = cache.row.slabs * self.bytes(cache);
             let most = now + cache.aliases.len() as u64 * own;
@@ -639,7 +646,7 @@ impl SettingContext<'_> {
         setting.increases.push(format!("caches: {} more", grouped(more)));
         setting
             .decreases
-            .push("kinds of objects in a slab: a leak or an overflow is of one cache".to_owned());
+            .push("kinds of objects in one slab: a leak or an overflow affects only one cache".to_owned());
         Ok(setting)
     }
 }
@@ -656,7 +663,7 @@ fn cache_setting(cache: &Cache, stride: Bounds, now: u64, then: Bounds) -> Cache
 }
 
 impl Setting {
-    /// Adds a sentence about a number that falls or grows.
+    /// Adds a sentence about a quantity that falls or grows.
     fn changes(&mut self, what: &str, [now, then]: [u64; 2], shown: impl Fn(u64) -> String) {
         let to = match now.cmp(&then) {
             std::cmp::Ordering::Equal => return,
@@ -666,8 +673,8 @@ impl Setting {
         to.push(format!("{what}: {} instead of {}", shown(then), shown(now)));
     }
 
-    /// Describes, in words, which other numbers change.
-    pub(super) fn other_changes(&self) -> String {
+    /// Describes, in words, which other quantities change.
+    pub(super) fn describe_other_changes(&self) -> String {
         let list = |verb: &str, things: &[String]| match things {
             [] => None,
             things => Some(format!("{verb}: {}", things.join("; "))),
@@ -699,7 +706,7 @@ mod tests {
         Cache { row, tunables: Tunables::default(), attributes, aliases: vec![] }
     }
 
-    fn shaped(size: u64, align: u64) -> Option<Attributes> {
+    fn attributes_with_shape(size: u64, align: u64) -> Option<Attributes> {
         Some(Attributes { object_size: Some(size), align: Some(align), ..Attributes::default() })
     }
 
@@ -707,25 +714,25 @@ mod tests {
     fn debug_layout_of_objects_equals_the_kernel_layout() {
         let of = |name: &str, size: u64, letters: &str| {
             let align = if name.starts_with("kmalloc") { size } else { 8 };
-            Debug::of_all(letters).stride(&cache(name, size, shaped(size, align)), None)
+            Debug::of_all(letters).stride(&cache(name, size, attributes_with_shape(size, align)), None)
         };
         assert_eq!(of("kmalloc-64", 64, "FZPU"), exactly(256));
         assert_eq!(of("plain", 64, "FZPU"), exactly(160));
         assert_eq!(["F", "U", "P"].map(|letters| of("plain", 64, letters).most), [64, 128, 72]);
     }
 
-    /// Regression test: without sysfs, all alignments were assumed to be 8, and the estimated cost was a
-    /// third of the real cost.
+    /// Regression test: without sysfs, all alignments were assumed to be 8 bytes, and the estimated cost was
+    /// a third of the real cost.
     #[test]
     fn debug_layout_without_sysfs_is_exact_only_for_kmalloc() {
         let debug = Debug::of_all("FZPU");
         for size in [8, 64, 4096] {
             let name = format!("kmalloc-cg-{size}");
-            let known = debug.stride(&cache(&name, size, shaped(size, size)), None);
+            let known = debug.stride(&cache(&name, size, attributes_with_shape(size, size)), None);
             assert_eq!(debug.stride(&cache(&name, size, None), None), known, "{name}");
         }
         for (size, object, align, ctor) in [(192, 192, 64, false), (64, 56, 8, true), (136, 130, 8, false)] {
-            let attributes = Attributes { ctor, ..shaped(object, align).unwrap_or_default() };
+            let attributes = Attributes { ctor, ..attributes_with_shape(object, align).unwrap_or_default() };
             let known = debug.stride(&cache("plain", size, Some(attributes)), None).least;
             let bounds = debug.stride(&cache("plain", size, None), None);
             assert!(bounds.least <= known && known <= bounds.most, "{size}: {known} in {bounds:?}");

@@ -1,8 +1,10 @@
-//! Finds the tables of a kernel's caches: the tables of this machine, a folder of copies, or one file.
+//! Finds the tables of a kernel's caches: on this machine, in a folder of copies, or in one file.
 
-use super::attributes::{Attributes, Catalog};
+use super::attributes::{AttributeCatalog, Attributes};
 use super::dump;
-use crate::trace::{FreeBlocks, KernelSlabInfo, MOMENTS, MOST_SCANNED, PageSize, Tunables};
+use crate::trace::{
+    FreeBlocks, KernelSlabInfo, MAX_SCANNED_PARTIAL_SLABS, PageSize, SNAPSHOT_NAMES, Tunables,
+};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use std::fs::{self, File};
@@ -14,10 +16,10 @@ use uslab::info::Row;
 /// end.
 const MAX_TABLE_BYTES: u64 = 16 << 20;
 
-/// A kernel's tables at one moment.
+/// A snapshot of a kernel's tables.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The folder or file as the user named it; reports show this name.
+    /// The folder or file in the form in which the user named it; reports show this name.
     pub place: String,
     /// The paths of the tables that were read.
     pub read: Vec<String>,
@@ -35,7 +37,7 @@ pub struct Snapshot {
     pub faults: Vec<String>,
     /// `true` if a table counts slabs and objects. A table of attributes may have only the geometry.
     pub is_counted: bool,
-    /// The name of the recording's moment, if the tables belong to a recording.
+    /// The name of the snapshot, if the tables belong to a recording.
     pub moment: Option<String>,
     /// `true` if the table is from the old allocator SLAB.
     pub is_slab: bool,
@@ -43,7 +45,7 @@ pub struct Snapshot {
     pub memory: Option<Memory>,
     /// The free blocks by zone.
     pub free_blocks: Option<Vec<FreeBlocks>>,
-    /// The moments of the recording that the user did not request.
+    /// The recording's other snapshots, which the user did not request.
     pub other_moments: Vec<String>,
 }
 
@@ -52,7 +54,7 @@ pub struct Snapshot {
 pub struct Cache {
     /// The cache's row of slabinfo, or a row computed from its attributes.
     pub row: Row,
-    /// The tunables of the allocator SLAB: the number of objects in its arrays.
+    /// Tunables of the allocator SLAB, which limit the number of objects in its arrays.
     pub tunables: Tunables,
     /// The cache's attributes in sysfs.
     pub attributes: Option<Attributes>,
@@ -88,7 +90,7 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Reads tables from a folder, a moment of a recording (`FOLDER/before`), or a file.
+    /// Reads tables from a folder, a snapshot of a recording (`FOLDER/before`), or a file.
     ///
     /// # Errors
     /// Fails if `path` has no table of caches, or has a damaged table; the error names the tables that were
@@ -106,11 +108,15 @@ impl Snapshot {
             && !path.exists()
         {
             let moments = moments(folder);
-            if MOMENTS.contains(&name) || moments.iter().any(|moment| moment == name) {
+            if SNAPSHOT_NAMES.contains(&name) || moments.iter().any(|moment| moment == name) {
                 return Tables { folder, moment: Some(name.to_owned()) }.read(shown);
             }
             if !moments.is_empty() {
-                bail!("{shown}: expected a file or a moment of {}: {}", folder.display(), moments.join(", "));
+                bail!(
+                    "{shown}: no such file or snapshot; expected a file, or a snapshot in {}: {}",
+                    folder.display(),
+                    moments.join(", ")
+                );
             }
         }
         let text = read_table(path).with_context(|| shown.clone())?;
@@ -119,8 +125,8 @@ impl Snapshot {
         if text.starts_with("slabinfo") {
             snapshot.slabinfo(path, &text)?;
         } else if text.starts_with("name\t") {
-            snapshot.add_catalog(&Catalog::of_table(&text).with_context(|| shown.clone())?);
-        } else if text.lines().take(100).any(dump::is_head) {
+            snapshot.add_catalog(&AttributeCatalog::from_table(&text).with_context(|| shown.clone())?);
+        } else if text.lines().take(100).any(dump::is_table_header) {
             let (rows, faults) = dump::rows(&text, snapshot.page_size).with_context(|| shown.clone())?;
             snapshot.faults.extend(faults.iter().map(|fault| format!("{shown}: {fault}")));
             let cache = |row| Cache { row, tunables: Tunables::default(), attributes: None, aliases: vec![] };
@@ -157,7 +163,7 @@ impl Snapshot {
         let read = KernelSlabInfo::read(text).map_err(|fault| anyhow::anyhow!("{shown}: {fault}"))?;
         if let Some(second) = read.faults.iter().find(|fault| fault.found.starts_with("slabinfo - version")) {
             bail!(
-                "{shown}: line {}: expected the end, found a second slabinfo; split the file, and compare with --against",
+                "{shown}: line {}: a second slabinfo begins here; split the file, and compare the parts with --against",
                 second.line
             );
         }
@@ -166,7 +172,7 @@ impl Snapshot {
         if read.table.rows.is_empty() {
             match self.faults.first() {
                 Some(fault) => bail!("{fault}"),
-                None => bail!("{shown}: the tables have no cache"),
+                None => bail!("{shown}: the tables contain no cache"),
             }
         }
         self.page_size = PageSize::of_slabs(&read.table).unwrap_or(PageSize::Kib4).bytes();
@@ -179,12 +185,12 @@ impl Snapshot {
 
     /// Adds the attributes from sysfs to the rows; without slabinfo, the rows are computed from the
     /// attributes.
-    fn add_catalog(&mut self, catalog: &Catalog) {
+    fn add_catalog(&mut self, catalog: &AttributeCatalog) {
         if self.caches.is_empty() {
             let rows = catalog.caches.iter().filter_map(|(name, a)| {
                 let (objects, slabs) = (a.total_objects.unwrap_or(0), a.slabs.unwrap_or(0));
                 let row = Row {
-                    name: catalog.names_of(name).next().unwrap_or(name).to_owned(),
+                    name: catalog.cache_aliases(name).next().unwrap_or(name).to_owned(),
                     active_objects: a.objects.unwrap_or(0),
                     objects,
                     object_size: a.slab_size?,
@@ -209,7 +215,7 @@ impl Snapshot {
                         self.caches.push(cache);
                     }
                     None => self.faults.push(format!(
-                        "{}: expected fewer objects and slabs: physical addresses have 52 bits",
+                        "{}: expected fewer objects and slabs, because physical addresses have only 52 bits",
                         row.name
                     )),
                 }
@@ -218,9 +224,11 @@ impl Snapshot {
         }
         for cache in &mut self.caches {
             let Some((folder, attributes)) = catalog.get(&cache.row.name) else { continue };
-            let names = catalog.names_of(folder).filter(|name| *name != cache.row.name);
+            let names = catalog.cache_aliases(folder).filter(|name| *name != cache.row.name);
             cache.aliases = names.map(str::to_owned).collect();
-            if let Some(objects) = attributes.objects.filter(|_| attributes.partial > Some(MOST_SCANNED)) {
+            if let Some(objects) =
+                attributes.objects.filter(|_| attributes.partial > Some(MAX_SCANNED_PARTIAL_SLABS))
+            {
                 cache.row.active_objects = objects.min(cache.row.objects);
             }
             cache.attributes = Some(attributes.clone());
@@ -236,8 +244,8 @@ impl Snapshot {
     }
 }
 
-/// Returns the moments of a recording's folder in the order of time; each file `NAME.slabinfo` gives the
-/// moment `NAME`. Moments that a workload added are between `before` and `after`, in the order of their
+/// Returns the snapshots in a recording's folder, in the order of time; each file `NAME.slabinfo` gives the
+/// snapshot `NAME`. Snapshots that a workload added are between `before` and `after`, in the order of their
 /// names.
 fn moments(folder: &Path) -> Vec<String> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -247,8 +255,8 @@ fn moments(folder: &Path) -> Vec<String> {
         Some(name).filter(|name| !name.is_empty() && entry.path().is_file())
     };
     let mut moments: Vec<String> = entries.filter_map(name).collect();
-    let added = MOMENTS.len() / 2;
-    let place = |moment: &str| match MOMENTS.iter().position(|known| *known == moment) {
+    let added = SNAPSHOT_NAMES.len() / 2;
+    let place = |moment: &str| match SNAPSHOT_NAMES.iter().position(|known| *known == moment) {
         Some(at) => at + usize::from(at >= added),
         None => added,
     };
@@ -256,7 +264,7 @@ fn moments(folder: &Path) -> Vec<String> {
     moments
 }
 
-/// A folder that contains the tables of a moment, or tables without a moment.
+/// A folder of tables, which either belong to one snapshot of a recording, or to no snapshot.
 struct Tables<'p> {
     folder: &'p Path,
     moment: Option<String>,
@@ -271,7 +279,7 @@ impl Tables<'_> {
         }
     }
 
-    /// Reads the first of these files that exists.
+    /// Reads the first existing file in a list of paths.
     fn first(&self, places: &[PathBuf], read: &mut Vec<String>) -> anyhow::Result<Option<(PathBuf, String)>> {
         let Some(path) = places.iter().find(|path| path.is_file()) else { return Ok(None) };
         let text = read_table(path).with_context(|| path.display().to_string())?;
@@ -331,10 +339,10 @@ impl Tables<'_> {
         // The CPUs are the same at all moments.
         let mut zoneinfo = self.places("zoneinfo");
         if self.moment.is_some() {
-            zoneinfo.extend(MOMENTS.map(|moment| self.folder.join(format!("{moment}.zoneinfo"))));
+            zoneinfo.extend(SNAPSHOT_NAMES.map(|moment| self.folder.join(format!("{moment}.zoneinfo"))));
         }
         snapshot.cpus = match self.first(&[present], &mut read)? {
-            Some((_, text)) => cpus_of_ranges(&text),
+            Some((_, text)) => count_cpus_in_ranges(&text),
             None => match self.first(&zoneinfo, &mut read)? {
                 Some((_, text)) => listed_cpus(&text, "cpu:"),
                 None => self
@@ -347,11 +355,11 @@ impl Tables<'_> {
         let looked_for = match &self.moment {
             Some(moment) => vec![self.folder.join(format!("{moment}.slabinfo")).display().to_string()],
             None => {
-                let moments = MOMENTS.iter().rev().map(|moment| format!("{moment}.slabinfo"));
+                let moments = SNAPSHOT_NAMES.iter().rev().map(|moment| format!("{moment}.slabinfo"));
                 let first = ["proc/slabinfo", "slabinfo"].map(str::to_owned).into_iter();
                 first
                     .chain(moments)
-                    .chain(SYSFS.map(str::to_owned))
+                    .chain(SYSFS_COPY_PATHS.map(str::to_owned))
                     .chain(["slab-attributes.tsv".to_owned()])
                     .collect()
             }
@@ -360,18 +368,20 @@ impl Tables<'_> {
     }
 
     /// Returns the attributes from sysfs, read from a copy of its folder or from the tables of a recording.
-    fn catalog(&self, read: &mut Vec<String>) -> anyhow::Result<Option<Catalog>> {
-        let table = |path: &Path, read: &mut Vec<String>| -> anyhow::Result<Option<Catalog>> {
+    fn catalog(&self, read: &mut Vec<String>) -> anyhow::Result<Option<AttributeCatalog>> {
+        let table = |path: &Path, read: &mut Vec<String>| -> anyhow::Result<Option<AttributeCatalog>> {
             let found = self.first(&[path.to_owned()], read)?;
             found
-                .map(|(path, text)| Catalog::of_table(&text).with_context(|| path.display().to_string()))
+                .map(|(path, text)| {
+                    AttributeCatalog::from_table(&text).with_context(|| path.display().to_string())
+                })
                 .transpose()
         };
         let constant = table(&self.folder.join("slab-attributes.tsv"), read)?;
         if let Some(moment) = &self.moment {
             let counts = table(&self.folder.join(format!("{moment}.sysfs-slab.tsv")), read)?;
-            return Ok(match (constant.map(Catalog::without_counts), counts) {
-                (Some(constant), Some(counts)) => Some(constant.counted_by(counts)),
+            return Ok(match (constant.map(AttributeCatalog::without_counts), counts) {
+                (Some(constant), Some(counts)) => Some(constant.with_counts_from(counts)),
                 (constant, counts) => constant.or(counts),
             });
         }
@@ -379,11 +389,12 @@ impl Tables<'_> {
             let entries = fs::read_dir(folder).into_iter().flatten().flatten();
             entries.take(4096).any(|entry| entry.path().join("slab_size").exists())
         };
-        let folders = SYSFS.map(|name| self.folder.join(name)).into_iter().chain([self.folder.to_owned()]);
+        let folders =
+            SYSFS_COPY_PATHS.map(|name| self.folder.join(name)).into_iter().chain([self.folder.to_owned()]);
         match folders.into_iter().find(|folder| folder != Path::new("/") && has_caches(folder)) {
             Some(folder) => {
                 read.push(folder.display().to_string());
-                Catalog::of_folder(&folder).map(Some)
+                AttributeCatalog::of_folder(&folder).map(Some)
             }
             None => Ok(constant),
         }
@@ -391,9 +402,9 @@ impl Tables<'_> {
 }
 
 /// The paths in a folder at which a copy of `/sys/kernel/slab` may be.
-const SYSFS: [&str; 2] = ["sys/kernel/slab", "slab"];
+const SYSFS_COPY_PATHS: [&str; 2] = ["sys/kernel/slab", "slab"];
 
-/// Reads a table, and refuses files that never end; `-` is standard input.
+/// Reads a table, and rejects files that never end; `-` is standard input.
 ///
 /// # Errors
 /// Fails if the table cannot be read, or is too long.
@@ -411,7 +422,7 @@ pub fn read_table(path: &Path) -> anyhow::Result<String> {
         _ => error.into(),
     })?;
     if text.len() as u64 == MAX_TABLE_BYTES {
-        bail!("more than {} MiB: too long for a table of caches", MAX_TABLE_BYTES >> 20);
+        bail!("the file is longer than {} MiB; expected a table of caches", MAX_TABLE_BYTES >> 20);
     }
     Ok(text)
 }
@@ -454,7 +465,7 @@ fn release(text: &str) -> Option<String> {
 }
 
 /// Returns the number of CPUs in a list such as `0-3` or `0,2-3`.
-pub(crate) fn cpus_of_ranges(text: &str) -> Option<u32> {
+pub(crate) fn count_cpus_in_ranges(text: &str) -> Option<u32> {
     let cpus = text.trim().split(',').map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
@@ -486,9 +497,9 @@ mod tests {
         assert_eq!(release("Linux host2 5.14.0-1.el9 #1 SMP"), Some("5.14.0-1.el9".to_owned()));
         assert_eq!(release("7.2.13+deb14-amd64\n"), Some("7.2.13+deb14-amd64".to_owned()));
         assert_eq!(release("no release"), None);
-        assert_eq!(cpus_of_ranges("0-3\n"), Some(4));
-        assert_eq!(cpus_of_ranges("0,2-3"), Some(3));
-        assert_eq!(cpus_of_ranges("3-0"), None);
+        assert_eq!(count_cpus_in_ranges("0-3\n"), Some(4));
+        assert_eq!(count_cpus_in_ranges("0,2-3"), Some(3));
+        assert_eq!(count_cpus_in_ranges("3-0"), None);
         assert_eq!(listed_cpus("  cpu: 0\n  cpu: 1\n cpu: 0\n", "cpu:"), Some(2));
         assert_eq!(listed_cpus("processor\t: 0\nprocessor\t: 1\n", "processor"), Some(2));
         assert_eq!(listed_cpus("", "cpu:"), None);

@@ -1,5 +1,5 @@
-//! The command `uslab story`: shows an execution of several threads, step by step until an error, as text and
-//! as a page.
+//! The command `uslab story`: shows a failed execution of several threads step by step, as text and as a
+//! page.
 //!
 //! A model that fails under loom writes its execution in this format (`STORY_JSON=FILE`, see `uslab-sync`).
 //! `uslab stress --html` writes the last operations before a violation as a counterexample, too.
@@ -31,7 +31,7 @@ pub struct Story {
     pub waiting: Vec<Waiting>,
     /// The error that ended the execution.
     pub end: String,
-    /// The number of the object or other thing that the error concerns, if known.
+    /// The number of the object, lock or other item that the error concerns, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub about: Option<usize>,
@@ -48,27 +48,26 @@ pub struct Step {
     pub role: Option<String>,
     /// A sentence that describes the thread's action in this step.
     pub did: String,
-    /// The parts of things that the step changed.
+    /// The values that the step changed.
     pub changes: Vec<Change>,
-    /// The seconds since the start, if the execution has times.
+    /// The seconds from the start of the execution to the step, if the execution has times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub at: Option<f64>,
 }
 
-/// A part of a thing, such as an object or a lock, that a step changed or that the execution mentions for the
-/// first time.
+/// A value of an item (an object, a lock or an atomic variable) that a step changed or mentions first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// The number of the thing to which the part belongs; 0 for an atomic variable, which has only one part.
+    /// The number of the item to which the value belongs; 0 for an atomic variable.
     pub thing: usize,
-    /// The name of the changed part.
+    /// The name of the changed value.
     pub part: String,
-    /// The value of the part before the step, if it was known.
+    /// The value before the step, if it was known.
     pub before: Option<String>,
-    /// The value of the part after the step.
+    /// The value after the step.
     pub after: String,
 }
 
@@ -92,9 +91,9 @@ pub struct Moment<'s> {
     pub number: usize,
     /// The number of steps in the execution.
     pub of: usize,
-    /// The step.
+    /// The operation of one thread that led to the state.
     pub step: &'s Step,
-    /// The state after the step, sorted by thing and part; `before` is `None` for parts that this step did
+    /// All values after the step, sorted by item and name; `before` is `None` for values that the step did
     /// not change.
     pub state: Vec<Change>,
 }
@@ -153,8 +152,8 @@ impl Story {
         Ok(Moment { number, of, step, state: state.into_values().collect() })
     }
 
-    /// Returns the name of a part; the name of the thing is included if several things have parts of this
-    /// name.
+    /// Returns the name of a changed value; the item's number is included if several items have values of
+    /// this name.
     fn name(&self, change: &Change) -> String {
         let changes = self.steps.iter().flat_map(|step| &step.changes);
         let several = changes.into_iter().any(|c| c.part == change.part && c.thing != change.thing);

@@ -1,4 +1,4 @@
-//! Faults that a stress run provokes on purpose: refused allocations, and forbidden actions that the checks
+//! Faults that a stress run causes on purpose: refused allocations, and corruption of objects that the checks
 //! must find.
 
 use std::fmt;
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use uslab::KmemCache;
 use uslab::faults::{self, BadRule, Rule};
 
-/// A function that may corrupt an object, to test the checks of this module. The stress test calls this
-/// function for every object freed to a cache. If the function returns `true`, the round ends, so that the
-/// census follows while the threads' logs still have their last operations.
-pub type Saboteur = Arc<dyn Fn(&KmemCache, NonNull<u8>) -> bool + Send + Sync>;
+/// A function that may corrupt a freed object, to test the checks of the stress run. The stress test calls
+/// this function for every object freed to a cache. If the function returns `true`, the round ends, so that
+/// the census follows while the threads' logs still have their last operations.
+pub type FreedObjectHook = Arc<dyn Fn(&KmemCache, NonNull<u8>) -> bool + Send + Sync>;
 
 /// Fault rules, and the text from which they were parsed.
 #[derive(Clone, Debug)]

@@ -6,11 +6,11 @@ use super::world::Violation;
 use crate::story::{Change, Step, Story, VERSION};
 use std::collections::BTreeMap;
 
-/// The largest number of steps in a counterexample, and the smallest number of steps of each thread. All
-/// logged steps on the object of the violation are included.
+/// The largest number of steps in a counterexample, and the smallest number of steps that each thread keeps
+/// in it. All logged steps on the object of the violation are included.
 const MAX_TRACE_STEPS: usize = 400;
 const EACH: usize = 8;
-/// The number of the first thing in a counterexample: the object of the violation, if the violation has one.
+/// The number of the violation's object in a counterexample; other objects have larger numbers.
 const OBJECT: usize = 1;
 
 pub(super) fn story(violation: &Violation, seats: &[ThreadSeat<'_>], seed: u64) -> Story {
@@ -30,7 +30,7 @@ pub(super) fn story(violation: &Violation, seats: &[ThreadSeat<'_>], seed: u64) 
     let steps = told.map(|(_, (seat, _, entry))| step(*seat, entry, &mut things)).collect();
     Story {
         version: VERSION,
-        title: format!("uslab stress, seed {seed}: the last operations before a violation"),
+        title: format!("uslab stress, seed {seed}: the threads' last operations before a violation"),
         steps,
         waiting: Vec::new(),
         end: format!("at {:.6} s: {}", violation.at.as_secs_f64(), violation.what),

@@ -1,4 +1,4 @@
-//! The last operations of a seat, kept in a ring buffer to explain a violation.
+//! A log of a seat's last operations, kept in a ring buffer to explain a violation.
 
 use super::stamp::Token;
 use super::world::Source;
@@ -12,14 +12,14 @@ pub(super) enum StressOperation {
     Alloc,
     /// The thread frees the object; the thread logs this before the free.
     Free,
-    /// The thread leaves the object for other threads; the thread logs this before the object is visible to
-    /// them.
+    /// The thread leaves the object for other threads; the log entry is written before the object is visible
+    /// to them.
     Leave,
     /// The thread took an object that another thread left.
     Take,
     /// The thread moves to this CPU.
     Move(usize),
-    /// An operation on a cache, or on all caches.
+    /// The thread runs an operation on a cache, or on all caches.
     Other(&'static str),
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Entry {
     pub(super) operation_kind: StressOperation,
     pub(super) source: Option<Source>,
     pub(super) address: usize,
-    /// The owner of the object at the time of the operation.
+    /// The owner of the object when the operation ran.
     pub(super) token: Token,
 }
 
@@ -53,14 +53,14 @@ impl fmt::Display for Entry {
 
 /// A ring buffer of the last operations.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct OperationLog {
     entries: Vec<Entry>,
-    /// The index of the oldest entry; once the ring is full, the next push overwrites this entry.
+    /// The index of the oldest entry; once the ring is full, the next push overwrites the oldest entry.
     next: usize,
     most: usize,
 }
 
-impl Log {
+impl OperationLog {
     /// Creates a log that keeps the last `most` entries.
     pub(super) fn new(most: usize) -> Self {
         Self { entries: Vec::new(), next: 0, most }
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn operation_log_keeps_its_last_entries_in_order() {
-        let mut log = Log::new(3);
+        let mut log = OperationLog::new(3);
         for serial in 1..=5 {
             let token = Token::new(1, serial);
             log.push(Entry {

@@ -7,11 +7,11 @@
 //! ```
 //!
 //! The stress test runs the shipping crates on the machine's real CPUs, with the magazine mechanism that the
-//! system supports. Every object carries a stamp of its owner (`stamp`), which is verified when the object is
-//! allocated, while it is held, and when it is freed. An object may be held across turns, threads and rounds.
-//! At the end the run frees everything, and checks that nothing remains. The seed determines the actions of
-//! each thread, but not their timing. A violation is therefore reported with the last operations of the
-//! threads concerned, and with all logged operations on the object (`log`).
+//! system supports. Every object carries a stamp of its owner (module `stamp`), which is verified when the
+//! object is allocated, while it is held, and when it is freed. A thread may hold an object across turns and
+//! rounds, or leave it to another thread. At the end the run frees everything, and checks that nothing
+//! remains. The seed determines the actions of each thread, but not their timing. A violation is therefore
+//! reported with the last operations of the threads concerned, and with all logged operations on the object.
 
 pub(crate) mod affinity;
 mod harm;
@@ -28,7 +28,7 @@ mod world;
 use crate::output::{Progress, Stage, grouped};
 use crate::resident::resident_bytes;
 use anyhow::{Context, bail};
-pub use harm::{FaultSpec, Saboteur};
+pub use harm::{FaultSpec, FreedObjectHook};
 use options::ROUNDS;
 pub use options::{Options, SECONDS};
 pub use report::Report;
@@ -40,39 +40,38 @@ use std::time::{Duration, Instant};
 use uslab::Census;
 use uslab_magazine::sync::catch_panic;
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
-use worker::{Bin, ThreadSeat, Worker};
+use worker::{ObjectBin, ThreadSeat, Worker};
 pub use workload::Workload;
 use world::{CensusError, World};
 
-/// Returns the names of the caches that the workloads share. An object can be leaked from each of these
-/// caches.
+/// Returns the names of the caches that the workloads share. An object of each shared cache can be leaked on
+/// purpose.
 pub fn caches() -> impl Iterator<Item = &'static str> {
     world::names()
 }
 
 /// After a turn, a thread ends with a probability of 1 in `ENDS`.
 const ENDS: u32 = 8;
-/// The number of entries in all logs together; the next two constants are the smallest and the largest number
-/// in one log.
-const LOGGED: usize = 1 << 16;
-const MIN_LOGGED: usize = 256;
-const MAX_LOGGED: usize = 1 << 12;
+/// The number of entries in all logs together; the next two constants limit the number of entries in one log.
+const TOTAL_LOG_ENTRIES: usize = 1 << 16;
+const MIN_LOG_ENTRIES: usize = 256;
+const MAX_LOG_ENTRIES: usize = 1 << 12;
 
 /// The limit at which a stress run, or a round of it, ends.
 #[derive(Clone, Copy, Debug)]
-struct RunEnd {
+struct RunLimit {
     time: Option<Duration>,
     operations: Option<u64>,
 }
 
-impl RunEnd {
-    /// Returns the part of the limit that is reached, in thousandths.
+impl RunLimit {
+    /// Returns how much of the limit the run has reached, in thousandths.
     fn done(&self, time: Duration, operations: u64) -> u64 {
         let time = self.time.map_or(0.0, |goal| time.as_secs_f64() / goal.as_secs_f64());
         let operations = self.operations.map_or(0.0, |goal| operations as f64 / goal.max(1) as f64);
         (time.max(operations) * 1000.0) as u64
     }
-    /// Returns the limit for round `part` of `parts` rounds.
+    /// Returns the limit at which round `part` of `parts` rounds ends.
     fn part(&self, part: u32, parts: u32) -> Self {
         Self {
             time: self.time.map(|time| time * part / parts),
@@ -90,10 +89,10 @@ impl RunEnd {
 /// if the system refuses threads. A violation is part of the report, and not an error.
 pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
     let threads = options.threads()?;
-    let goal = RunEnd { time: options.duration()?, operations: options.operations };
+    let goal = RunLimit { time: options.duration()?, operations: options.operations };
     let world = World::new(options.seed, options.faults.as_ref(), options.saboteur.clone())?;
-    let bins: Vec<Bin<'_>> = (0..threads).map(|_| Bin::default()).collect();
-    let entries = (LOGGED / usize::from(threads)).clamp(MIN_LOGGED, MAX_LOGGED);
+    let bins: Vec<ObjectBin<'_>> = (0..threads).map(|_| ObjectBin::default()).collect();
+    let entries = (TOTAL_LOG_ENTRIES / usize::from(threads)).clamp(MIN_LOG_ENTRIES, MAX_LOG_ENTRIES);
     let mut seats: Vec<_> = (1..=threads).map(|number| ThreadSeat::new(number, entries)).collect();
     let workloads =
         if options.workloads.is_empty() { &Workload::ALL[..] } else { options.workloads.as_slice() };
@@ -152,7 +151,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
         // After a violation, objects may be damaged, so no object is touched again.
         None
     };
-    let report = Report::new(report::RunNumbers {
+    let report = Report::new(report::ReportInputs {
         options,
         world: &world,
         seats: &seats,
@@ -177,7 +176,7 @@ fn violated(world: &World, when: &str, missing: CensusError) {
     world.violated(world::Violation { at: world.now(), what, address, seats: Vec::new() });
 }
 
-fn census(world: &World, seats: &[ThreadSeat<'_>], bins: &[Bin<'_>]) -> Result<Census, CensusError> {
+fn census(world: &World, seats: &[ThreadSeat<'_>], bins: &[ObjectBin<'_>]) -> Result<Census, CensusError> {
     let of = |held: &worker::HeldObject<'_>| (held.source, held.memory.address());
     let left = bins.iter().flat_map(|bin| bin.lock().iter().map(of).collect::<Vec<_>>());
     let kept = seats.iter().flat_map(|seat| seat.held.iter().map(of));
@@ -185,7 +184,7 @@ fn census(world: &World, seats: &[ThreadSeat<'_>], bins: &[Bin<'_>]) -> Result<C
 }
 
 /// Verifies and frees all objects, returns all memory, and checks that nothing remains.
-fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<ThreadSeat<'w>>) -> Option<End> {
+fn tear_down<'w>(world: &'w World, bins: &[ObjectBin<'w>], seats: &mut Vec<ThreadSeat<'w>>) -> Option<End> {
     let before = world.subsystem.info().pages.committed_bytes();
     for seat in std::mem::take(seats) {
         let mut worker = Worker::new(world, bins, seat);
@@ -221,7 +220,7 @@ fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<ThreadSeat<
         ("bytes committed", end.committed_bytes[1]),
     ] {
         if left != 0 {
-            let what = format!("{left} {what} remain after everything was freed");
+            let what = format!("{left} {what} remain after all memory was freed");
             violated(world, "at the end", CensusError { what, address: None });
         }
     }
@@ -231,11 +230,11 @@ fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<ThreadSeat<
 /// Starts the threads of a round, and waits until they end.
 struct Supervisor<'w, 'e> {
     world: &'w World,
-    bins: &'e [Bin<'w>],
+    bins: &'e [ObjectBin<'w>],
     workloads: &'e [Workload],
     /// The limit of this round, counted from the beginning of the run.
-    goal: RunEnd,
-    whole: RunEnd,
+    goal: RunLimit,
+    whole: RunLimit,
     begun: Instant,
     stage: &'e Stage,
     interrupted: &'e AtomicBool,
@@ -260,7 +259,7 @@ impl<'w, 'e> Supervisor<'w, 'e> {
                     Ok(seat) if world.paused() => home.push(seat),
                     Ok(seat) => threads.push(self.start(scope, seat, send.clone())?),
                     Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => bail!("a thread ended without a result"),
+                    Err(RecvTimeoutError::Disconnected) => bail!("a stress thread ended without a result"),
                 }
                 self.look();
                 threads = join(threads, ScopedJoinHandle::is_finished);
@@ -297,7 +296,7 @@ impl<'w, 'e> Supervisor<'w, 'e> {
         let (world, bins, workloads) = (self.world, self.bins, self.workloads);
         let body = move || {
             // The receiver exists as long as any thread.
-            let _ = send.send(sit(Worker::new(world, bins, seat), workloads));
+            let _ = send.send(run_stress_thread(Worker::new(world, bins, seat), workloads));
         };
         Builder::new()
             .spawn_scoped(scope, body)
@@ -306,7 +305,7 @@ impl<'w, 'e> Supervisor<'w, 'e> {
     }
 }
 
-/// Joins the threads for which `over` is true, and returns the other threads.
+/// Joins the threads for which `over` returns `true`, and returns the other threads.
 fn join<'s>(
     threads: Vec<ScopedJoinHandle<'s, ()>>,
     over: impl Fn(&ScopedJoinHandle<'s, ()>) -> bool,
@@ -317,9 +316,9 @@ fn join<'s>(
     others
 }
 
-/// The body of a stress thread: takes turns until the thread or the round ends, and returns the thread's
+/// The body of a stress thread: takes turns until the thread or the round ends, and then returns the thread's
 /// seat.
-fn sit<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> ThreadSeat<'w> {
+fn run_stress_thread<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> ThreadSeat<'w> {
     let mut counted = total(&worker.seat);
     while !worker.paused() {
         let workload = worker.pick(workloads);
@@ -334,7 +333,7 @@ fn sit<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> ThreadSeat<'w>
         let now = total(&worker.seat);
         worker.world.operations.add(now - counted);
         counted = now;
-        if worker.once_in(ENDS) {
+        if worker.chance_one_in(ENDS) {
             break;
         }
     }

@@ -1,6 +1,6 @@
-//! The options of a run.
+//! The options of a stress run.
 
-use super::harm::{FaultSpec, Saboteur};
+use super::harm::{FaultSpec, FreedObjectHook};
 use super::workload::Workload;
 use anyhow::bail;
 use std::fmt;
@@ -28,7 +28,7 @@ pub struct Options {
     pub interrupted: Arc<AtomicBool>,
     /// A function that corrupts objects, for tests of the checks.
     #[doc(hidden)]
-    pub saboteur: Option<Saboteur>,
+    pub saboteur: Option<FreedObjectHook>,
 }
 
 impl fmt::Debug for Options {
@@ -44,7 +44,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// The seconds of a run without a limit.
+/// The duration of a run without a limit, in seconds.
 pub const SECONDS: f64 = 10.0;
 const MAX_THREADS: u32 = 4096;
 /// The longest duration of a run in seconds: 30 days.

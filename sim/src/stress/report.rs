@@ -13,8 +13,8 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 use uslab::{Census, Info, Paths, faults};
 
-/// The counts that are known at the end of a run.
-pub(super) struct RunNumbers<'a, 'w> {
+/// The inputs of a stress report, which are known at the end of a run.
+pub(super) struct ReportInputs<'a, 'w> {
     pub(super) options: &'a Options,
     pub(super) world: &'a World,
     pub(super) seats: &'a [ThreadSeat<'w>],
@@ -36,7 +36,7 @@ pub struct Report {
     pub seed: u64,
     /// The number of CPUs of the machine.
     pub cpus: u32,
-    /// The mechanism of the magazines, for example restartable sequences.
+    /// The mechanism that protects the magazines, for example restartable sequences.
     pub mechanism: String,
     /// The number of threads that ran at the same time.
     pub threads: u64,
@@ -50,16 +50,17 @@ pub struct Report {
     pub operations: u64,
     /// The number of operations per second.
     pub operations_per_second: f64,
-    /// The counts of each workload.
+    /// The operation counts of each workload.
     pub workloads: Vec<WorkloadReport>,
     /// The fault rules as text.
     pub faults: Option<String>,
-    /// For each fault point, the number of calls that were checked, and the number that were refused.
+    /// For each fault point, the number of checked calls and the number of refused calls.
     pub fault_points: Vec<faults::Tally>,
     /// The number of allocations and frees, by where they were served, for all caches that exist at the end
     /// and for memory outside caches.
     pub paths: Paths,
-    /// The number of operations that the log of each thread keeps; histories are made from these operations.
+    /// The number of operations that each thread's log keeps; the histories in this report are made from the
+    /// logs.
     pub remembered: u64,
     /// The number of restartable sequences that were aborted and restarted.
     pub aborts: u64,
@@ -74,7 +75,7 @@ pub struct Report {
     pub story: Option<Story>,
 }
 
-/// The counts of one workload.
+/// The operation counts of one workload.
 #[derive(Debug, Serialize)]
 pub struct WorkloadReport {
     /// The name of the workload.
@@ -102,7 +103,7 @@ pub struct RoundReport {
     pub committed_bytes: u64,
     /// The resident bytes of the process.
     pub resident_bytes: u64,
-    /// The counts of the census, which three independent methods agreed on.
+    /// The counts of the census, on which three independent methods agreed.
     pub census: Census,
 }
 
@@ -132,14 +133,14 @@ pub struct ViolationReport {
     pub object: bool,
     /// All logged operations at the object's address, of all threads.
     pub history: Vec<String>,
-    /// The last operations of each thread involved.
+    /// The last operations of each thread that is involved in the violation.
     pub last: Vec<(u16, Vec<String>)>,
 }
 
 /// The largest number of lines in the history of an object, and in the last operations of each thread.
-const HISTORY: usize = 32;
+const MAX_HISTORY_LINES: usize = 32;
 const LAST: usize = 24;
-/// The largest number of violations that are reported with their history; one bug often causes many
+/// The largest number of violations that are reported with a history, because one bug often causes many
 /// violations.
 const MAX_TRACED_VIOLATIONS: usize = 4;
 
@@ -151,7 +152,7 @@ impl ViolationReport {
             .filter(|(_, entry)| violation.address.is_some_and(|at| entry.address == at))
             .collect();
         history.sort_by_key(|(_, entry)| entry.at);
-        let from = history.len().saturating_sub(HISTORY);
+        let from = history.len().saturating_sub(MAX_HISTORY_LINES);
         // Threads in the object's history are involved, too: a thread that freed the object twice, for example, is
         // unknown at the place of the violation.
         let mut involved = violation.seats.clone();
@@ -179,8 +180,8 @@ impl ViolationReport {
 }
 
 impl Report {
-    pub(super) fn new(facts: RunNumbers<'_, '_>) -> Self {
-        let RunNumbers { options, world, seats, threads_started, tallies, infos, elapsed, rounds, end } =
+    pub(super) fn new(facts: ReportInputs<'_, '_>) -> Self {
+        let ReportInputs { options, world, seats, threads_started, tallies, infos, elapsed, rounds, end } =
             facts;
         let seconds = elapsed.as_secs_f64();
         let rate = |n: u64| n as f64 / seconds.max(1e-9);
@@ -275,7 +276,7 @@ impl Report {
             let c = &last.census;
             writeln!(
                 out,
-                "\nCensus: the threads' counts, the caches' counts and a walk over all slabs and pages agreed {} times.",
+                "\nCensus: the threads, the caches' counters and a walk over all slabs and pages agreed on the counts {} times.",
                 self.rounds.len()
             )?;
             writeln!(
@@ -290,7 +291,7 @@ impl Report {
             )?;
             writeln!(
                 out,
-                "Resident: {} after the first round, {} after the last; of pages committed: {}, {}.",
+                "Resident memory: {} after the first round, {} after the last; committed pages at these times: {}, {}.",
                 size(first.resident_bytes),
                 size(last.resident_bytes),
                 size(first.committed_bytes),
@@ -319,14 +320,14 @@ impl Report {
                 (_, false) => writeln!(out, "history of the object:")?,
                 (true, true) => writeln!(
                     out,
-                    "history of the object: unknown; each thread logs only its last {} operations",
+                    "history of the object: not in the logs, because each thread logs only its last {} operations",
                     grouped(self.remembered)
                 )?,
                 (false, true) => {}
             }
             violation.history.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
             for (seat, lines) in &violation.last {
-                writeln!(out, "the last operations of thread {seat}:")?;
+                writeln!(out, "last operations of thread {seat}:")?;
                 lines.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
             }
         }

@@ -1,5 +1,5 @@
-//! Runs many stress runs with consecutive seeds, or one shard of these runs, so that several machines can
-//! share the work.
+//! Executes many stress runs with consecutive seeds, or only one shard of the runs, so that several machines
+//! can share the work.
 
 use super::{Options, run};
 use crate::output::{Progress, grouped};
@@ -38,15 +38,15 @@ impl Runs {
     /// have the following seeds.
     ///
     /// # Errors
-    /// Fails if one of the runs fails; see [`run`]. Also fails if the user ended a run early, because the
-    /// result would not cover all operations.
+    /// Fails if one of the stress runs fails; see [`run`]. Also fails if the user ended a run early, because
+    /// the merged result would be incomplete.
     pub fn run(options: &Options, of: u64, shard: Shard, progress: &Progress) -> anyhow::Result<Self> {
         let mut runs = vec![];
         for number in shard.items(of) {
             let seed = options.seed.wrapping_add(number);
             let report = run(&Options { seed, ..options.clone() }, progress)?;
             if options.interrupted.load(Relaxed) {
-                bail!("the run of seed {seed}, number {} of {of}, was interrupted", number + 1);
+                bail!("the run with seed {seed} ({} of {of}) was interrupted", number + 1);
             }
             let violations = report.violations.into_iter().map(|violation| violation.what).collect();
             runs.push(RunResult { seed, operations: report.operations, violations });
@@ -73,7 +73,8 @@ impl Runs {
     /// Merges the rows of all shards.
     ///
     /// # Errors
-    /// Fails if the file of a shard is missing, truncated, or from another program or other runs.
+    /// Fails if the file of a shard is missing, truncated, from another program, or from a series with other
+    /// options.
     pub fn merge(files: &[PathBuf]) -> anyhow::Result<Self> {
         let shares = Share::join(WORK_KIND, files).map_err(anyhow::Error::msg)?;
         let of = shares[0].of.split(", ").find_map(|part| part.strip_suffix(" runs")?.parse().ok());

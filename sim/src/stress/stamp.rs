@@ -1,8 +1,9 @@
-//! The stamps in objects, which reveal when one object has two owners.
+//! Stamps in objects, which reveal if two owners hold the same object.
 //!
 //! An allocated object begins with the token of its owner; the other bytes are a pattern that follows from
 //! the seed and the token. A free object of a cache with a constructor contains the free pattern, which the
-//! constructor or the last owner has written. A write by another thread changes the token or the pattern.
+//! constructor or the last owner has written. An invalid write by another thread changes the token or the
+//! pattern.
 
 use std::fmt;
 
@@ -11,19 +12,19 @@ use std::fmt;
 pub(super) struct Token(u64);
 
 /// The number of bits for the serial number of an allocation.
-const SERIAL: u32 = 48;
+const SERIAL_BITS: u32 = 48;
 
 impl Token {
     /// Returns the token for the `serial`-th allocation of a seat; seats count from 1.
     pub(super) fn new(seat: u16, serial: u64) -> Self {
-        Self(u64::from(seat) << SERIAL | serial & ((1 << SERIAL) - 1))
+        Self(u64::from(seat) << SERIAL_BITS | serial & ((1 << SERIAL_BITS) - 1))
     }
     pub(super) fn seat(self) -> u16 {
-        (self.0 >> SERIAL) as u16
+        (self.0 >> SERIAL_BITS) as u16
     }
-    /// Returns the token at the start of an object's bytes, if the seat in the token is between 1 and
+    /// Returns the token at the start of an object's bytes, if the token's seat number is between 1 and
     /// `seats`.
-    pub(super) fn in_object(bytes: &[u8], seats: u16) -> Option<Self> {
+    pub(super) fn read_from_object(bytes: &[u8], seats: u16) -> Option<Self> {
         let token = Self(u64::from_le_bytes(*bytes.first_chunk()?));
         (1..=seats).contains(&token.seat()).then_some(token)
     }
@@ -31,7 +32,7 @@ impl Token {
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "thread {}'s allocation {}", self.seat(), self.0 & ((1 << SERIAL) - 1))
+        write!(f, "thread {}'s allocation {}", self.seat(), self.0 & ((1 << SERIAL_BITS) - 1))
     }
 }
 
@@ -104,9 +105,15 @@ mod tests {
         let token = Token::new(3, 99);
         let mut bytes = [0; 16];
         Pattern::held(7, token).write(&mut bytes);
-        assert_eq!((Token::in_object(&bytes, 3), Token::in_object(&bytes, 2)), (Some(token), None));
+        assert_eq!(
+            (Token::read_from_object(&bytes, 3), Token::read_from_object(&bytes, 2)),
+            (Some(token), None)
+        );
         Pattern::free(7).write(&mut bytes);
-        assert_eq!((Token::in_object(&bytes, u16::MAX), Token::in_object(&[1], 1)), (None, None));
+        assert_eq!(
+            (Token::read_from_object(&bytes, u16::MAX), Token::read_from_object(&[1], 1)),
+            (None, None)
+        );
         assert_eq!(token.to_string(), "thread 3's allocation 99");
     }
 }

@@ -1,10 +1,10 @@
 //! A stress thread at its seat: it allocates, stamps, verifies and frees objects, and logs each operation in
 //! the seat's log.
 //!
-//! A *seat* exists during the whole run; it has a number, the objects it holds, and a log. Threads use a seat
-//! one after another.
+//! A *seat* exists during the whole run; it has a number, the objects it holds, and a log. One thread after
+//! another uses a seat.
 
-use super::log::{Entry, Log, StressOperation};
+use super::log::{Entry, OperationLog, StressOperation};
 use super::stamp::{Pattern, Token};
 use super::workload::Workload;
 use super::world::{Memory, Source, Violation, World};
@@ -27,10 +27,10 @@ pub(super) struct HeldObject<'w> {
     stamped: usize,
 }
 
-/// A bin: objects that one thread left for other threads.
-pub(super) type Bin<'w> = Mutex<Vec<HeldObject<'w>>>;
+/// A bin of objects that some threads leave and other threads take.
+pub(super) type ObjectBin<'w> = Mutex<Vec<HeldObject<'w>>>;
 
-/// The counts of one workload.
+/// The operation counts of one workload.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     /// The number of objects allocated.
@@ -43,11 +43,11 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Returns the sum of all counts.
+    /// Returns the total number of operations.
     pub(super) fn operations(self) -> u64 {
         self.allocs + self.frees + self.refused + self.other_calls
     }
-    /// Returns the sum of two tallies, count by count.
+    /// Returns the sums of the counts of two tallies.
     #[must_use]
     pub(super) fn plus(self, other: Self) -> Self {
         Self {
@@ -68,7 +68,7 @@ pub(super) struct ThreadSeat<'w> {
     serial: u64,
     pub(super) held: Vec<HeldObject<'w>>,
     bytes: usize,
-    pub(super) log: Log,
+    pub(super) log: OperationLog,
     pub(super) tallies: [Tally; Workload::ALL.len()],
     /// The number of threads that have used the seat so far.
     pub(super) threads: u64,
@@ -82,7 +82,7 @@ impl ThreadSeat<'_> {
             serial: 0,
             held: Vec::new(),
             bytes: 0,
-            log: Log::new(entries),
+            log: OperationLog::new(entries),
             tallies: [Tally::default(); Workload::ALL.len()],
             threads: 0,
         }
@@ -95,23 +95,23 @@ const MAX_HELD_OBJECTS: usize = 1024;
 const MAX_HELD_BYTES: usize = 2 << 20;
 /// The object size in bytes up to which objects are always stamped completely. Larger objects are stamped
 /// completely only once in [`FULL_CHECK_INTERVAL`] times.
-const STAMPED: usize = 8192;
+const MAX_FULLY_STAMPED_BYTES: usize = 8192;
 const FULL_CHECK_INTERVAL: u32 = 16;
 
 /// A stress thread at its seat.
 #[derive(Debug)]
 pub(super) struct Worker<'w, 'e> {
     pub(super) world: &'w World,
-    pub(super) bins: &'e [Bin<'w>],
+    pub(super) bins: &'e [ObjectBin<'w>],
     pub(super) seat: ThreadSeat<'w>,
     pub(super) rng: SmallRng,
     pub(super) workload: Workload,
 }
 
 impl<'w, 'e> Worker<'w, 'e> {
-    /// Creates the next thread at `seat`. A thread's decisions follow from the world's seed, the seat's
-    /// number, and the number of threads that have used the seat.
-    pub(super) fn new(world: &'w World, bins: &'e [Bin<'w>], mut seat: ThreadSeat<'w>) -> Self {
+    /// Creates the next thread that uses `seat`. A thread's decisions follow from the world's seed, the
+    /// seat's number, and the number of threads that have used the seat.
+    pub(super) fn new(world: &'w World, bins: &'e [ObjectBin<'w>], mut seat: ThreadSeat<'w>) -> Self {
         seat.threads += 1;
         let own = u64::from(seat.number) << 40 | seat.threads;
         let rng = SmallRng::seed_from_u64(world.seed ^ own.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -123,7 +123,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         self.rng.random_range(0..n)
     }
     /// Returns `true` with a probability of 1 in `n`.
-    pub(super) fn once_in(&mut self, n: u32) -> bool {
+    pub(super) fn chance_one_in(&mut self, n: u32) -> bool {
         self.rng.random_range(0..n) == 0
     }
     /// Returns a random element of `options`, which must not be empty.
@@ -140,16 +140,15 @@ impl<'w, 'e> Worker<'w, 'e> {
 
     // ---- objects ----
 
-    /// Allocates an object from `source` and stamps it; returns `None` if the allocator refused, where a
-    /// refusal is allowed.
+    /// Allocates an object from `source` and stamps it; returns `None` if the allocator refused an allocation
+    /// that may be refused.
     pub(super) fn alloc(&mut self, source: Source) -> Option<HeldObject<'w>> {
         let world = self.world;
         let memory = self.granted(source, || world.alloc(source))?;
         self.adopt(memory, source)
     }
 
-    /// Unwraps the result of an allocation. A refusal is counted; a refusal that is not allowed is a
-    /// violation.
+    /// Unwraps the result of an allocation. An allowed refusal is counted; any other refusal is a violation.
     pub(super) fn granted<R>(
         &mut self,
         source: Source,
@@ -165,7 +164,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         };
         self.tally().refused += 1;
         let expected = self.world.faulty
-            || matches!(error, AllocError::CacheLimit { .. }) && source.is_limited()
+            || matches!(error, AllocError::CacheLimit { .. }) && source.may_refuse_allocation()
             || matches!(error, AllocError::Destroyed) && source == Source::Temporary;
         if !expected {
             self.violated(format!("{source}: an allocation failed: {error}"), None, &[]);
@@ -189,7 +188,11 @@ impl<'w, 'e> Worker<'w, 'e> {
             std::mem::forget(memory);
             return None;
         }
-        let stamped = if size <= STAMPED || self.once_in(FULL_CHECK_INTERVAL) { size } else { STAMPED / 2 };
+        let stamped = if size <= MAX_FULLY_STAMPED_BYTES || self.chance_one_in(FULL_CHECK_INTERVAL) {
+            size
+        } else {
+            MAX_FULLY_STAMPED_BYTES / 2
+        };
         Pattern::held(self.world.seed, token).write(memory.front_mut(stamped));
         Some(HeldObject { memory, source, token, stamped })
     }
@@ -233,7 +236,7 @@ impl<'w, 'e> Worker<'w, 'e> {
 
     // ---- objects that the seat keeps ----
 
-    /// Keeps an object at the seat, or frees it if the seat is full.
+    /// Keeps an object at the seat, or frees the object if the seat is full.
     pub(super) fn keep(&mut self, held: HeldObject<'w>) {
         if self.seat.held.len() >= MAX_HELD_OBJECTS || self.seat.bytes + held.memory.size() > MAX_HELD_BYTES {
             return self.free(held);
@@ -242,7 +245,7 @@ impl<'w, 'e> Worker<'w, 'e> {
         self.seat.held.push(held);
     }
     /// Removes a random object from the seat, and returns it.
-    pub(super) fn any_kept(&mut self) -> Option<HeldObject<'w>> {
+    pub(super) fn random_held_object(&mut self) -> Option<HeldObject<'w>> {
         if self.seat.held.is_empty() {
             return None;
         }
@@ -254,7 +257,7 @@ impl<'w, 'e> Worker<'w, 'e> {
     /// Verifies `some` randomly chosen objects of the seat.
     pub(super) fn look(&mut self, some: usize) {
         for _ in 0..some {
-            if let Some(held) = self.any_kept() {
+            if let Some(held) = self.random_held_object() {
                 if self.verify(&held) {
                     self.keep(held);
                 } else {
@@ -321,15 +324,16 @@ impl<'w, 'e> Worker<'w, 'e> {
     /// Reports an object whose contents are wrong. If the contents have the stamp of another owner, the
     /// report names that owner, too.
     fn torn(&mut self, memory: &Memory<'_>, what: String, token: Token) {
-        let found = Token::in_object(memory.front(8), self.bins.len() as u16).filter(|found| *found != token);
+        let found =
+            Token::read_from_object(memory.front(8), self.bins.len() as u16).filter(|found| *found != token);
         let what = match found {
-            Some(other) => format!("{what} ({token}), which has the stamp of {other}"),
+            Some(other) => format!("{what} ({token}), and now has the stamp of {other}"),
             None => format!("{what} ({token})"),
         };
         let seats = [Some(token.seat()), found.map(Token::seat)];
         self.violated(what, Some(memory.address()), &seats.into_iter().flatten().collect::<Vec<_>>());
     }
-    /// Reports a violation that involves this seat and the given other seats.
+    /// Reports a violation that concerns this seat and the given other seats.
     pub(super) fn violated(&mut self, what: String, address: Option<usize>, other_calls: &[u16]) {
         let mut seats = vec![self.seat.number];
         for seat in other_calls {

@@ -31,7 +31,7 @@ pub enum Workload {
     Private,
     /// Kmalloc and malloc allocate objects of every size class.
     Sizes,
-    /// Blocks of pages are allocated, and sizes above the largest class.
+    /// Blocks of pages, and objects above the largest size class, are allocated.
     Large,
 }
 
@@ -65,7 +65,7 @@ impl Workload {
             Self::Burst => burst(worker),
             Self::Fork => fork(worker),
             Self::Migrate => migrate(worker),
-            Self::Lifecycle => lifecycle(worker),
+            Self::Lifecycle => run_temporary_cache_workload(worker),
             Self::Reap => reap(worker),
             Self::Private => private(worker),
             Self::Sizes => sizes(worker),
@@ -85,7 +85,7 @@ fn churn(worker: &mut Worker<'_, '_>, steps: usize) {
         if worker.paused() {
             return;
         }
-        match worker.once_in(2).then(|| worker.any_kept()).flatten() {
+        match worker.chance_one_in(2).then(|| worker.random_held_object()).flatten() {
             Some(held) => worker.free(held),
             None => {
                 let source = worker.pick(&hot);
@@ -98,7 +98,7 @@ fn churn(worker: &mut Worker<'_, '_>, steps: usize) {
 }
 
 /// The largest number of objects in a bin.
-const BIN: usize = 512;
+const MAX_BIN_OBJECTS: usize = 512;
 
 fn exchange(worker: &mut Worker<'_, '_>) {
     let source = common(worker);
@@ -107,8 +107,8 @@ fn exchange(worker: &mut Worker<'_, '_>) {
             return;
         }
         let bin = worker.below(worker.bins.len());
-        if worker.once_in(2) {
-            let room = BIN.saturating_sub(worker.bins[bin].lock().len());
+        if worker.chance_one_in(2) {
+            let room = MAX_BIN_OBJECTS.saturating_sub(worker.bins[bin].lock().len());
             let batch = (0..room.min(64)).filter_map(|_| worker.alloc(source)).collect();
             worker.leave(bin, batch);
         } else {
@@ -120,7 +120,7 @@ fn exchange(worker: &mut Worker<'_, '_>) {
 }
 
 /// Frees objects in a randomly chosen order.
-fn free_in_some_order<'w>(worker: &mut Worker<'w, '_>, mut objects: Vec<HeldObject<'w>>) {
+fn free_in_random_order<'w>(worker: &mut Worker<'w, '_>, mut objects: Vec<HeldObject<'w>>) {
     match worker.below(3) {
         0 => {}
         1 => objects.reverse(),
@@ -145,10 +145,10 @@ fn burst(worker: &mut Worker<'_, '_>) {
         objects.extend(worker.alloc(source));
     }
     // Sometimes the thread is a reader of type-stable caches during the pause.
-    let reader = worker.once_in(4).then(uslab::rcu::pin);
+    let reader = worker.chance_one_in(4).then(uslab::rcu::pin);
     std::thread::sleep(Duration::from_micros(worker.below(1000) as u64));
     drop(reader);
-    free_in_some_order(worker, objects);
+    free_in_random_order(worker, objects);
 }
 
 fn fork(worker: &mut Worker<'_, '_>) {
@@ -161,7 +161,7 @@ fn fork(worker: &mut Worker<'_, '_>) {
             processes.push(Source::family().filter_map(|source| worker.alloc(source)).collect::<Vec<_>>());
         }
         for process in processes {
-            free_in_some_order(worker, process);
+            free_in_random_order(worker, process);
         }
     }
 }
@@ -179,7 +179,7 @@ fn migrate(worker: &mut Worker<'_, '_>) {
 /// The largest number of objects that a temporary cache has at a time.
 const TEMPORARY: usize = 100;
 
-fn lifecycle(worker: &mut Worker<'_, '_>) {
+fn run_temporary_cache_workload(worker: &mut Worker<'_, '_>) {
     for _ in 0..8 {
         if worker.paused() {
             return;
@@ -189,7 +189,7 @@ fn lifecycle(worker: &mut Worker<'_, '_>) {
         match worker.below(4) {
             0 => replace(worker, slot, &cache),
             1 => _ = worker.other("shrinks a temporary cache", |_| cache.shrink()),
-            _ => use_temporary(worker, &cache),
+            _ => use_temporary_object(worker, &cache),
         }
     }
 }
@@ -205,13 +205,13 @@ fn replace(worker: &mut Worker<'_, '_>, slot: usize, old: &KmemCache) {
             let _last = std::mem::replace(&mut *worker.world.temporary[slot].lock(), Arc::new(cache));
         }
         Err(_) if worker.world.faulty => {}
-        Err(error) => worker.violated(format!("a cache could not be made: {error}"), None, &[]),
+        Err(error) => worker.violated(format!("a cache could not be created: {error}"), None, &[]),
     }
     // Other threads may still use the cache, so both results are right: busy, and destroyed.
     _ = worker.other("destroys a temporary cache", |_| old.destroy());
 }
 
-fn use_temporary(worker: &mut Worker<'_, '_>, cache: &KmemCache) {
+fn use_temporary_object(worker: &mut Worker<'_, '_>, cache: &KmemCache) {
     let mut objects: Vec<HeldObject<'_>> = vec![];
     for _ in 0..1 + worker.below(TEMPORARY) {
         let Some(block) = worker.granted(Source::Temporary, || cache.alloc_block(Gfp::KERNEL)) else { break };
@@ -268,7 +268,7 @@ fn private(worker: &mut Worker<'_, '_>) {
         _ = worker.granted(source, || mine.refill(again));
         for held in objects {
             match worker.part(held) {
-                Some(Memory::Block(block)) if worker.once_in(2) => mine.free_block(block),
+                Some(Memory::Block(block)) if worker.chance_one_in(2) => mine.free_block(block),
                 other => drop(other),
             }
         }
@@ -283,7 +283,7 @@ fn private(worker: &mut Worker<'_, '_>) {
 }
 
 /// Returns a random size in bytes below `2^bits`; every power of two is equally likely.
-fn some_size(worker: &mut Worker<'_, '_>, bits: usize) -> u32 {
+fn random_size(worker: &mut Worker<'_, '_>, bits: usize) -> u32 {
     let power = 1_usize << worker.below(bits);
     (power + worker.below(power)) as u32
 }
@@ -293,15 +293,15 @@ fn sizes(worker: &mut Worker<'_, '_>) {
         if worker.paused() {
             return;
         }
-        let size = some_size(worker, 13);
-        let source = match worker.once_in(2) {
+        let size = random_size(worker, 13);
+        let source = match worker.chance_one_in(2) {
             true => Source::Kmalloc(size),
             false => Source::Malloc(size, worker.pick(&[8, 16, 64])),
         };
         if let Some(held) = worker.alloc(source) {
             worker.keep(held);
         }
-        if let Some(held) = worker.any_kept() {
+        if let Some(held) = worker.random_held_object() {
             worker.free(held);
         }
     }
@@ -314,12 +314,12 @@ fn large(worker: &mut Worker<'_, '_>) {
         }
         let mut blocks = vec![];
         for _ in 0..4 {
-            let size = 8193 + some_size(worker, 19);
+            let size = 8193 + random_size(worker, 19);
             let order = Order::new(worker.below(8) as u8).unwrap_or(Order::ZERO);
             let source =
                 worker.pick(&[Source::Kmalloc(size), Source::Malloc(size, 64), Source::Pages(order)]);
             blocks.extend(worker.alloc(source));
         }
-        free_in_some_order(worker, blocks);
+        free_in_random_order(worker, blocks);
     }
 }

@@ -2,7 +2,7 @@
 //! allocate from the caches.
 
 use super::stamp::Pattern;
-use super::{FaultSpec, Saboteur};
+use super::{FaultSpec, FreedObjectHook};
 use parking_lot::Mutex;
 use std::alloc::Layout;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,11 +32,12 @@ enum Kind {
     Sized(u16, u16),
 }
 
-/// The limit of the cache with a limit, in slabs.
+/// The memory limit of the one cache that has a limit, in slabs.
 const LIMIT: u32 = 8;
 
-/// The caches: name, bytes, kind. The first caches are used by every workload. The caches from [`FAMILY`] on
-/// are for the objects of a process, with the number of each; their sizes are from a 6.1 kernel.
+/// The world's caches: name, object size in bytes, kind, and the number of such objects in a process. Every
+/// workload uses the caches before [`FIRST_PROCESS_CACHE`]. The caches from [`FIRST_PROCESS_CACHE`] on hold the objects
+/// of a process; their object sizes are from a 6.1 kernel.
 const CACHES: [(&str, usize, Kind, usize); 20] = [
     ("word", 8, Kind::Raw, 0),
     ("raw-64", 64, Kind::Raw, 0),
@@ -64,7 +65,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The index of the first cache for the objects of a process.
-const FAMILY: usize = 11;
+const FIRST_PROCESS_CACHE: usize = 11;
 
 /// The source from which an object is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +74,7 @@ pub(super) enum Source {
     Cache(u8),
     /// Kmalloc, with this number of bytes.
     Kmalloc(u32),
-    /// Malloc, with bytes and alignment.
+    /// Malloc, with this number of bytes and this alignment.
     Malloc(u32, u16),
     Pages(Order),
     /// A temporary cache.
@@ -83,17 +84,17 @@ pub(super) enum Source {
 impl Source {
     /// Returns the sources that any workload may use.
     pub(super) fn common() -> impl Iterator<Item = Self> {
-        (0..FAMILY as u8).map(Self::Cache)
+        (0..FIRST_PROCESS_CACHE as u8).map(Self::Cache)
     }
     /// Returns the sources of the objects of a process.
     pub(super) fn family() -> impl Iterator<Item = Self> {
-        let kinds = (FAMILY..).zip(&CACHES[FAMILY..]);
+        let kinds = (FIRST_PROCESS_CACHE..).zip(&CACHES[FIRST_PROCESS_CACHE..]);
         let objects = kinds.flat_map(|(at, kind)| (0..kind.3).map(move |_| Self::Cache(at as u8)));
         // The last two are the page table's root and the stack of the process.
         objects.chain([0, 2].into_iter().filter_map(Order::new).map(Self::Pages))
     }
     /// Returns `true` if pages serve an object of this source, and `false` if a cache serves it.
-    fn is_large(self) -> bool {
+    fn is_served_by_pages(self) -> bool {
         match self {
             Self::Kmalloc(size) | Self::Malloc(size, _) => size as usize > uslab::malloc::MAX_CLASS,
             _ => false,
@@ -104,7 +105,7 @@ impl Source {
         matches!(self, Self::Cache(at) if CACHES[usize::from(at)].2 != Kind::Raw)
     }
     /// Returns `true` if an allocation from this source may be refused even without a fault.
-    pub(super) fn is_limited(self) -> bool {
+    pub(super) fn may_refuse_allocation(self) -> bool {
         matches!(self, Self::Cache(at) if CACHES[usize::from(at)].2 == Kind::Limited)
     }
 }
@@ -188,7 +189,7 @@ pub(super) struct World {
     /// `true` if the run has faults, so that any allocation may be refused.
     pub(super) faulty: bool,
     pub(super) seed: u64,
-    pub(super) saboteur: Option<Saboteur>,
+    pub(super) saboteur: Option<FreedObjectHook>,
     /// `true` when threads should end their turns.
     pub(super) pause: Arc<AtomicBool>,
     /// The number of operations so far, updated after each turn.
@@ -208,7 +209,7 @@ impl World {
     pub(super) fn new(
         seed: u64,
         faults: Option<&FaultSpec>,
-        saboteur: Option<Saboteur>,
+        saboteur: Option<FreedObjectHook>,
     ) -> anyhow::Result<Self> {
         let start = Instant::now();
         let violations = Arc::new(Mutex::new(Vec::new()));
@@ -294,7 +295,7 @@ impl World {
         }
     }
 
-    /// Calls the saboteur for an object that was freed.
+    /// Calls the function that may corrupt an object, for an object that was just freed.
     pub(super) fn freed(&self, source: Source, address: NonNull<u8>) {
         if let (Some(saboteur), Some(cache)) = (&self.saboteur, self.cache(source))
             && saboteur(cache, address)
@@ -344,7 +345,7 @@ impl World {
             match source {
                 Source::Cache(at) => *caches.entry(at).or_default() += 1,
                 Source::Pages(order) => blocks += u64::from(order.pages()),
-                Source::Kmalloc(size) | Source::Malloc(size, _) if source.is_large() => {
+                Source::Kmalloc(size) | Source::Malloc(size, _) if source.is_served_by_pages() => {
                     large += Order::for_bytes(size as usize).map_or(0, |order| u64::from(order.pages()));
                 }
                 Source::Kmalloc(_) | Source::Malloc(..) | Source::Temporary => classes += 1,
@@ -369,7 +370,7 @@ impl World {
                 let held = held.iter().map(|(_, address)| *address).collect();
                 let lost = self
                     .classes()
-                    .find_map(|cache| Some((cache, unowned_objects(cache, &held).pop_first()?)));
+                    .find_map(|cache| Some((cache, objects_without_holder(cache, &held).pop_first()?)));
                 let mut what = format!("{what}: threads hold {count}, but {used} are in use");
                 if let Some((cache, address)) = lost {
                     what = format!("cache {}: {what}; no thread holds {address:#x}", cache.name());
@@ -390,9 +391,9 @@ impl World {
     }
 }
 
-/// Returns the objects of a cache that are in use although no thread holds them. The search for unowned
+/// Returns the objects that a cache counts as in use, although no thread holds them. The search for unowned
 /// objects empties the cache's magazines, so it runs only after an error.
-fn unowned_objects(cache: &KmemCache, held: &BTreeSet<usize>) -> BTreeSet<usize> {
+fn objects_without_holder(cache: &KmemCache, held: &BTreeSet<usize>) -> BTreeSet<usize> {
     let used = cache.live();
     used.iter().map(|object| object.addr().get()).filter(|address| !held.contains(address)).collect()
 }
@@ -405,17 +406,18 @@ pub(super) struct CensusError {
 }
 
 /// The largest number of addresses in an error message.
-const NAMED: usize = 8;
+const MAX_LISTED_ADDRESSES: usize = 8;
 
 /// Returns the error for a cache whose objects in use differ from the objects that the threads hold.
 fn missing(cache: &KmemCache, held: &BTreeSet<usize>) -> CensusError {
     let counted = cache.info().used;
     let mut what =
         format!("cache {}: objects: threads hold {}, but {counted} are in use", cache.name(), held.len());
-    let lost = unowned_objects(cache, held);
+    let lost = objects_without_holder(cache, held);
     if !lost.is_empty() {
-        let named: Vec<String> = lost.iter().take(NAMED).map(|address| format!("{address:#x}")).collect();
-        let more = if lost.len() > NAMED { ", ..." } else { "" };
+        let named: Vec<String> =
+            lost.iter().take(MAX_LISTED_ADDRESSES).map(|address| format!("{address:#x}")).collect();
+        let more = if lost.len() > MAX_LISTED_ADDRESSES { ", ..." } else { "" };
         what += &format!("; no thread holds {}{more}", named.join(", "));
     }
     CensusError { what, address: lost.first().copied() }

@@ -12,7 +12,7 @@ pub(super) type WorkloadOnCpus<'a> = (&'a str, u32);
 
 /// The score of a setting over all its runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Score {
+pub(super) struct SettingScore {
     pub(super) setting: String,
     /// The geometric mean of the ratio to the best setting's value, over all workloads, CPUs and seeds; 1
     /// means that the setting is best everywhere.
@@ -22,13 +22,13 @@ pub(super) struct Score {
     pub(super) worst_at: String,
     pub(super) runs: u64,
     /// `true` if the difference from the best setting may be due to chance. The rule for chance is
-    /// [`Lead::is_tie`].
+    /// [`SettingLead::is_tie`].
     pub(super) ties: bool,
     /// `true` if the setting consists of the default options of the design, under all workloads.
     pub(super) is_default: bool,
 }
 
-impl Score {
+impl SettingScore {
     /// Returns the setting as tables show it.
     pub(super) fn text(&self) -> String {
         format!("{}{}", self.setting, if self.is_default { " (default)" } else { "" })
@@ -53,7 +53,7 @@ pub(super) struct Best {
 
 /// The lead of one setting over another setting, on the runs that both have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Lead {
+pub(super) struct SettingLead {
     pub(super) setting: String,
     /// The number of workloads, CPUs and seeds on which both settings have run.
     pub(super) runs: u64,
@@ -64,7 +64,7 @@ pub(super) struct Lead {
     pub(super) chance: Option<f64>,
 }
 
-impl Lead {
+impl SettingLead {
     /// Returns `true` if the difference is at most twice its standard error, or if it is 0 and has no
     /// standard error.
     pub(super) fn is_tie(&self) -> bool {
@@ -92,7 +92,7 @@ pub(super) fn of_best(rows: &[Row], metric: Metric) -> impl Iterator<Item = (&Ro
 }
 
 /// Returns the scores of all settings, best first.
-pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<Score> {
+pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<SettingScore> {
     let mut settings: FxHashMap<&str, (f64, u64, f64, String, bool)> = FxHashMap::default();
     for (row, ratio) in of_best(rows, metric) {
         let (logs, runs, worst, worst_place, is_default) =
@@ -106,7 +106,7 @@ pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<Score> {
     }
     let mut scores: Vec<_> = settings
         .into_iter()
-        .map(|(setting, (logs, runs, worst, worst_at, is_default))| Score {
+        .map(|(setting, (logs, runs, worst, worst_at, is_default))| SettingScore {
             setting: setting.to_owned(),
             of_best: (logs / runs as f64).exp(),
             worst,
@@ -128,15 +128,15 @@ pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<Score> {
 }
 
 /// Returns the leads of a setting over all other settings, smallest first.
-pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<Lead> {
+pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<SettingLead> {
     let own_values: FxHashMap<_, _> = rows
         .iter()
         .filter(|row| row.setting == setting)
         .map(|row| (cell(row), row.numbers.get(metric)))
         .collect();
     // For each other setting: the parameters without the seed, and the logarithms of the ratios, one for each seed.
-    type Logs<'a> = BTreeMap<Cell<'a>, Vec<f64>>;
-    let mut logs_by_setting: BTreeMap<&str, Logs<'_>> = BTreeMap::new();
+    type LogarithmsByCell<'a> = BTreeMap<Cell<'a>, Vec<f64>>;
+    let mut logs_by_setting: BTreeMap<&str, LogarithmsByCell<'_>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.setting != setting) {
         let Some(own_value) = own_values.get(&cell(row)) else { continue };
         let reaches = metric.ratio(row.numbers.get(metric), *own_value);
@@ -159,7 +159,12 @@ pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<Lead> {
                 }
                 runs += logs.len() as u64;
             }
-            Lead { setting: setting.to_owned(), runs, reaches: log.exp(), chance: variance.map(f64::sqrt) }
+            SettingLead {
+                setting: setting.to_owned(),
+                runs,
+                reaches: log.exp(),
+                chance: variance.map(f64::sqrt),
+            }
         })
         .collect();
     leads.sort_by(|a, b| b.reaches.total_cmp(&a.reaches).then_with(|| a.setting.cmp(&b.setting)));

@@ -17,10 +17,10 @@ use uslab_sync::shard::Shard;
 /// machine or on many.
 ///
 /// FILE describes the sweep. Without a subcommand, the command shows the number of items in the sweep. An
-/// item's result depends only on its parameters, on the prices and on the simulator's version. The file of a
-/// result is named by the hash of these inputs. Shards can therefore run anywhere, at any time and
-/// repeatedly, and a sweep reuses results that another sweep has computed. The hash of the whole sweep shows
-/// whether two machines run the same sweep.
+/// item's result depends only on its parameters, on the prices and on the simulator's version. The file of an
+/// item's result is named by a hash of the item's parameters, the prices and the simulator's version. Shards
+/// can therefore run anywhere, at any time and repeatedly, and a sweep reuses results that another sweep has
+/// computed. The hash of the whole sweep shows whether two machines run the same sweep.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, arg_required_else_help = true, after_help = FILE_HELP)]
 pub(crate) struct SweepArgs {
@@ -111,7 +111,7 @@ impl SweepFiles {
     }
 }
 
-/// Returns the name of this program, as the user called it.
+/// Returns the name of the running program, as the user called it.
 pub(super) fn program() -> String {
     // `cargo run` sets the package's name for a program. The workspace's alias is shorter than the full command.
     if std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == env!("CARGO_PKG_NAME")) {
@@ -120,7 +120,7 @@ pub(super) fn program() -> String {
     std::env::args_os().next().map_or_else(|| "uslab".to_owned(), |name| quoted(&name.to_string_lossy()))
 }
 
-/// The interval of progress reports.
+/// The options for progress reports.
 #[derive(Debug, Args)]
 pub(super) struct ProgressArgs {
     /// Seconds between lines of progress, if standard error is not a terminal. On a terminal, progress is a bar.
@@ -134,7 +134,7 @@ impl ProgressArgs {
     }
 }
 
-/// Run the items that have no result: all items, a shard, or one item.
+/// Run the items that have no result: all such items, the items of a shard, or one item.
 ///
 /// The shard is given by --shard, or by the batch system that starts the command: SLURM_ARRAY_TASK_ID with
 /// _COUNT, _MIN and _STEP, or JOB_COMPLETION_INDEX with JOB_COMPLETIONS or --shards. Without --shard and
@@ -147,10 +147,10 @@ pub(super) struct RunArgs {
     /// Shard I of N; I counts from 0.
     #[arg(long, value_name = "I/N", conflicts_with_all = ["item", "shards"])]
     pub(super) shard: Option<Shard>,
-    /// Number of shards, if the batch system sets only the index of this shard.
+    /// Number of shards, if the batch system only sets the shard's index.
     #[arg(long, value_name = "N", conflicts_with = "item")]
     pub(super) shards: Option<NonZeroU64>,
-    /// Run this item, even if it already has a result.
+    /// Run item N, even if the item already has a result.
     #[arg(long, value_name = "N")]
     pub(super) item: Option<u64>,
     /// The sweep's hash, or its first 16 digits. If the sweep's hash differs, nothing runs, because FILE or a
@@ -173,11 +173,11 @@ pub(super) struct StatusArgs {
     pub(super) of: SweepFiles,
 }
 
-/// Merge all results into a report with the best settings and the effect of each option, a CSV file, and a
-/// page.
+/// Merge all results into a report, a CSV file and a page; the report has the best settings and the effect of
+/// each option.
 ///
-/// If items have no result, the command shows the failed items, and the command line that runs the rest. If
-/// items have no result, nothing is written, and the exit code is 1.
+/// If items have no result, the command shows the failed items, and the command line that runs the rest.
+/// Nothing is written, and the exit code is 1, unless every item has a result.
 #[derive(Debug, Args)]
 pub(super) struct MergeArgs {
     #[command(flatten)]
@@ -197,10 +197,10 @@ pub(super) struct MergeArgs {
     pub(super) html: Option<PathBuf>,
 }
 
-/// Write a script for `sbatch`: an array of shards, each of which Slurm can requeue.
+/// Write a script for `sbatch` that runs an array of shards; Slurm can requeue each of them.
 ///
 /// The program, FILE, its traces and the results must be in folders that all nodes share. The command creates
-/// the folder of the results. If a node lacks one of the folders, its task ends with exit code 2.
+/// the folder of the results. If a node lacks one of the folders, its tasks end with exit code 2.
 #[derive(Debug, Args)]
 pub(super) struct SlurmArgs {
     #[command(flatten)]
@@ -229,10 +229,11 @@ pub(super) struct SlurmArgs {
 ///
 /// The volume of the PersistentVolumeClaim is mounted at /sweep. FILE must be in the top folder of this
 /// volume; results are written to the folder `results` next to FILE. The traces must have the same paths
-/// relative to FILE as on this machine, or be on a second volume, such as a folder of an object store, which
-/// is mounted read-only. The volume for the results must be able to rename files, which most mounts of object
-/// stores cannot, and several nodes must be able to write to it (ReadWriteMany). Pods run as user and group
-/// 65534. If the volume's driver supports it, the volume is made writable for that group.
+/// relative to FILE as on this machine, or be on a second volume, which is mounted read-only (a folder of an
+/// object store, for example). Several nodes must be able to write to the volume for the results
+/// (ReadWriteMany), and the volume must be able to rename files, which most mounts of object stores cannot.
+/// Pods run with user id and group id 65534. If the volume's driver supports it, the volume is made writable
+/// for group 65534.
 #[derive(Debug, Args)]
 pub(super) struct KubernetesArgs {
     #[command(flatten)]
@@ -258,21 +259,20 @@ pub(super) struct KubernetesArgs {
     /// Memory of each pod.
     #[arg(long, value_name = "SIZE", default_value = "1Gi")]
     pub(super) memory: String,
-    /// Time limit of a pod: seconds, or [DAYS-]HOURS:MINUTES:SECONDS. A pod that exceeds the limit is ended,
-    /// and its shard continues in another pod, at most three times.
+    /// Time limit of a pod: seconds, or [DAYS-]HOURS:MINUTES:SECONDS. A pod that exceeds the limit is
+    /// terminated, and its shard continues in another pod, at most three times.
     #[arg(long, value_name = "TIME")]
     pub(super) time: Option<TimeLimit>,
     /// Time limit of the whole Job.
     #[arg(long, value_name = "TIME")]
     pub(super) deadline: Option<TimeLimit>,
-    /// Write the Job that merges the results: one pod, which you apply after the Job of the shards is done.
-    /// The CSV file and the page are written to /sweep, the report to the pod's log.
+    /// Write the Job that merges the results: a single pod; apply it after the Job of the shards is done. The
+    /// CSV file and the page are written to /sweep, the report to the pod's log.
     #[arg(long, conflicts_with_all = ["shards", "parallelism"])]
     pub(super) merge: bool,
 }
 
-/// Find the best setting of a sweep with fewer runs: in rounds, each of which drops settings and adds seeds
-/// and traces.
+/// Find the best setting of a sweep with fewer runs: each round drops settings, and adds seeds and traces.
 ///
 /// The method of `uslab tune` is successive halving. The last round has all traces and seeds. Each earlier
 /// round has a third of the next round's traces and seeds, rounded up (--factor). The first round has all

@@ -5,12 +5,12 @@ use serde::Deserialize;
 /// The largest number of values on an axis.
 const MAX_VALUES: usize = 100_000;
 
-/// The values of an axis, all of them listed.
+/// The values of an axis, expanded to a list.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "toml::Value")]
 pub(super) struct Axis(Vec<u64>);
 
-/// A range as `{ from = 1, to = 9, step = 2 }`, or with `factor = 2` instead of `step`.
+/// A range such as `{ from = 1, to = 9, step = 2 }`, or with `factor = 2` instead of `step`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Range {
@@ -61,7 +61,7 @@ impl Range {
                     return Err(format!("factor {factor}: expected more than 1"));
                 }
                 if from == 0 {
-                    return Err("from 0: a range by a factor begins at 1 or more".to_owned());
+                    return Err("from 0: expected at least 1, because the range has a factor".to_owned());
                 }
                 let mut next_value = from as f64;
                 while next_value.round() <= to as f64 {
@@ -126,12 +126,12 @@ mod tests {
     use super::*;
 
     #[derive(Deserialize)]
-    struct OptionWith {
+    struct AxisOption {
         a: Axis,
     }
 
     fn parse(text: &str) -> Result<Vec<u64>, String> {
-        toml::from_str::<OptionWith>(&format!("a = {text}"))
+        toml::from_str::<AxisOption>(&format!("a = {text}"))
             .map(|with_axis| with_axis.a.0)
             .map_err(|error| error.message().to_owned())
     }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_sweep_axis_is_refused_in_a_single_line() {
+    fn invalid_sweep_axis_is_reported_on_one_line() {
         for (text, part) in [
             ("[]", "at least one value"),
             ("[1, 1]", "1 is given twice"),
@@ -165,7 +165,7 @@ mod tests {
             ("{ from = 1, to = 2, step = 0 }", "expected at least 1"),
             ("{ from = 1, to = 2, step = 1, factor = 2 }", "not both"),
             ("{ from = 1, to = 2, factor = 1 }", "more than 1"),
-            ("{ from = 0, to = 2, factor = 2 }", "begins at 1 or more"),
+            ("{ from = 0, to = 2, factor = 2 }", "from 0: expected at least 1"),
             ("{ from = 0, to = 100000 }", "more than 100000 values"),
             ("{ from = 0, to = 3, by = 1 }", "unknown field `by`"),
         ] {

@@ -12,11 +12,11 @@ use std::str::FromStr;
 pub(super) const SLURM_TASKS: u64 = 1000;
 
 /// Returns a warning for an array that has more tasks than Slurm's default allows.
-pub(super) fn many_tasks(shards: u64) -> String {
-    format!("more than {SLURM_TASKS} tasks need a cluster whose MaxArraySize is above {shards}")
+pub(super) fn many_tasks_warning(shards: u64) -> String {
+    format!("an array of more than {SLURM_TASKS} tasks needs a cluster whose MaxArraySize is above {shards}")
 }
 
-/// A time limit in seconds: `3600` is `01:00:00`.
+/// A time limit: the number of seconds `3600` is written as `01:00:00`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimeLimit(u32);
 
@@ -73,12 +73,12 @@ fn path(path: &Path) -> String {
 }
 
 /// Returns the absolute form of a path, because a job begins in another folder.
-fn from_root(path: &Path) -> PathBuf {
+fn to_absolute_path(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns a name for a job that Kubernetes accepts: at most 63 small letters, digits and hyphens. The job's
-/// name ends with the sweep's hash, so that a changed sweep is another job.
+/// Returns a name for a job that Kubernetes accepts: at most 63 small letters, digits and hyphens. The name
+/// ends with the sweep's hash, so that a changed sweep gets another job.
 fn job_name(plan: &Plan) -> String {
     let stem = plan.path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     let label_char = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
@@ -93,7 +93,7 @@ pub(super) fn slurm(plan: &Plan, options: &Slurm<'_>) -> String {
     let mut script = format!(
         "\
 #!/bin/bash
-# Written by `uslab sweep slurm`: {} items in {shards} shares. Submit it with `sbatch`; what is done already is not run again.
+# Written by `uslab sweep slurm`: {} items in {shards} shares. Submit it with `sbatch`; items with a result are not run again.
 #SBATCH --job-name={name}
 #SBATCH --array=0-{}
 #SBATCH --ntasks=1
@@ -111,7 +111,8 @@ pub(super) fn slurm(plan: &Plan, options: &Slurm<'_>) -> String {
             let _ = writeln!(script, "#SBATCH --{option}={value}");
         }
     }
-    let inputs = inputs.map_or_else(String::new, |inputs| format!(" --inputs {}", path(&from_root(inputs))));
+    let inputs =
+        inputs.map_or_else(String::new, |inputs| format!(" --inputs {}", path(&to_absolute_path(inputs))));
     let _ = write!(
         script,
         r#"set -euo pipefail
@@ -127,9 +128,9 @@ not_here() {{ echo "$(hostname): $1: $2 on this node; expected a folder that all
 exec "$program" sweep run "$sweep"{inputs} --results "$results" \
     --hash {hash} --shard "$SLURM_ARRAY_TASK_ID/{shards}" --threads "${{SLURM_CPUS_PER_TASK:-{cpus}}}"
 "#,
-        program = path(&from_root(program)),
-        file = path(&from_root(&plan.path)),
-        results = path(&from_root(results)),
+        program = path(&to_absolute_path(program)),
+        file = path(&to_absolute_path(&plan.path)),
+        results = path(&to_absolute_path(results)),
         hash = plan.hash,
         last = shards - 1,
     );
@@ -151,7 +152,7 @@ pub(super) struct Kubernetes<'a> {
     /// The time limit of a pod; the next field limits the whole Job.
     pub(super) time: Option<TimeLimit>,
     pub(super) deadline: Option<TimeLimit>,
-    /// `true` for the Job of one pod that merges the results.
+    /// `true` for the Job that merges the results, which has only one pod.
     pub(super) merge: bool,
 }
 
@@ -202,7 +203,7 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
                     "restartPolicy": "Never",
                     // The container's user may write to files that its group may write to.
                     "securityContext": {
-                        "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
+                        "runAsNonRoot": true, "runAsUser": CONTAINER_USER_ID, "runAsGroup": CONTAINER_USER_ID, "fsGroup": CONTAINER_USER_ID,
                         "fsGroupChangePolicy": "OnRootMismatch"
                     },
                     "containers": [{
@@ -229,10 +230,10 @@ pub(super) fn kubernetes(plan: &Plan, options: &Kubernetes<'_>) -> Value {
 }
 
 /// The user id in the container: the user `nobody`.
-const USER: u32 = 65534;
+const CONTAINER_USER_ID: u32 = 65534;
 
 /// A container file that builds the command as one static program, in an otherwise empty image.
-pub(super) const CONTAINER: &str = concat!(
+pub(super) const CONTAINER_FILE: &str = concat!(
     "\
 # Written by `uslab sweep container`. In the repository's root:
 #
@@ -250,7 +251,7 @@ RUN cargo build --locked --release --package uslab-sim --bin uslab
 
 FROM scratch
 COPY --from=build /uslab/target/release/uslab /uslab
-USER 65534:65534
+CONTAINER_USER_ID 65534:65534
 ENTRYPOINT [\"/uslab\"]
 "
 );

@@ -15,7 +15,7 @@ use std::fmt;
 pub(super) struct Identity {
     /// The version of the simulator.
     pub(super) simulator: String,
-    /// The SHA-256 of the prices.
+    /// The SHA-256 of the profile of prices.
     pub(super) profile: String,
     pub(super) of: WorkloadIdentity,
     /// The design with its options, as one text.

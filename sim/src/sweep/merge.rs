@@ -1,6 +1,6 @@
 //! Merges all results of a sweep into messages about missing items, tables and CSV.
 
-use super::analysis::{self, Best, Score};
+use super::analysis::{self, Best, SettingScore};
 use super::plan::{Plan, Work};
 use super::record::{Metric, Numbers, Row};
 use super::sensitivity::{self, Effect, Method, Sensitivity};
@@ -13,7 +13,7 @@ use std::fmt;
 /// The largest number of settings in the text report.
 const MAX_SHOWN_SETTINGS: usize = 10;
 /// The largest number of distinct reasons for failures in the text report.
-const MAX_REASONS: usize = 20;
+const MAX_FAILURE_REASONS: usize = 20;
 
 /// The existing results of a sweep.
 #[derive(Debug, Default)]
@@ -49,11 +49,11 @@ pub(super) fn collect(plan: &Plan, store: &Store, progress: &Progress) -> anyhow
 
 impl CollectedResults {
     /// Returns `true` if every item has a result.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn has_all_results(&self) -> bool {
         self.missing.is_empty() && self.failed.is_empty() && self.damaged.is_empty()
     }
-    /// Returns messages about items without a result: a line for each failure and each damaged file, and the
-    /// command line that runs all these items.
+    /// Returns messages about items without a result: one line for each failure and each damaged file, and
+    /// the command line that runs all these items.
     pub(super) fn result_warnings(&self, plan: &Plan, command: &str) -> Vec<String> {
         let Self { missing, failed, damaged, .. } = self;
         let mut lines = failures(plan, "failed", failed);
@@ -77,7 +77,7 @@ pub(super) fn failures(plan: &Plan, outcome: &str, items: &[(u64, String)]) -> V
     for (item, reason) in items {
         match reasons.iter().position(|(known_reason, _)| known_reason == reason) {
             Some(at) => reasons[at].1.push(*item),
-            None if reasons.len() < MAX_REASONS => reasons.push((reason, vec![*item])),
+            None if reasons.len() < MAX_FAILURE_REASONS => reasons.push((reason, vec![*item])),
             None => {}
         }
     }
@@ -121,7 +121,7 @@ pub(super) struct Report {
     /// The name of the profile of prices, and the number of CPUs up to which the profile is validated.
     pub(super) profile: String,
     pub(super) validated_cpus: u32,
-    pub(super) settings: Vec<Score>,
+    pub(super) settings: Vec<SettingScore>,
     pub(super) best: Vec<Best>,
     pub(super) sensitivity: Vec<Sensitivity>,
 }
@@ -157,7 +157,7 @@ impl Report {
     }
 }
 
-/// Returns a sentence about the accuracy of a design's sensitivity indices.
+/// Returns a sentence about the accuracy of the sensitivity indices of a design.
 pub(super) fn accuracy_text(sensitivity: &Sensitivity) -> String {
     let Sensitivity { settings, left_out, method, chance, .. } = sensitivity;
     let mut summary = match method {
@@ -222,14 +222,14 @@ impl fmt::Display for Report {
             f,
             "\nSettings: the fraction of the best setting's {metric}, as a geometric mean over workloads, CPUs and seeds{}. = is not distinguishable from the first one.",
             if all > MAX_SHOWN_SETTINGS {
-                format!(" (the first {MAX_SHOWN_SETTINGS} of {all})")
+                format!(" (the best {MAX_SHOWN_SETTINGS} of {all})")
             } else {
                 String::new()
             }
         )?;
         let mut rows = table(&["setting", "of the best", "", "at worst", "where", "runs"]);
         for score in self.settings.iter().take(MAX_SHOWN_SETTINGS) {
-            let Score { of_best, worst, worst_at, runs, ties, .. } = score;
+            let SettingScore { of_best, worst, worst_at, runs, ties, .. } = score;
             rows.add_row([
                 score.text(),
                 percent(*of_best),
@@ -266,7 +266,7 @@ impl fmt::Display for Report {
         if self.sensitivity.is_empty() {
             return writeln!(f, "\nNo design has a knob with several values, so there is no sensitivity.");
         }
-        writeln!(f, "\n{SENSITIVITY}")?;
+        writeln!(f, "\n{SENSITIVITY_HELP}")?;
         for design in &self.sensitivity {
             writeln!(f, "\n{}: {}.", design.design, accuracy_text(design))?;
             let mut rows = table(&[
@@ -290,8 +290,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Returns four texts: the range of an option's means over all workloads in % of the best, the workload and
-/// CPUs with the largest range, that largest range, and the option's values.
+/// Returns four texts about an option: the range of its means over all workloads in % of the best, the
+/// workload and CPUs with the largest range, that largest range, and the option's values.
 pub(super) fn ranges(effect: &Effect) -> [String; 4] {
     let range = |means: &mut dyn Iterator<Item = f64>| {
         let (min, max) = means.fold((f64::MAX, f64::MIN), |(min, max), mean| (min.min(mean), max.max(mean)));
@@ -308,7 +308,7 @@ pub(super) fn ranges(effect: &Effect) -> [String; 4] {
 }
 
 /// The explanation of the sensitivity indices in the report.
-pub(super) const SENSITIVITY: &str = "\
+pub(super) const SENSITIVITY_HELP: &str = "\
 Sensitivity: the fraction of the differences between a design's settings (in % of the best, for each workload and number of CPUs) that a knob explains
 alone (its first-order index) and alone or with other knobs (its total index).";
 
@@ -317,7 +317,7 @@ pub(super) fn tie(ties: bool) -> &'static str {
     if ties { "=" } else { "" }
 }
 
-/// Returns the unit of a metric, and if larger or smaller values are better.
+/// Returns the unit of a metric, and whether larger or smaller values are better.
 pub(super) fn unit(metric: &str) -> &'static str {
     match metric {
         "operations_per_us" => "allocations and frees a microsecond, of all CPUs; more is better",
@@ -329,7 +329,7 @@ pub(super) fn unit(metric: &str) -> &'static str {
 }
 
 /// The names of the CSV columns before the numbers and the options.
-const AXES: [&str; 10] =
+const AXIS_COLUMNS: [&str; 10] =
     ["item", "work", "design", "setting", "cpus", "validated", "size", "ops", "think", "seed"];
 
 /// Returns the names of all options, in order.
@@ -349,7 +349,7 @@ fn knob(row: &Row, name: &str) -> Option<u64> {
 pub(super) fn csv(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     let names = knob_names(rows);
     let mut csv_writer = csv::Writer::from_writer(vec![]);
-    let header = AXES.iter().map(|name| (*name).to_owned());
+    let header = AXIS_COLUMNS.iter().map(|name| (*name).to_owned());
     let header = header.chain(names.iter().map(|name| format!("knob_{name}")));
     csv_writer.write_record(header.chain(Numbers::NAMES.map(str::to_owned)))?;
     let optional_text = |number: Option<u64>| number.map(|n| n.to_string()).unwrap_or_default();
@@ -395,7 +395,7 @@ mod tests {
         let mut reader = csv::Reader::from_reader(&text[..]);
         let header: Vec<_> = reader.headers().unwrap().iter().map(str::to_owned).collect();
         let rows: Vec<_> = reader.records().map(Result::unwrap).collect();
-        assert_eq!((rows.len(), header.len()), (3, AXES.len() + 2 + Numbers::NAMES.len()));
+        assert_eq!((rows.len(), header.len()), (3, AXIS_COLUMNS.len() + 2 + Numbers::NAMES.len()));
         let cell =
             |row: usize, name: &str| &rows[row][header.iter().position(|column| column == name).unwrap()];
         assert_eq!([0, 1, 2].map(|row| cell(row, "seed")), ["", "4", "9223372036854775807"]);

@@ -1,7 +1,9 @@
 //! Writes the report of a sweep as a static page with tables and a picture for each option; the page loads
 //! nothing.
 
-use super::merge::{Report, SENSITIVITY, accuracy_text, index, percent, ranges, short_number, tie, unit};
+use super::merge::{
+    Report, SENSITIVITY_HELP, accuracy_text, index, percent, ranges, short_number, tie, unit,
+};
 use super::sensitivity::{Effect, Sensitivity};
 use crate::output::grouped;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -13,8 +15,8 @@ use std::io::Error;
 const WIDTH: u32 = 420;
 const HEIGHT: u32 = 240;
 const COLOUR: RGBColor = RGBColor(0, 114, 178);
-/// The largest number of lines in a picture. Each line is a workload on a number of CPUs; the lines on which
-/// the option matters most are drawn.
+/// The largest number of lines in a picture. Each line in a picture belongs to a workload on a number of
+/// CPUs; only the lines on which the option matters most are drawn.
 const LINES: usize = 24;
 /// The largest number of settings in the table.
 const MAX_SHOWN_SETTINGS: usize = 50;
@@ -55,7 +57,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
                 div.scroll { table {
                     tr { th { "setting" } th { "of the best" } th {} th { "at worst" } th { "where" } th { "runs" } }
                     @for score in report.settings.iter().take(MAX_SHOWN_SETTINGS) {
-                        tr { td { (cuttable(&score.text())) } td { (percent(score.of_best)) } td { (tie(score.ties)) } td { (percent(score.worst)) } td { (score.worst_at) } td { (grouped(score.runs)) } }
+                        tr { td { (breakable_setting(&score.text())) } td { (percent(score.of_best)) } td { (tie(score.ties)) } td { (percent(score.worst)) } td { (score.worst_at) } td { (grouped(score.runs)) } }
                     }
                 } }
                 h2 { "The best setting for each workload" }
@@ -63,17 +65,17 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
                     tr { th { "work" } th { "CPUs" } th { "setting" } th { (metric) } th { "from" } th { "to" } th { "the next one" } th { "reaches" } }
                     @for best in &report.best {
                         tr {
-                            td { (best.work) } td { (best.cpus) @if best.validated { "*" } } td { (cuttable(&best.setting)) }
+                            td { (best.work) } td { (best.cpus) @if best.validated { "*" } } td { (breakable_setting(&best.setting)) }
                             td { (short_number(best.mean)) } td { (short_number(best.spread[0])) } td { (short_number(best.spread[1])) }
                             @match &best.second {
-                                Some((name, part)) => { td { (cuttable(name)) } td { (percent(*part)) } }
+                                Some((name, part)) => { td { (breakable_setting(name)) } td { (percent(*part)) } }
                                 None => { td {} td {} }
                             }
                         }
                     }
                 } }
                 h2 { "Sensitivity" }
-                p { (SENSITIVITY) " A grey line is a workload on a number of CPUs; the blue line is their mean. Values have equal distances; many values are grouped with their neighbours." }
+                p { (SENSITIVITY_HELP) " A grey line is a workload on a number of CPUs; the blue line is their mean. Values have equal distances; many values are grouped with their neighbours." }
                 @for design in designs { (design) }
             }
         }
@@ -82,7 +84,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
 }
 
 /// Formats a setting so that a browser may break the line before each option.
-fn cuttable(setting: &str) -> Markup {
+fn breakable_setting(setting: &str) -> Markup {
     let parts = setting.split_inclusive(':');
     html! { @for part in parts { (part) wbr; } }
 }

@@ -19,10 +19,10 @@ use std::path::PathBuf;
 use uslab_engine::clock::Profile;
 
 /// The version of the simulator, which is a part of each result's identity.
-pub(super) const SIMULATOR: &str = env!("CARGO_PKG_VERSION");
+pub(super) const SIMULATOR_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A sample of a design's settings: the points of a Latin hypercube, instead of all combinations of the
-/// options' values.
+/// A sample of a design's settings: points of a Latin hypercube, which replace the full set of combinations
+/// of option values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sample {
@@ -68,13 +68,13 @@ struct Knobs {
     first: u64,
     #[serde(skip)]
     count: u64,
-    /// For a sample, the part of each option's axis in which each point is.
+    /// For a sample: the part of each option's axis that contains each point.
     #[serde(skip)]
     strata: Vec<Vec<u32>>,
 }
 
 impl Settings {
-    /// Adds the settings of a design, given its options. If the number of settings overflows, it saturates.
+    /// Adds the settings of a design, given its options. The number of settings saturates if it overflows.
     pub(super) fn add(&mut self, design: String, knobs: Vec<Knob>, sample: Option<&Sample>) {
         let all = knobs.iter().fold(1_u64, |all, knob| all.saturating_mul(knob.values.len() as u64));
         // A sample with at least as many points as combinations is replaced by all combinations.
@@ -196,10 +196,10 @@ fn digits<const N: usize>(mut number: u64, radices: [u64; N]) -> [usize; N] {
 }
 
 impl Plan {
-    fn of_traces(&self) -> [u64; 3] {
+    fn trace_radices(&self) -> [u64; 3] {
         [self.traces.len() as u64, self.settings.count(), self.cpus.len().max(1) as u64]
     }
-    fn of_workloads(&self) -> [u64; 7] {
+    fn workload_radices(&self) -> [u64; 7] {
         let Self { workloads, seeds, sizes, operations, thinks, .. } = self;
         let [workloads, seeds, sizes, operations, thinks] =
             [workloads.len(), seeds.len(), sizes.len(), operations.len(), thinks.len()].map(|n| n as u64);
@@ -209,7 +209,7 @@ impl Plan {
     pub(super) fn count(&self) -> Option<u64> {
         let product =
             |radices: &[u64]| radices.iter().try_fold(1_u64, |product, radix| product.checked_mul(*radix));
-        product(&self.of_traces())?.checked_add(product(&self.of_workloads())?)
+        product(&self.trace_radices())?.checked_add(product(&self.workload_radices())?)
     }
     /// Returns the number of items in the sweep.
     pub(super) fn len(&self) -> u64 {
@@ -217,14 +217,14 @@ impl Plan {
     }
     /// Returns an item by its number, which must be below [`len`](Self::len).
     pub(super) fn item(&self, number: u64) -> Item {
-        let traces = self.of_traces().iter().product();
+        let traces = self.trace_radices().iter().product();
         if number < traces {
-            let [trace, setting, cpus] = digits(number, self.of_traces());
+            let [trace, setting, cpus] = digits(number, self.trace_radices());
             let cpus = self.cpus.get(cpus).map(|n| *n as u32);
             return Item { number, work: Work::Trace { trace }, setting: setting as u64, cpus };
         }
         let [workload, seed, size, operations, think, setting, cpus] =
-            digits(number - traces, self.of_workloads());
+            digits(number - traces, self.workload_radices());
         let work = Work::Made {
             workload,
             seed: self.seeds[seed],
@@ -247,10 +247,10 @@ impl Plan {
             },
         };
         let (setting, profile) = (self.settings.text(item.setting), self.profile_sha256.clone());
-        Identity { simulator: SIMULATOR.to_owned(), profile, of, setting, cpus: item.cpus }
+        Identity { simulator: SIMULATOR_VERSION.to_owned(), profile, of, setting, cpus: item.cpus }
     }
     /// Returns the name of the trace or workload of an item.
-    pub(super) fn work_name(&self, work: Work) -> &str {
+    pub(super) fn workload_name(&self, work: Work) -> &str {
         match work {
             Work::Trace { trace } => &self.traces[trace].name,
             Work::Made { workload, .. } => &self.workloads[workload],
@@ -302,7 +302,7 @@ pub(super) mod tests {
     fn identity_text(plan: &Plan, item: Item) -> String {
         format!(
             "{} {:?} {} {:?}",
-            plan.work_name(item.work),
+            plan.workload_name(item.work),
             item.work,
             plan.settings.text(item.setting),
             item.cpus

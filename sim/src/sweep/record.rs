@@ -12,19 +12,19 @@ use uslab_engine::model::Knob;
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
     pub(super) of: Identity,
-    pub(super) result: Outcomes,
+    pub(super) result: ItemOutcome,
 }
 
-/// The outcome of an item.
+/// What a run of an item produced.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Outcomes {
+pub(super) enum ItemOutcome {
     Done(Numbers),
     /// The item could not be run; the text is the reason.
     Failed(String),
 }
 
-impl From<Result<Outcome, String>> for Outcomes {
+impl From<Result<Outcome, String>> for ItemOutcome {
     fn from(result: Result<Outcome, String>) -> Self {
         match result {
             Ok(outcome) => Self::Done(outcome.into()),
@@ -85,7 +85,7 @@ struct Lock {
     waited_ns: f64,
 }
 
-/// A number in a table of results.
+/// One number in a table of results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Number {
     Count(u64),
@@ -260,7 +260,7 @@ impl Row {
         let setting = plan.settings.text(item.setting);
         Self {
             item: item.number,
-            work: plan.work_name(item.work).to_owned(),
+            work: plan.workload_name(item.work).to_owned(),
             is_default: is_default(plan, &setting, size, numbers.cpus),
             setting,
             cpus: numbers.cpus,
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn each_metric_has_a_direction() {
+    fn each_metric_prefers_large_or_small_values() {
         for (name, more) in Metric::ALL {
             let metric: Metric = name.parse().unwrap();
             assert_eq!((metric.name(), metric.more), (name, more));

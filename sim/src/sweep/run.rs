@@ -1,8 +1,8 @@
 //! Runs items on all CPUs of this machine, and stores their results.
 
 use super::plan::{Item, Plan, Trace, Work};
-use super::record::{Outcomes, Record};
-use super::store::{Store, StoredResult, cost_line};
+use super::record::{ItemOutcome, Record};
+use super::store::{Store, StoredResult, format_cost_line};
 use crate::interrupt::on_interrupt;
 use crate::output::{Progress, grouped};
 use crate::replay;
@@ -27,7 +27,7 @@ pub(super) struct ShardResult {
     pub(super) items: u64,
     /// The number of items that already had a result.
     pub(super) there: u64,
-    /// The number of items that this run gave a result.
+    /// The number of items whose result this run computed.
     pub(super) done: u64,
     /// The items that could not be run, each with the reason.
     pub(super) failed: Vec<(u64, String)>,
@@ -102,8 +102,8 @@ pub(super) struct RunProgress {
 }
 
 impl RunProgress {
-    /// Makes an interrupt print how many results are stored, and end the process. A result that is being written
-    /// then is lost.
+    /// Makes an interrupt print how many results are stored, and end the process. A result that is being
+    /// written at that time is lost.
     ///
     /// # Errors
     /// Fails if the handler cannot be set.
@@ -137,8 +137,8 @@ pub(super) enum EarlyEnd {
 ///
 /// # Errors
 /// Fails if an existing result file is of another sweep, or if a result cannot be written. Results that are
-/// already stored are kept. If a trace cannot be read, its items fail, and their stored result is this
-/// failure.
+/// already stored are kept. If a trace cannot be read, all its items fail, and this failure is stored as
+/// their result.
 pub(super) fn run<P: Policy>(
     plan: &Plan,
     store: &Store,
@@ -184,11 +184,11 @@ pub(super) fn run<P: Policy>(
             let elapsed = start.elapsed();
             costs
                 .lock()
-                .write_all(cost_line(record.of.key(), elapsed).as_bytes())
+                .write_all(format_cost_line(record.of.key(), elapsed).as_bytes())
                 .with_context(|| format!("item {number}: {}", store.folder().join("costs").display()))?;
             let mut stats = stats.lock();
             stats.0 += elapsed.as_secs_f64();
-            if let Outcomes::Failed(why) = record.result {
+            if let ItemOutcome::Failed(why) = record.result {
                 stats.1.push((*number, why));
             }
             drop(stats);
@@ -214,7 +214,7 @@ fn trace_of(plan: &Plan, number: u64) -> Option<usize> {
     }
 }
 
-/// The stream of a trace for each number of CPUs, or the reason why there is no stream.
+/// The stream of a trace for each number of CPUs, or the error that prevented the streams.
 type Streams = FxHashMap<Option<u32>, Result<Stream, String>>;
 
 /// Reads the trace of some items once, and makes the streams for their numbers of CPUs.
@@ -245,7 +245,7 @@ pub(super) fn read(trace: &Trace) -> Result<Stream, String> {
         .map_err(|error| format!("{error:#}"))
 }
 
-/// Runs one item. If the run fails or panics, this failure is the result.
+/// Runs one item. If the run fails or panics, the failure becomes the item's result.
 fn execute<P: Policy>(
     plan: &Plan,
     item: Item,

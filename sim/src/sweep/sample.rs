@@ -16,8 +16,8 @@ use std::collections::hash_map::Entry;
 /// The number of exchanges to try for each point.
 const TRIES: usize = 300;
 
-/// Returns, for each axis, the part of the axis in which each point is. The parameter `values` has the number
-/// of values of each axis.
+/// Returns, for each axis, the part of the axis that contains each point. The parameter `values` has the
+/// number of values of each axis.
 ///
 /// No two points have equal values if the number of combinations is at least twice the number of points. With
 /// fewer combinations, a point is omitted if it still equals another point after many exchanges. The same

@@ -1,6 +1,6 @@
 //! Computes how much each option of a design matters, alone and together with other options.
 //!
-//! The quantity to explain is a ratio: the value of a setting divided by the value of the best setting, for
+//! The explained quantity is a ratio: the value of a setting divided by the value of the best setting, for
 //! equal workload, CPUs and seed. Because of the ratio, a fast workload counts as much as a slow workload.
 //! For each workload and number of CPUs, the variance of this ratio over a design's settings is divided among
 //! the options.
@@ -9,7 +9,7 @@
 //!   option)) / V(y);
 //! - the *total index* of an option is the part that the option explains alone or together with other
 //!   options, E(V(y | all other options)) / V(y). An option with a small first-order index and a large total
-//!   index matters only together with other options. If an option has a small total index, its value hardly
+//!   index matters only together with other options. The value of an option with a small total index hardly
 //!   matters.
 //!
 //! (Sobol', "Sensitivity Estimates for Nonlinear Mathematical Models", 1993; Homma and Saltelli, "Importance
@@ -34,14 +34,14 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest number of values in a picture. If an option has more values, neighbouring values are merged
-/// into `MAX_GROUPS` groups.
-const MAX_GROUPS: usize = 8;
+/// into `MAX_PLOTTED_GROUPS` groups.
+const MAX_PLOTTED_GROUPS: usize = 8;
 /// The highest degree of a fit; the next constants limit the candidate terms and the chosen terms.
-const MAX_DEGREE: u32 = 10;
-const MAX_TERMS: usize = 500;
-const MAX_CHOSEN_TERMS: usize = 60;
+const MAX_POLYNOMIAL_DEGREE: u32 = 10;
+const MAX_POLYNOMIAL_TERMS: usize = 500;
+const MAX_SELECTED_TERMS: usize = 60;
 /// The number of parts into which the settings are divided for cross-validation. Each fit leaves out one
-/// part, to measure how well the fit predicts this part.
+/// part, to measure how well the fit predicts the part that it left out.
 const CROSS_VALIDATION_PARTS: usize = 10;
 
 /// The method by which the sensitivity indices are computed.
@@ -67,7 +67,7 @@ pub(super) struct Index {
 
 /// The effect of an option for one workload on one number of CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct EffectAt {
+pub(super) struct WorkloadEffect {
     pub(super) work: String,
     pub(super) cpus: u32,
     pub(super) index: Index,
@@ -84,7 +84,7 @@ pub(super) struct Effect {
     /// The option's values, or groups of neighbouring values, each with the mean over all workloads and CPUs.
     pub(super) means: Vec<(String, f64)>,
     /// The effect for each workload and number of CPUs; the largest difference of means comes first.
-    pub(super) places: Vec<EffectAt>,
+    pub(super) places: Vec<WorkloadEffect>,
 }
 
 /// The sensitivity of a design to its options.
@@ -168,7 +168,7 @@ fn of_design(
     let part =
         |value: f64, total_variance: f64| if total_variance > 0.0 { value / total_variance } else { 0.0 };
     let effects = varied.iter().enumerate().map(|(axis, knob)| {
-        let groups = levels[axis].min(MAX_GROUPS);
+        let groups = levels[axis].min(MAX_PLOTTED_GROUPS);
         let group = |rank: usize| rank * groups / levels[axis];
         let means = |y: &[f64]| {
             let value_of = |wanted_level| {
@@ -185,7 +185,7 @@ fn of_design(
         let mut places: Vec<_> = values
             .iter()
             .zip(&variances)
-            .map(|(((work, cpus), y), v)| EffectAt {
+            .map(|(((work, cpus), y), v)| WorkloadEffect {
                 work: (*work).to_owned(),
                 cpus: *cpus,
                 index: Index { first: part(v.first[axis], v.whole), total: part(v.total[axis], v.whole) },
@@ -207,7 +207,7 @@ fn of_design(
             }
         });
         let means = names.zip(overall).collect();
-        places.sort_by(|a, b| swing(&b.means).total_cmp(&swing(&a.means)));
+        places.sort_by(|a, b| mean_difference(&b.means).total_cmp(&mean_difference(&a.means)));
         let index = Index {
             first: part(sum(&|v| v.first[axis]), total_variance),
             total: part(sum(&|v| v.total[axis]), total_variance),
@@ -216,7 +216,7 @@ fn of_design(
     });
     let mut effects: Vec<_> = effects.collect();
     effects.sort_by(|a, b| b.index.total.total_cmp(&a.index.total));
-    let method = match is_grid(&points, &levels) {
+    let method = match is_full_grid(&points, &levels) {
         true => Method::Grid,
         false => Method::Fit { predicts: 1.0 - part(sum(&|v| v.missed), total_variance).min(1.0) },
     };
@@ -231,11 +231,11 @@ fn of_design(
 }
 
 /// Returns the largest difference between two means.
-pub(super) fn swing(means: &[f64]) -> f64 {
+pub(super) fn mean_difference(means: &[f64]) -> f64 {
     means.iter().copied().fold(f64::MIN, f64::max) - means.iter().copied().fold(f64::MAX, f64::min)
 }
 
-fn is_grid(points: &[Vec<usize>], levels: &[usize]) -> bool {
+fn is_full_grid(points: &[Vec<usize>], levels: &[usize]) -> bool {
     let combinations = levels.iter().try_fold(1_usize, |combinations, n| combinations.checked_mul(*n));
     // A grid has each combination exactly once.
     combinations == Some(points.len())
@@ -264,9 +264,9 @@ impl Variances {
                 missed: 0.0,
             };
         }
-        match is_grid(points, levels) {
-            true => Self::of_grid(points, levels, y, whole),
-            false => Self::of_fit(points, levels, y, whole),
+        match is_full_grid(points, levels) {
+            true => Self::from_full_grid(points, levels, y, whole),
+            false => Self::from_polynomial_fit(points, levels, y, whole),
         }
     }
 
@@ -286,7 +286,7 @@ impl Variances {
         within.sum::<f64>() / y.len() as f64
     }
 
-    fn of_grid(points: &[Vec<usize>], levels: &[usize], y: &[f64], whole: f64) -> Self {
+    fn from_full_grid(points: &[Vec<usize>], levels: &[usize], y: &[f64], whole: f64) -> Self {
         let axes = || 0..levels.len();
         let first = axes()
             .map(|axis| whole - Self::variance_within_groups(points, y, |given_ranks| given_ranks == axis))
@@ -296,7 +296,7 @@ impl Variances {
         Self { whole, first: first.collect(), total: total.collect(), missed: 0.0 }
     }
 
-    fn of_fit(points: &[Vec<usize>], levels: &[usize], y: &[f64], whole: f64) -> Self {
+    fn from_polynomial_fit(points: &[Vec<usize>], levels: &[usize], y: &[f64], whole: f64) -> Self {
         let Fit { terms, missed } = fit(points, levels, y);
         let sum = |axis: usize, is_of: &dyn Fn(&[u32], usize) -> bool| {
             terms.iter().filter(|(term, _)| is_of(term, axis)).map(|(_, c)| c * c).sum::<f64>()
@@ -419,7 +419,7 @@ fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedMode
         }
         let constant = terms.pop().map_or(0.0, |(_, coefficient)| coefficient);
         path.push(FittedModel { constant, terms });
-        if steps.len() + 1 >= n.div_ceil(2).min(MAX_CHOSEN_TERMS) {
+        if steps.len() + 1 >= n.div_ceil(2).min(MAX_SELECTED_TERMS) {
             return path;
         }
         let gains = columns
@@ -463,7 +463,7 @@ fn polynomials(levels: usize) -> Vec<Vec<f64>> {
     let rank_positions: Vec<f64> = (0..levels).map(|rank| (2.0 * rank as f64 + 1.0) / n - 1.0).collect();
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() / n;
     let mut basis = vec![vec![1.0; levels]];
-    while basis.len() < levels && basis.len() <= MAX_DEGREE as usize {
+    while basis.len() < levels && basis.len() <= MAX_POLYNOMIAL_DEGREE as usize {
         let Some(last) = basis.last() else { break };
         let mut next_polynomial: Vec<f64> =
             last.iter().zip(&rank_positions).map(|(value, rank_positions)| value * rank_positions).collect();
@@ -485,7 +485,7 @@ fn polynomials(levels: usize) -> Vec<Vec<f64>> {
 fn terms(max_degrees: &[u32]) -> Vec<Vec<u32>> {
     let mut exponents: Vec<Vec<u32>> = vec![];
     let mut last = vec![vec![0; max_degrees.len()]];
-    for _ in 0..MAX_DEGREE {
+    for _ in 0..MAX_POLYNOMIAL_DEGREE {
         let next: BTreeSet<Vec<u32>> = last
             .iter()
             .flat_map(|term| {
@@ -496,7 +496,7 @@ fn terms(max_degrees: &[u32]) -> Vec<Vec<u32>> {
                 })
             })
             .collect();
-        if next.is_empty() || exponents.len() + next.len() > MAX_TERMS {
+        if next.is_empty() || exponents.len() + next.len() > MAX_POLYNOMIAL_TERMS {
             break;
         }
         last = next.into_iter().collect();
@@ -513,20 +513,20 @@ mod tests {
     use std::f64::consts::PI;
 
     /// A test function whose exact indices follow from its formula; its axes go from 0 to 1.
-    struct ExactFunction {
+    struct AnalyticTestFunction {
         of: fn(&[f64]) -> f64,
         indices: &'static [(f64, f64)],
     }
 
     /// The function 3a + b: the two options have variances in the ratio 9 to 1, and share no part of the
     /// variance.
-    const SUM: ExactFunction =
-        ExactFunction { of: |x| 3.0 * x[0] + x[1], indices: &[(0.9, 0.9), (0.1, 0.1)] };
+    const SUM_FUNCTION: AnalyticTestFunction =
+        AnalyticTestFunction { of: |x| 3.0 * x[0] + x[1], indices: &[(0.9, 0.9), (0.1, 0.1)] };
     /// The function (a - ½)(b - ½): the two options share the whole variance.
-    const PRODUCT: ExactFunction =
-        ExactFunction { of: |x| (x[0] - 0.5) * (x[1] - 0.5), indices: &[(0.0, 1.0), (0.0, 1.0)] };
+    const PRODUCT_FUNCTION: AnalyticTestFunction =
+        AnalyticTestFunction { of: |x| (x[0] - 0.5) * (x[1] - 0.5), indices: &[(0.0, 1.0), (0.0, 1.0)] };
     /// The function of Ishigami and Homma (1990), with a = 7 and b = 0.1.
-    const ISHIGAMI: ExactFunction = ExactFunction {
+    const ISHIGAMI_FUNCTION: AnalyticTestFunction = AnalyticTestFunction {
         of: |x| {
             let [a, b, c] = [0, 1, 2].map(|axis| (2.0 * x[axis] - 1.0) * PI);
             a.sin() + 7.0 * b.sin().powi(2) + 0.1 * c.powi(4) * a.sin()
@@ -534,7 +534,7 @@ mod tests {
         indices: &[(0.3139, 0.5576), (0.4424, 0.4424), (0.0, 0.2437)],
     };
     /// Sobol's g function with a = 0, 1, 4.5 and 9: each factor has the variance 1 / 3(1 + a)².
-    const G: ExactFunction = ExactFunction {
+    const G: AnalyticTestFunction = AnalyticTestFunction {
         of: |x| {
             [0.0, 1.0, 4.5, 9.0].iter().zip(x).map(|(a, x)| ((4.0 * x - 2.0).abs() + a) / (1.0 + a)).product()
         },
@@ -542,7 +542,7 @@ mod tests {
     };
 
     fn indices(
-        known_function: &ExactFunction,
+        known_function: &AnalyticTestFunction,
         points: &[Vec<usize>],
         levels: usize,
     ) -> (Vec<(f64, f64)>, f64) {
@@ -572,7 +572,11 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_near(variances: &[(f64, f64)], known_function: &ExactFunction, tolerance: f64) {
+    fn assert_variances_near(
+        variances: &[(f64, f64)],
+        known_function: &AnalyticTestFunction,
+        tolerance: f64,
+    ) {
         for (index, known) in variances.iter().zip(known_function.indices) {
             assert!(
                 (index.0 - known.0).abs() < tolerance && (index.1 - known.1).abs() < tolerance,
@@ -583,20 +587,23 @@ mod tests {
 
     #[test]
     fn sensitivity_indices_on_a_grid_equal_the_formula() {
-        assert_near(&indices(&SUM, &grid(2, 4), 4).0, &SUM, 1e-12);
-        assert_near(&indices(&PRODUCT, &grid(2, 2), 2).0, &PRODUCT, 1e-12);
+        assert_variances_near(&indices(&SUM_FUNCTION, &grid(2, 4), 4).0, &SUM_FUNCTION, 1e-12);
+        assert_variances_near(&indices(&PRODUCT_FUNCTION, &grid(2, 2), 2).0, &PRODUCT_FUNCTION, 1e-12);
         // The remaining error is the difference between a sum and an integral.
-        assert_near(&indices(&ISHIGAMI, &grid(3, 24), 24).0, &ISHIGAMI, 0.01);
-        assert_near(&indices(&G, &grid(4, 10), 10).0, &G, 0.01);
+        assert_variances_near(&indices(&ISHIGAMI_FUNCTION, &grid(3, 24), 24).0, &ISHIGAMI_FUNCTION, 0.01);
+        assert_variances_near(&indices(&G, &grid(4, 10), 10).0, &G, 0.01);
     }
 
     #[test]
     fn sensitivity_indices_of_a_sample_approximate_the_formula() {
-        for (known_function, axes, points, tolerance) in
-            [(&SUM, 2, 16, 1e-6), (&PRODUCT, 2, 16, 1e-6), (&ISHIGAMI, 3, 200, 0.03), (&G, 4, 200, 0.06)]
-        {
+        for (known_function, axes, points, tolerance) in [
+            (&SUM_FUNCTION, 2, 16, 1e-6),
+            (&PRODUCT_FUNCTION, 2, 16, 1e-6),
+            (&ISHIGAMI_FUNCTION, 3, 200, 0.03),
+            (&G, 4, 200, 0.06),
+        ] {
             let (variances, predicts) = indices(known_function, &sampled(axes, points), points as usize);
-            assert_near(&variances, known_function, tolerance);
+            assert_variances_near(&variances, known_function, tolerance);
             assert!(predicts > 0.85, "{predicts}");
         }
     }
@@ -619,7 +626,7 @@ mod tests {
     fn polynomials_are_orthonormal_over_the_ranks() {
         for levels in [2, 3, 5, 32, 500] {
             let basis = polynomials(levels);
-            assert_eq!(basis.len(), levels.min(MAX_DEGREE as usize + 1));
+            assert_eq!(basis.len(), levels.min(MAX_POLYNOMIAL_DEGREE as usize + 1));
             for (i, a) in basis.iter().enumerate() {
                 for (j, b) in basis.iter().enumerate() {
                     let dot = a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() / levels as f64;
@@ -651,7 +658,7 @@ mod tests {
         assert_eq!((&*capacity.knob, &*limit.knob), ("capacity", "limit"));
         assert!(capacity.index.first > 0.999 && limit.index.total < 0.001, "{designs:?}");
         assert_eq!((&*capacity.places[0].work, capacity.places[0].means[1]), ("slow", 1.0));
-        assert!((swing(&capacity.places[0].means) - (1.0 - 1.0 / 4.2)).abs() < 1e-12);
+        assert!((mean_difference(&capacity.places[0].means) - (1.0 - 1.0 / 4.2)).abs() < 1e-12);
         // On the fast workload the other option has small effects, but no option competes, so its index is 1.
         assert_eq!((&*limit.places[0].work, limit.places[0].index.total), ("fast", 1.0));
     }
@@ -678,6 +685,6 @@ mod tests {
         let designs = sensitivity(&rows, "operations_per_us".parse().unwrap());
         assert_eq!((designs.len(), designs[0].settings, designs[0].left_out), (1, 20, 1));
         let means = &designs[0].knobs[0].means;
-        assert_eq!((means.len(), &*means[0].0), (MAX_GROUPS, "0 to 2"));
+        assert_eq!((means.len(), &*means[0].0), (MAX_PLOTTED_GROUPS, "0 to 2"));
     }
 }

@@ -1,7 +1,7 @@
 //! Parses the file that describes a sweep.
 
 use super::axis::Axis;
-use super::plan::{Knob, Plan, SIMULATOR, Sample, Settings, Trace};
+use super::plan::{Knob, Plan, SIMULATOR_VERSION, Sample, Settings, Trace};
 use crate::replay::is_converted;
 use crate::scale::{self, MAX_CPUS};
 use crate::trace::{Tables, TraceError};
@@ -20,8 +20,8 @@ use uslab_engine::designs::{self, PolicyVisitor, Spec as Design};
 
 /// The largest number of settings of all designs; the limit exists because each setting is checked before
 /// anything runs.
-const MAX_SETTINGS: u64 = 1_000_000;
-const MAX_ITEMS: u64 = 1_000_000_000;
+const MAX_SWEEP_SETTINGS: u64 = 1_000_000;
+const MAX_SWEEP_ITEMS: u64 = 1_000_000_000;
 
 /// The content of the file that describes a sweep. The keys of the file are the options of `uslab scale`.
 #[derive(Debug, Deserialize)]
@@ -100,14 +100,15 @@ impl ValueError {
                 _ => {}
             }
         }
-        position.map(|position| line_of(text, position))
+        position.map(|position| line_number_of(text, position))
     }
 }
 
 /// Returns the key of the value at a text position; deserialising errors name only the position.
-fn key_at(table: &DeTable<'_>, position: usize) -> Option<String> {
+fn key_at_position(table: &DeTable<'_>, position: usize) -> Option<String> {
     table.iter().find_map(|(key, value)| {
-        let inner = if let DeValue::Table(inner) = value.get_ref() { key_at(inner, position) } else { None };
+        let inner =
+            if let DeValue::Table(inner) = value.get_ref() { key_at_position(inner, position) } else { None };
         let name = key.get_ref();
         inner
             .map(|inner| format!("{name}.{inner}"))
@@ -115,7 +116,7 @@ fn key_at(table: &DeTable<'_>, position: usize) -> Option<String> {
     })
 }
 
-fn line_of(text: &str, position: usize) -> usize {
+fn line_number_of(text: &str, position: usize) -> usize {
     text[..position.min(text.len())].matches('\n').count() + 1
 }
 
@@ -150,9 +151,9 @@ struct Normal<'a> {
 }
 
 /// A visitor that returns `true` if a policy can run in virtual time.
-struct ClockSupport;
+struct VirtualTimeSupport;
 
-impl PolicyVisitor for ClockSupport {
+impl PolicyVisitor for VirtualTimeSupport {
     type Out = ();
     fn visit<P: Policy>(self, _: P::Knobs) {}
 }
@@ -170,11 +171,11 @@ pub(super) fn read<P: Policy>(path: &Path, inputs: Option<&Path>) -> anyhow::Res
     let text = std::fs::read_to_string(path).with_context(|| path_text.to_string())?;
     let file: File = toml::from_str(&text).map_err(|error| {
         let position = error.span().map_or(0, |span| span.start);
-        let key = DeTable::parse(&text).ok().and_then(|file| key_at(file.get_ref(), position));
+        let key = DeTable::parse(&text).ok().and_then(|file| key_at_position(file.get_ref(), position));
         let key = key.map_or_else(String::new, |key| format!("{key}: "));
         anyhow::anyhow!(
             "{path_text}:{}: {key}{}",
-            line_of(&text, position),
+            line_number_of(&text, position),
             error.message().replace('\n', " ")
         )
     })?;
@@ -193,10 +194,11 @@ pub(super) fn read<P: Policy>(path: &Path, inputs: Option<&Path>) -> anyhow::Res
 fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Result<Plan> {
     let File { knobs, sample, cpus, seed, size, ops, think, profile, inputs, results, .. } = file;
     let (Names(trace), Names(workload), Names(design)) = (file.trace, file.workload, file.design);
-    let in_sweep_folder = |name: String| without_parents(&path.parent().unwrap_or(Path::new("")).join(name));
+    let in_sweep_folder =
+        |name: String| resolve_parent_components(&path.parent().unwrap_or(Path::new("")).join(name));
     let inputs = folder.map_or_else(|| in_sweep_folder(inputs.unwrap_or_default()), Path::to_owned);
     if trace.is_empty() && workload.is_empty() {
-        bail!("neither `trace` nor `workload`: expected a list in one of them");
+        bail!("neither `trace` nor `workload` is given; expected a list in one of them");
     }
     if design.is_empty() {
         return Err(ValueError::error("design", None, "expected at least one"));
@@ -213,7 +215,7 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
             return Err(ValueError::error(key, None, "a trace has a fixed number; expected a `workload`"));
         }
     } else if cpus.is_none() {
-        bail!("cpus: expected numbers of CPUs, because a workload has no default");
+        bail!("cpus: expected numbers of CPUs, because workloads have no default number");
     }
     for (at, name) in workload.iter().enumerate() {
         name.parse::<Workload>().map_err(|error| ValueError::error("workload", at, error))?;
@@ -266,11 +268,11 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
         path: path.to_owned(),
     };
     match plan.count() {
-        None => bail!("more than {MAX_ITEMS} items"),
-        Some(items) if items > MAX_ITEMS => bail!("{items} items; expected at most {MAX_ITEMS}"),
+        None => bail!("more than {MAX_SWEEP_ITEMS} items"),
+        Some(items) if items > MAX_SWEEP_ITEMS => bail!("{items} items; expected at most {MAX_SWEEP_ITEMS}"),
         Some(_) => {}
     }
-    let normalized = serde_json::to_vec(&Normal { version: SIMULATOR, plan: &plan })?;
+    let normalized = serde_json::to_vec(&Normal { version: SIMULATOR_VERSION, plan: &plan })?;
     plan.hash = hex(&Sha256::digest(&normalized));
     Ok(plan)
 }
@@ -285,7 +287,7 @@ fn settings<P: Policy>(
     for (place, design) in designs.iter().enumerate() {
         let value_error = |reason: &dyn fmt::Display| ValueError::error("design", place, reason);
         let has_clock =
-            |name: &str| name.parse::<Design<P>>().map(|design| design.policy(ClockSupport).is_ok());
+            |name: &str| name.parse::<Design<P>>().map(|design| design.policy(VirtualTimeSupport).is_ok());
         if designs::all::<P>().all(|(known_design, _)| known_design != name_of(design)) {
             let known_designs =
                 designs::all::<P>().map(|(name, _)| name).filter(|name| has_clock(name) == Ok(true));
@@ -296,19 +298,19 @@ fn settings<P: Policy>(
             )));
         }
         let parsed: Design<P> = design.parse().map_err(|error| value_error(&error))?;
-        parsed.policy(ClockSupport).map_err(|error| value_error(&error))?;
+        parsed.policy(VirtualTimeSupport).map_err(|error| value_error(&error))?;
     }
     if let Some(name) = knobs.keys().find(|name| !designs.iter().any(|design| name_of(design) == **name)) {
         let reason = "no design of that name is in `design`";
         return Err(ValueError::error(&format!("knobs.{name}"), None, reason));
     }
     if let Some(Sample { points, .. }) = sample
-        && !(1..=MAX_SETTINGS).contains(&u64::from(*points))
+        && !(1..=MAX_SWEEP_SETTINGS).contains(&u64::from(*points))
     {
         return Err(ValueError::error(
             "sample.points",
             None,
-            format_args!("{points}: expected 1 to {MAX_SETTINGS}"),
+            format_args!("{points}: expected 1 to {MAX_SWEEP_SETTINGS}"),
         ));
     }
     let mut settings = Settings::default();
@@ -319,9 +321,9 @@ fn settings<P: Policy>(
             axes.map(|(key, axis)| Knob { key: key.clone(), values: axis.values().to_vec() }).collect();
         let first = settings.count();
         settings.add(design.clone(), axes.clone(), sample);
-        if settings.count() > MAX_SETTINGS {
+        if settings.count() > MAX_SWEEP_SETTINGS {
             let reason =
-                format_args!("more than {MAX_SETTINGS} settings; expected fewer knobs, or a `sample`");
+                format_args!("more than {MAX_SWEEP_SETTINGS} settings; expected fewer knobs, or a `sample`");
             return Err(ValueError::error("design", place, reason));
         }
         for number in first..settings.count() {
@@ -378,7 +380,7 @@ fn read_trace(name: String, inputs: &Path) -> anyhow::Result<Trace> {
 }
 
 /// Returns the path with each `..` resolved by removing the component before it.
-fn without_parents(path: &Path) -> PathBuf {
+fn resolve_parent_components(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut path, part| {
         match (part, path.components().next_back()) {
             (Component::ParentDir, Some(Component::Normal(_))) => _ = path.pop(),

@@ -9,7 +9,7 @@
 
 use super::identity::{Identity, Key};
 use super::plan::Plan;
-use super::record::{Numbers, Outcomes, Record};
+use super::record::{ItemOutcome, Numbers, Record};
 use anyhow::{Context, bail};
 use rustc_hash::FxHashMap;
 use std::fs::{File, Permissions};
@@ -93,11 +93,11 @@ impl Store {
             Err(error) => return Ok(StoredResult::Damaged(format!("{}: {error}", path.display()))),
         };
         if record.of != *identity {
-            bail!("{}: a result of {}; expected one of {identity}", path.display(), record.of);
+            bail!("{}: the result of {}; expected the result of {identity}", path.display(), record.of);
         }
         Ok(match record.result {
-            Outcomes::Failed(why) => StoredResult::Failed(why),
-            Outcomes::Done(numbers) => StoredResult::Done(Box::new(numbers)),
+            ItemOutcome::Failed(why) => StoredResult::Failed(why),
+            ItemOutcome::Done(numbers) => StoredResult::Done(Box::new(numbers)),
         })
     }
 
@@ -178,6 +178,6 @@ impl Cost {
 }
 
 /// Formats a line for the file that records run times.
-pub(super) fn cost_line(key: Key, elapsed: Duration) -> String {
+pub(super) fn format_cost_line(key: Key, elapsed: Duration) -> String {
     format!("{key},{:.6}\n", elapsed.as_secs_f64())
 }

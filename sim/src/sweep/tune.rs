@@ -1,7 +1,7 @@
 //! The command `uslab tune`: runs a series of sweeps, in which each sweep is made from the results of the
 //! previous sweep.
 
-use super::analysis::{Lead, Score, leads, scores};
+use super::analysis::{SettingLead, SettingScore, leads, scores};
 use super::args::program;
 use super::halving;
 use super::merge::{CollectedResults, collect, percent, tie};
@@ -33,7 +33,7 @@ pub(super) struct Options<'a> {
     pub(super) results: Option<&'a Path>,
 }
 
-/// Which rounds the command runs.
+/// The rounds that the command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Steps {
     All,
@@ -55,19 +55,19 @@ pub(super) struct Round {
     /// The number of items that already had a result.
     pub(super) there: u64,
     /// The best settings of the round, at most three.
-    pub(super) best: Vec<Score>,
+    pub(super) best: Vec<SettingScore>,
 }
 
 /// The result of the tuning.
 #[derive(Debug, Serialize)]
-pub(super) struct Winner {
+pub(super) struct TuningWinner {
     /// The best setting, scored on all its runs. The winner is compared with all settings that have the same
-    /// runs, from this tuning or earlier ones.
-    pub(super) score: Score,
+    /// runs, including runs of earlier tunings.
+    pub(super) score: SettingScore,
     /// The number of settings that have the same runs as the winner.
     pub(super) beside: usize,
     /// The winner's leads over the other settings on common runs; the smallest lead comes first.
-    pub(super) nearest: Vec<Lead>,
+    pub(super) nearest: Vec<SettingLead>,
     /// The number of other settings whose difference from the winner may be due to chance.
     pub(super) ties: usize,
     /// Two command lines: the first shows the results of the last round, the second shows all results.
@@ -91,7 +91,7 @@ pub(super) struct Report {
     pub(super) of: usize,
     /// The next round, if the tuning is not finished.
     pub(super) next: Option<Next>,
-    pub(super) winner: Option<Winner>,
+    pub(super) winner: Option<TuningWinner>,
 }
 
 /// Tunes a sweep.
@@ -114,15 +114,15 @@ pub(super) fn tune<P: Policy>(
         Report { metric: options.metric.name(), rounds: vec![], of: sizes.len(), next: None, winner: None };
     let mut has_run = false;
     let store = Store::new(plan, options.results);
-    let folder_of_results = from_rounds(plan, store.folder()).map_err(EarlyEnd::Input)?;
+    let folder_of_results = path_relative_to_rounds(plan, store.folder()).map_err(EarlyEnd::Input)?;
     for round in 0..sizes.len() {
         let file = folder.join(format!("round-{}.toml", round + 1));
         let part = |leads_of_round: usize| halving::part(leads_of_round, round, sizes.len(), options.factor);
         let [traces, seeds] = lists.map(part);
         let results = &folder_of_results;
-        let text = round_text(plan, options, &settings, traces, seeds, (round, sizes.len()), results)
+        let text = format_round_file(plan, options, &settings, traces, seeds, (round, sizes.len()), results)
             .map_err(EarlyEnd::Input)?;
-        write_round(&folder, &file, &text)?;
+        write_round_file(&folder, &file, &text)?;
         let round_plan = spec::read::<P>(&file, options.inputs).map_err(EarlyEnd::Input)?;
         let mut leads_of_round = collect(&round_plan, &store, progress).map_err(EarlyEnd::Input)?;
         let there = leads_of_round.rows.len() as u64;
@@ -172,7 +172,7 @@ pub(super) fn tune<P: Policy>(
                 let rerun_folder = Some(folder.join("again"));
                 let rerun_commands =
                     ["run", "merge"].map(|verb| command(verb, &file, options, rerun_folder.as_deref()));
-                Some(Winner {
+                Some(TuningWinner {
                     score,
                     beside: leads_of_round.len() + 1,
                     ties: leads_of_round.iter().filter(|lead| lead.is_tie()).count(),
@@ -189,7 +189,7 @@ pub(super) fn tune<P: Policy>(
 }
 
 /// Returns the settings without failed runs, best setting first.
-fn ranked(all: &CollectedResults, metric: Metric) -> Vec<Score> {
+fn ranked(all: &CollectedResults, metric: Metric) -> Vec<SettingScore> {
     let mut ranked = scores(&all.rows, metric);
     let max_runs = ranked.iter().map(|score| score.runs).max().unwrap_or(0);
     // A setting with a failed run has fewer runs than others.
@@ -198,7 +198,7 @@ fn ranked(all: &CollectedResults, metric: Metric) -> Vec<Score> {
 }
 
 /// Returns the text of the file for one round.
-fn round_text(
+fn format_round_file(
     plan: &Plan,
     options: &Options<'_>,
     settings: &[String],
@@ -222,7 +222,7 @@ fn round_text(
         ops: &of_made(&plan.operations),
         think: &of_made(&plan.thinks),
         profile: &profile,
-        inputs: &from_rounds(plan, &plan.inputs)?,
+        inputs: &path_relative_to_rounds(plan, &plan.inputs)?,
         results,
     })?;
     Ok(format!(
@@ -236,7 +236,7 @@ fn round_text(
 
 /// Converts a folder of the sweep to a path relative to the file of a round; the folder of the rounds is next
 /// to the sweep's file.
-fn from_rounds(plan: &Plan, folder: &Path) -> anyhow::Result<String> {
+fn path_relative_to_rounds(plan: &Plan, folder: &Path) -> anyhow::Result<String> {
     let folder = match folder.strip_prefix(plan.path.parent().unwrap_or(Path::new(""))) {
         Ok(inside) if inside.is_relative() => Path::new("..").join(inside),
         _ => std::path::absolute(folder).with_context(|| folder.display().to_string())?,
@@ -245,12 +245,12 @@ fn from_rounds(plan: &Plan, folder: &Path) -> anyhow::Result<String> {
 }
 
 /// Writes the file of a round, unless it already exists.
-fn write_round(folder: &Path, file: &Path, text: &str) -> Result<(), EarlyEnd> {
+fn write_round_file(folder: &Path, file: &Path, text: &str) -> Result<(), EarlyEnd> {
     match std::fs::read_to_string(file) {
         Ok(there) if there == text => return Ok(()),
         Ok(_) => {
             return Err(EarlyEnd::Input(anyhow::anyhow!(
-                "{}: a round of another sweep or with other options exists; remove {}",
+                "{}: the file contains a round of another sweep, or with other options; remove {}",
                 file.display(),
                 folder.display()
             )));
@@ -286,7 +286,7 @@ fn command(verb: &str, file: &Path, options: &Options<'_>, results: Option<&Path
 pub(super) fn check(plan: &Plan) -> anyhow::Result<()> {
     if plan.settings.count() < 2 {
         bail!(
-            "{}: one setting only; expected several designs, or `knobs` with several values",
+            "{}: the sweep has only one setting; expected several designs, or `knobs` with several values",
             plan.path.display()
         );
     }
@@ -319,7 +319,7 @@ impl fmt::Display for Report {
         if !self.rounds.is_empty() {
             writeln!(
                 f,
-                "{}reaches: the fraction of the best {} for each workload, number of CPUs and seed of the round, as a geometric mean.",
+                "{}reaches: the geometric mean of the fraction of the best {} for each workload, number of CPUs and seed of the round.",
                 text(&rows),
                 self.metric
             )?;
@@ -330,15 +330,17 @@ impl fmt::Display for Report {
             writeln!(f, "Round {} of {} is next: {}", self.rounds.len() + 1, self.of, file.display())?;
             writeln!(
                 f,
-                "`{command}` runs it, as do the scripts that `sweep slurm` or `sweep k8s` write for this file. Then the same `tune` continues."
+                "`{command}` runs the round, as do the scripts that `sweep slurm` or `sweep k8s` write for this file. Afterwards, repeat this `tune` command."
             )?;
         }
-        let Some(Winner { score, beside, nearest, ties, commands }) = &self.winner else { return Ok(()) };
-        let Score { setting, of_best, worst, worst_at, runs, .. } = score;
-        writeln!(f, "The setting: {setting}")?;
+        let Some(TuningWinner { score, beside, nearest, ties, commands }) = &self.winner else {
+            return Ok(());
+        };
+        let SettingScore { setting, of_best, worst, worst_at, runs, .. } = score;
+        writeln!(f, "Best setting: {setting}")?;
         writeln!(
             f,
-            "It reaches {} of the best {} of {} settings, over {} runs, and {} at worst ({worst_at}). Dropped settings may have run on fewer seeds and workloads.",
+            "It reaches {} of the best {} among {} settings, over {} runs, and {} in its worst run ({worst_at}). Dropped settings may have run on fewer seeds and workloads.",
             percent(*of_best),
             self.metric,
             grouped(*beside as u64),
@@ -348,7 +350,7 @@ impl fmt::Display for Report {
         if !nearest.is_empty() {
             writeln!(
                 f,
-                "\nThe fraction that other settings reach, over the runs of both{}. = is not distinguishable from it: {}.",
+                "\nThe fraction of the best setting's result that other settings reach, on common runs{}. The mark = means a difference within chance: {} settings.",
                 if beside - 1 > nearest.len() {
                     format!(" (the nearest {} of {})", nearest.len(), beside - 1)
                 } else {
@@ -363,7 +365,7 @@ impl fmt::Display for Report {
                     percent(lead.reaches),
                     tie(lead.is_tie()).to_owned(),
                     lead.chance
-                        .map_or_else(|| "not told".to_owned(), |chance| format!("+-{}", percent(chance))),
+                        .map_or_else(|| "unknown".to_owned(), |chance| format!("+-{}", percent(chance))),
                     grouped(lead.runs),
                 ]);
             }

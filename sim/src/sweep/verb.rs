@@ -1,7 +1,7 @@
 //! Runs the sweep commands, and prints their results.
 
 use super::args::{KubernetesArgs, MergeArgs, RunArgs, SlurmArgs, SweepArgs, SweepFiles, TuneArgs, Verb};
-use super::engines::{self, CONTAINER, Kubernetes, Slurm};
+use super::engines::{self, CONTAINER_FILE, Kubernetes, Slurm};
 use super::merge::{self, CollectedResults, Report, collect, failures, items_text};
 use super::page;
 use super::plan::{Plan, Sample};
@@ -23,16 +23,16 @@ const MAX_SHOWN_VALUES: usize = 8;
 
 pub(crate) fn sweep<P: Policy>(args: &SweepArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     match (&args.verb, &args.of) {
-        (Some(Verb::Run(args)), _) => run_items::<P>(args, json),
+        (Some(Verb::Run(args)), _) => run_sweep_items::<P>(args, json),
         (Some(Verb::Status(args)), _) => status::<P>(&args.of, json),
         (Some(Verb::Merge(args)), _) => merge::<P>(args, json),
         (Some(Verb::Slurm(args)), _) => slurm::<P>(args, json),
         (Some(Verb::K8s(args)), _) => kubernetes::<P>(args, json),
-        (Some(Verb::Container), _) => {
-            no_json("container", json.as_ref()).and_then(|()| say(CONTAINER)).map(|()| Outcome::Done)
-        }
-        (None, Some(files)) => expansion::<P>(files, json),
-        (None, None) => bail!("expected a sweep's file, or a verb"),
+        (Some(Verb::Container), _) => reject_json_option("container", json.as_ref())
+            .and_then(|()| say(CONTAINER_FILE))
+            .map(|()| Outcome::Done),
+        (None, Some(files)) => print_sweep_expansion::<P>(files, json),
+        (None, None) => bail!("expected a sweep's file, or a subcommand"),
     }
 }
 
@@ -61,9 +61,9 @@ pub(crate) fn tune<P: Policy>(args: &TuneArgs, json: Option<Place>) -> anyhow::R
     }
 }
 
-fn no_json(verb: &str, json: Option<&Place>) -> anyhow::Result<()> {
+fn reject_json_option(verb: &str, json: Option<&Place>) -> anyhow::Result<()> {
     match json {
-        Some(_) => bail!("--json: `sweep {verb}` has one form; expected `> FILE`"),
+        Some(_) => bail!("--json: `sweep {verb}` writes its output in one form only; expected `> FILE`"),
         None => Ok(()),
     }
 }
@@ -86,7 +86,7 @@ fn failed(ended: EarlyEnd) -> anyhow::Result<Outcome> {
 
 /// The number of items that a sweep's file describes, and the lengths of its lists.
 #[derive(Serialize)]
-struct Expansion<'a> {
+struct SweepExpansion<'a> {
     sweep: &'a str,
     items: u64,
     traces: usize,
@@ -99,14 +99,14 @@ struct Expansion<'a> {
     last: String,
 }
 
-fn expansion<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Result<Outcome> {
+fn print_sweep_expansion<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Result<Outcome> {
     let (plan, store) = files.plan::<P>()?;
     let item_text = |number: u64| {
         let item = plan.item(number);
         let cpus = item.cpus.map_or_else(|| "its own".to_owned(), |cpus| cpus.to_string());
-        format!("{}, {}, CPUs: {cpus}", plan.work_name(item.work), plan.settings.text(item.setting))
+        format!("{}, {}, CPUs: {cpus}", plan.workload_name(item.work), plan.settings.text(item.setting))
     };
-    let report = Expansion {
+    let report = SweepExpansion {
         sweep: &plan.hash,
         items: plan.len(),
         traces: plan.traces.len(),
@@ -154,7 +154,7 @@ fn expansion<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Resu
         text += &match plan.sample {
             Some(Sample { points, .. }) if !knobs.is_empty() && count < points.into() => {
                 let which_combinations =
-                    if count == all { "all combinations" } else { "all that a sample has found" };
+                    if count == all { "all combinations" } else { "all combinations that the sample found" };
                 format!(" ({which_combinations}, fewer than {points} points)")
             }
             _ => String::new(),
@@ -184,27 +184,29 @@ fn expansion<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Resu
     Ok(if failed_items.is_empty() { Outcome::Done } else { Outcome::Violated })
 }
 
-fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+fn run_sweep_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     let shard = match (args.shard, args.item) {
         (Some(shard), _) => shard,
-        (None, Some(_)) => Shard::WHOLE,
-        (None, None) => Shard::of_engine(|name| std::env::var(name).ok(), args.shards.map(NonZeroU64::get))
-            .map_err(anyhow::Error::msg)?
-            .unwrap_or(Shard::WHOLE),
+        (None, Some(_)) => Shard::WHOLE_SHARD,
+        (None, None) => {
+            Shard::from_job_engine(|name| std::env::var(name).ok(), args.shards.map(NonZeroU64::get))
+                .map_err(anyhow::Error::msg)?
+                .unwrap_or(Shard::WHOLE_SHARD)
+        }
     };
     let (plan, store) = args.of.plan::<P>()?;
     if let Some(hash) = &args.hash
         && !(plan.hash.starts_with(&**hash) && hash.len() >= plan.short_hash().len())
     {
         bail!(
-            "--hash {hash}: {} with its traces is sweep {}: the file, a trace or a profile has changed; expected a script that was written after the change",
+            "--hash {hash}: {} with its traces is sweep {}: the file, a trace or a profile has changed since the script was written; write the script again",
             args.of.file.display(),
             plan.hash
         );
     }
     let items = match args.item {
         Some(item) if item >= plan.len() => {
-            bail!("--item {item}: expected 0 to {}, the items of {}", plan.len() - 1, args.of.file.display());
+            bail!("--item {item}: expected 0 to {}, an item of {}", plan.len() - 1, args.of.file.display());
         }
         Some(item) => item..item + 1,
         None => shard.items(plan.len()),
@@ -214,18 +216,18 @@ fn run_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Result<O
         RunOptions { rerun: args.item.is_some(), threads, interval: args.progress.retry_interval() };
     match run::run::<P>(&plan, &store, items, options, &Progress::new(), &*RunProgress::on_interrupt()?) {
         Ok(result) => {
-            result.damaged.iter().for_each(|why| print_warning(&format!("{why}; the item ran again")));
+            result.damaged.iter().for_each(|why| print_warning(&format!("{why}; the item was run again")));
             failures(&plan, "failed", &result.failed).iter().for_each(|line| print_warning(line));
             let outcome = if result.failed.is_empty() { Outcome::Done } else { Outcome::Violated };
-            tell(&result, &ran_text(&result, shard), json).map(|_| outcome)
+            tell(&result, &format_shard_summary(&result, shard), json).map(|_| outcome)
         }
         Err(ended) => failed(ended),
     }
 }
 
-fn ran_text(result: &ShardResult, shard: Shard) -> String {
+fn format_shard_summary(result: &ShardResult, shard: Shard) -> String {
     let [present, done, failed] = [result.there, result.done, result.failed.len() as u64].map(grouped);
-    let share = if shard == Shard::WHOLE { String::new() } else { format!("share {shard}: ") };
+    let share = if shard == Shard::WHOLE_SHARD { String::new() } else { format!("share {shard}: ") };
     let [elapsed, seconds] = [result.took, result.seconds].map(run::time);
     format!(
         "{share}{}: {done} run in {elapsed} ({seconds} of CPU time), {present} kept, {failed} failed\n",
@@ -289,7 +291,7 @@ fn status<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Result<
         );
         // No number of machines can be faster than the longest item.
         let time_on = |cpus: f64, seconds: f64| (seconds / cpus).max(cost.dearest_seconds);
-        if results.is_whole() {
+        if results.has_all_results() {
             text += &format!(
                 "The whole sweep would take {} on 1,000 CPUs.\n",
                 run::time(time_on(1000.0, cost.mean() * plan.len() as f64))
@@ -304,7 +306,7 @@ fn status<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Result<
     }
     tell(&status, &text, json)?;
     results.result_warnings(&plan, &files.command("run")).iter().for_each(|line| print_warning(line));
-    Ok(if results.is_whole() { Outcome::Done } else { Outcome::Violated })
+    Ok(if results.has_all_results() { Outcome::Done } else { Outcome::Violated })
 }
 
 fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
@@ -317,7 +319,7 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     let results = collect(&plan, &store, &progress)?;
     drop(progress);
     results.result_warnings(&plan, &args.of.command("run")).iter().for_each(|line| print_warning(line));
-    if !(results.is_whole() || args.partial) || results.rows.is_empty() {
+    if !(results.has_all_results() || args.partial) || results.rows.is_empty() {
         return Ok(Outcome::Violated);
     }
     let report = Report::new(&plan, &results, args.by);
@@ -350,7 +352,7 @@ fn shards(plan: &Plan, requested: u64) -> u64 {
 }
 
 fn slurm<P: Policy>(args: &SlurmArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
-    no_json("slurm", json.as_ref())?;
+    reject_json_option("slurm", json.as_ref())?;
     let (plan, store) = args.of.plan::<P>()?;
     let program = std::env::current_exe().context("cannot find this program's path")?;
     let shard_count = shards(&plan, args.shards.get());
@@ -368,7 +370,7 @@ fn slurm<P: Policy>(args: &SlurmArgs, json: Option<Place>) -> anyhow::Result<Out
         },
     );
     if shard_count > engines::SLURM_TASKS {
-        print_warning(&format!("--shards {shard_count}: {}", engines::many_tasks(shard_count)));
+        print_warning(&format!("--shards {shard_count}: {}", engines::many_tasks_warning(shard_count)));
     }
     // The script checks on each node that this folder exists, which shows that the folder is shared.
     if let Err(error) = std::fs::create_dir_all(store.folder()) {
@@ -379,7 +381,7 @@ fn slurm<P: Policy>(args: &SlurmArgs, json: Option<Place>) -> anyhow::Result<Out
 }
 
 fn kubernetes<P: Policy>(args: &KubernetesArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
-    no_json("k8s", json.as_ref())?;
+    reject_json_option("k8s", json.as_ref())?;
     let (plan, _) = args.of.plan::<P>()?;
     let job = engines::kubernetes(
         &plan,

@@ -1,4 +1,4 @@
-//! The numbers of a program at one moment, and their table.
+//! One reading of a program's cache statistics, and the table that shows it.
 
 use crate::output::{grouped, size, table, text};
 use serde::de::Error;
@@ -12,7 +12,7 @@ use uslab_buddy::PAGE_SIZE;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct Cache {
     pub(super) name: String,
-    /// The position among the caches with equal names, in the order of the file.
+    /// The cache's position among the caches with the same name, in the order of the file.
     #[serde(skip)]
     nth: usize,
     /// The object size in bytes that the cache's user requested.
@@ -78,7 +78,7 @@ fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
 }
 
-/// The parts of the library's dump file that this program reads.
+/// The fields of the library's dump file that this program reads.
 #[derive(Debug, Deserialize)]
 struct Dump {
     caches: Vec<Cache>,
@@ -102,7 +102,7 @@ struct Zone {
     uncommitted: u64,
 }
 
-/// The numbers of a program at one moment.
+/// One reading of a program's cache statistics.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Reading {
     /// The name of the program, or of its dump file.
@@ -182,8 +182,8 @@ impl Sort {
             format!("expected one of {}", letters.join(", "))
         })
     }
-    /// Returns the rows in this order, with their rates. Numbers are sorted from the largest down, and names
-    /// alphabetically.
+    /// Returns the rows of the table in this order, each with its rates. Numbers are sorted from the largest
+    /// down, and names alphabetically.
     pub(super) fn rows<'r>(
         self,
         caches: &'r [Cache],

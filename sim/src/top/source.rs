@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// The name of the thread of libuslab.so that writes the numbers.
 const THREAD: &str = "uslab-dump";
 /// The longest time that a program may take to write its numbers.
-const NUMBERS_TIMEOUT: Duration = Duration::from_secs(5);
+const STATISTICS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest time to wait for the library's thread in a program that is still starting.
 const START: Duration = Duration::from_millis(500);
 /// The interval between two checks for new numbers.
@@ -99,7 +99,7 @@ impl Source {
             bail!("{pid} ({name}): the program has no `dump` in USLAB_OPTIONS; {started}");
         };
         if !file.ends_with(".json") {
-            bail!("{pid} ({name}): the program writes `{file}`; expected a name that ends in .json");
+            bail!("{pid} ({name}): the program's dump file is `{file}`; expected a name that ends in .json");
         }
         let signal = if option("dump_signal") == Some("USR1") { Signal::SIGUSR1 } else { Signal::SIGUSR2 };
         // In a container the program has another process id, and its files have other paths.
@@ -170,18 +170,18 @@ impl Source {
         let reading =
             Reading::new(self.to_string(), self.program.as_ref().map(|program| program.pid), at, &text);
         let reading = reading
-            .with_context(|| format!("{self}: expected what libuslab.so writes with `dump=FILE.json`"))?;
+            .with_context(|| format!("{self}: expected a dump file of libuslab.so (`dump=FILE.json`)"))?;
         self.was = Some(version(&meta));
         Ok(SourceUpdate::New(reading))
     }
 
     /// Reports that there are no new numbers yet, or fails if the program takes too long.
     fn nothing(&self) -> anyhow::Result<SourceUpdate> {
-        if self.program.is_some() && self.requested_at.elapsed() > NUMBERS_TIMEOUT {
+        if self.program.is_some() && self.requested_at.elapsed() > STATISTICS_TIMEOUT {
             bail!(
                 "{self}: the program did not write {} within {} s",
                 self.file.display(),
-                NUMBERS_TIMEOUT.as_secs()
+                STATISTICS_TIMEOUT.as_secs()
             );
         }
         Ok(SourceUpdate::Nothing)
@@ -203,7 +203,7 @@ impl Source {
 
 impl Program {
     /// Returns `true` if the program runs, has the library's thread, and handles the signal. Without this
-    /// check, the signal would end programs that do not handle it.
+    /// check, the signal would kill programs that do not handle it.
     fn listens(&self) -> bool {
         let proc = PathBuf::from(format!("/proc/{}", self.pid));
         let Ok(status) = fs::read_to_string(proc.join("status")) else { return false };

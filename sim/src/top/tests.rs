@@ -161,7 +161,7 @@ fn replaced_file_is_read_again() {
     );
     std::fs::write(&file, "{}").unwrap();
     let said = format!("{:#}", Source::open(name).unwrap().wait_for_reading().unwrap_err());
-    assert!(said.starts_with(&format!("{name}: expected what libuslab.so writes")), "{said}");
+    assert!(said.starts_with(&format!("{name}: expected a dump file of libuslab.so")), "{said}");
     std::fs::write(&file, dump(1)).unwrap();
     let mut source = Source::open(name).unwrap();
     assert_eq!(source.wait_for_reading().unwrap().totals, reading(1, 0).totals);

@@ -12,9 +12,9 @@ pub(super) const LANES: usize = 8;
 /// The available playing speeds, in operations per second.
 const SPEEDS: [u64; 6] = [1, 10, 100, 1000, 10_000, 100_000];
 /// The number of pictures drawn per second.
-pub(super) const PICTURES: u64 = 20;
+pub(super) const FRAMES_PER_SECOND: u64 = 20;
 /// The smallest number of operations that the time line can show.
-const MIN_OPERATIONS: u64 = 20;
+const MIN_TIMELINE_OPERATIONS: u64 = 20;
 
 /// The location of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) enum EngineRequest {
     Nothing,
     /// Show the state after this number of operations.
     At(u64),
-    /// Show the present state, with other caches.
+    /// Show the present state again, with another selection of caches.
     Look,
     Slow,
     Until(Until),
@@ -58,7 +58,7 @@ pub(super) struct Sample {
     pub(super) values: Vec<f64>,
 }
 
-const NO_FOLLOWED_OBJECT: &str = "No object is followed; f follows the object of this operation.";
+const NO_FOLLOWED_OBJECT_HINT: &str = "No object is followed; f follows the object of this operation.";
 
 /// The number of kinds of events at which the key `u` can stop, in the order of the web page.
 const CONDITIONS: usize = 6;
@@ -82,13 +82,13 @@ pub(super) struct App<'s> {
     pub(super) next: Option<Key>,
     pub(super) playing: bool,
     speed: usize,
-    /// The number of operations still to be played, in units of 1/[`PICTURES`] operation.
+    /// The number of operations still to be played, in units of 1/[`FRAMES_PER_SECOND`] operation.
     owed: u64,
     condition: usize,
     pub(super) over: Overlay,
     /// The events of the followed object, if the user requested them.
     pub(super) life: Vec<Found>,
-    /// The kind of each page, as one byte: see [`PageIs`](uslab_engine::view::PageIs).
+    /// The kind of each page, as one byte: see [`PageKind`](uslab_engine::view::PageKind).
     pub(super) map: Vec<u8>,
     /// A message for the user.
     pub(super) problem: String,
@@ -135,8 +135,8 @@ impl<'s> App<'s> {
         }
     }
 
-    /// Chooses the cache with this name; returns `false` if no cache has the name.
-    pub(super) fn choose_by_name(&mut self, name: &str) -> bool {
+    /// Chooses the cache with the given name; returns `false` if no cache has this name.
+    pub(super) fn choose_cache_by_name(&mut self, name: &str) -> bool {
         let found = self.about.caches.iter().position(|cache| *cache == name);
         self.chosen = found.map(|cache| cache as u32);
         found.is_some()
@@ -210,12 +210,12 @@ impl<'s> App<'s> {
             Key::Until => match self.search_condition() {
                 Some(until) => self.wish = EngineRequest::Until(until),
                 None if self.chosen.is_none() => self.problem = "No cache of the trace is used.".to_owned(),
-                None => self.problem = NO_FOLLOWED_OBJECT.to_owned(),
+                None => self.problem = NO_FOLLOWED_OBJECT_HINT.to_owned(),
             },
             Key::Follow => self.follow(),
             Key::Life if self.over == Overlay::Life => self.over = Overlay::Nothing,
             Key::Life if self.followed.is_some() => self.wish = EngineRequest::Life,
-            Key::Life => self.problem = NO_FOLLOWED_OBJECT.to_owned(),
+            Key::Life => self.problem = NO_FOLLOWED_OBJECT_HINT.to_owned(),
             Key::Map if self.over == Overlay::Map => self.over = Overlay::Nothing,
             Key::Map => {
                 self.over = Overlay::Map;
@@ -248,8 +248,8 @@ impl<'s> App<'s> {
     /// Advances the playback by the time of one picture.
     pub(super) fn tick(&mut self) {
         self.owed += self.speed();
-        let whole = self.owed / PICTURES;
-        self.owed %= PICTURES;
+        let whole = self.owed / FRAMES_PER_SECOND;
+        self.owed %= FRAMES_PER_SECOND;
         if whole > 0 {
             self.go(self.at() + whole);
         }
@@ -290,7 +290,7 @@ impl<'s> App<'s> {
         }
     }
     fn zoom(&mut self, length: u64, by: u64) {
-        let length = (length / by).max(MIN_OPERATIONS).min(self.about.operations);
+        let length = (length / by).max(MIN_TIMELINE_OPERATIONS).min(self.about.operations);
         let begin = self.view.operation.saturating_sub(length / 2).min(self.about.operations - length);
         self.range = begin..begin + length;
     }
@@ -303,7 +303,7 @@ impl<'s> App<'s> {
         }
     }
     /// Chooses the cache of an operation that was not served by its CPU alone, if the cache has slabs.
-    pub(super) fn slow_cache(&mut self, steps: &[Step], has_slabs: impl Fn(u32) -> bool) {
+    pub(super) fn choose_slow_operation_cache(&mut self, steps: &[Step], has_slabs: impl Fn(u32) -> bool) {
         if let Some(cache) = steps.iter().find(|step| slow(step)).and_then(|step| step.cache)
             && has_slabs(cache)
         {
@@ -339,7 +339,7 @@ impl<'s> App<'s> {
     }
     /// Handles the result of a search: moves to the event that was found, or shows a message that the event
     /// does not happen again.
-    pub(super) fn show_found(&mut self, found: Option<Found>, from: u64) {
+    pub(super) fn show_search_result(&mut self, found: Option<Found>, from: u64) {
         match found {
             Some(found) => self.go(found.operation),
             None => {

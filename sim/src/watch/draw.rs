@@ -10,12 +10,12 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
 use uslab_engine::Path;
 use uslab_engine::until::Found;
-use uslab_engine::view::{PageIs, Pages};
+use uslab_engine::view::{PageKind, Pages};
 
 /// The characters for bars, indexed by height in eighths.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The width of the label in front of a row of the time line.
-const LABEL: u16 = 17;
+const LABEL_WIDTH: u16 = 17;
 
 const HELP: &str = "\
 space         play, pause         < >  slower, faster
@@ -71,10 +71,10 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     let near = (cpus.len() as u16).min(1 + rest / 3);
     let lanes = (LANES as u16).min((rest - near.min(rest)) / 2);
     frame.render_widget(title(app, area.width), rows.next(1));
-    for line in time_line(app, area.width) {
+    for line in draw_time_line(app, area.width) {
         frame.render_widget(line, rows.next(1));
     }
-    frame.render_widget(Paragraph::new(operation_line(app)).wrap(Wrap { trim: true }), rows.next(3));
+    frame.render_widget(Paragraph::new(format_operation_line(app)).wrap(Wrap { trim: true }), rows.next(3));
     frame.render_widget(Text::from(machine::lanes(app, lanes.into())), rows.next(1 + lanes));
     frame.render_widget(machine::head(app), rows.next(1));
     frame.render_widget(Text::from(cpus), rows.next(near));
@@ -85,8 +85,8 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     // The panel covers only the machine, so that the last operation stays visible.
     let below = Rect { y: area.y + 7.min(area.height), height: area.height.saturating_sub(8), ..area };
     match app.over {
-        Overlay::Life => over(frame, below, life_title(app), life(app, below)),
-        Overlay::Map => over(frame, below, map_title(app, below), map(app, below)),
+        Overlay::Life => over(frame, below, history_title(app), life(app, below)),
+        Overlay::Map => over(frame, below, page_map_title(app, below), map(app, below)),
         Overlay::Help | Overlay::Nothing => {}
     }
     if app.over == Overlay::Help {
@@ -103,7 +103,7 @@ fn over(frame: &mut Frame<'_>, area: Rect, title: String, lines: Vec<Line<'stati
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(title)), area);
 }
 
-fn life_title(app: &App<'_>) -> String {
+fn history_title(app: &App<'_>) -> String {
     let Some(Place { cache, page, index }) = app.followed else { return String::new() };
     format!(
         " {} {index} of page {page}: {} events in the whole run ",
@@ -132,12 +132,12 @@ fn life(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
 }
 
 /// Returns the number of pages that one character of the map represents.
-fn pages_each(app: &App<'_>, area: Rect) -> usize {
+fn pages_per_character(app: &App<'_>, area: Rect) -> usize {
     let places = usize::from(area.width.saturating_sub(2)) * usize::from(area.height.saturating_sub(2));
     app.map.len().div_ceil(places.max(1)).max(1)
 }
-fn map_title(app: &App<'_>, area: Rect) -> String {
-    let each = pages_each(app, area);
+fn page_map_title(app: &App<'_>, area: Rect) -> String {
+    let each = pages_per_character(app, area);
     let pages = if each == 1 { "a page each".to_owned() } else { format!("{each} pages each") };
     format!(" pages, {pages}: s slabs, o other, c CPUs', . free ")
 }
@@ -145,19 +145,19 @@ fn map_title(app: &App<'_>, area: Rect) -> String {
 /// all its pages are free.
 fn map(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     let kinds = [
-        ('.', PageIs::Free, Color::DarkGray),
-        ('c', PageIs::PerCpu, Color::Yellow),
-        ('s', PageIs::Slab, Color::Blue),
-        ('o', PageIs::Block, Color::Magenta),
+        ('.', PageKind::Free, Color::DarkGray),
+        ('c', PageKind::PerCpu, Color::Yellow),
+        ('s', PageKind::Slab, Color::Blue),
+        ('o', PageKind::Block, Color::Magenta),
     ];
     let place = |pages: &[u8]| {
-        let count = |is: PageIs| pages.iter().filter(|page| **page == is as u8).count();
+        let count = |is: PageKind| pages.iter().filter(|page| **page == is as u8).count();
         let (letter, _, colour) = *kinds[1..].iter().max_by_key(|(_, is, _)| count(*is)).unwrap_or(&kinds[0]);
         let (letter, colour) =
-            if count(PageIs::Free) == pages.len() { ('.', Color::DarkGray) } else { (letter, colour) };
+            if count(PageKind::Free) == pages.len() { ('.', Color::DarkGray) } else { (letter, colour) };
         Span::styled(letter.to_string(), app.ink(colour))
     };
-    let places: Vec<_> = app.map.chunks(pages_each(app, area)).map(place).collect();
+    let places: Vec<_> = app.map.chunks(pages_per_character(app, area)).map(place).collect();
     places
         .chunks(usize::from(area.width.saturating_sub(2)).max(1))
         .map(|row| Line::from(row.to_vec()))
@@ -180,8 +180,8 @@ fn title(app: &App<'_>, width: u16) -> Line<'static> {
 }
 
 /// Draws the time line: objects in use, cached objects, and the current position.
-fn time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
-    let columns = usize::from(width.saturating_sub(LABEL)).max(1);
+fn draw_time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
+    let columns = usize::from(width.saturating_sub(LABEL_WIDTH)).max(1);
     let length = (app.range.end - app.range.start).max(1);
     let operation =
         |column: usize| app.range.start + (length as u128 * column as u128 / columns as u128) as u64;
@@ -206,7 +206,7 @@ fn time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
             Span::styled(EIGHTHS[eighths].to_string(), style)
         });
         let label = format!("{label} <= {}", grouped(most as u64));
-        let room = usize::from(LABEL);
+        let room = usize::from(LABEL_WIDTH);
         Line::from_iter([Span::styled(format!("{label:room$.room$}"), app.quiet())].into_iter().chain(bars))
     };
     let mut marks = vec![' '; columns];
@@ -228,7 +228,7 @@ fn time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
         true => format!("> {} a second", grouped(app.speed())),
         false => String::new(),
     };
-    let room = usize::from(LABEL);
+    let room = usize::from(LABEL_WIDTH);
     [
         row("in use", 0, Color::Blue),
         row("cached", 1, Color::Yellow),
@@ -237,7 +237,7 @@ fn time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
 }
 
 /// Formats the line with sentences about the last operation.
-fn operation_line(app: &App<'_>) -> Line<'static> {
+fn format_operation_line(app: &App<'_>) -> Line<'static> {
     let view = &app.view;
     let path = view.steps.iter().filter_map(|step| step.path).max();
     let mark = app.about.marks.iter().find(|mark| mark.operation == view.operation);

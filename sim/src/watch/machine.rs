@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span};
 use uslab_engine::view::{Level, SeenCache, ShownCache, ShownSlab};
 
 /// The largest number of bars in a row.
-const BARS: usize = 12;
+const MAX_BARS_PER_ROW: usize = 12;
 /// The characters for bars. A bar shows the objects of a CPU, in eighths of the objects of the fullest CPU.
 const FULL: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The largest number of CPUs that the detailed view shows.
@@ -33,7 +33,7 @@ pub(super) fn lanes(app: &App<'_>, rows: usize) -> Vec<Line<'static>> {
     let chosen = caches.iter().position(|cache| Some(*cache) == app.chosen).unwrap_or(0);
     let from = (chosen + 1).saturating_sub(rows);
     let head = format!(
-        "  {:16} {:>8} {:>7}  {:BARS$}  {:>7}  {}",
+        "  {:16} {:>8} {:>7}  {:MAX_BARS_PER_ROW$}  {:>7}  {}",
         "cache", "in use", "cached", "CPUs", "shared", "full/partial/empty"
     );
     let lane = |cache: &u32| lane(app, *cache);
@@ -60,7 +60,7 @@ fn lane(app: &App<'_>, cache: u32) -> Line<'static> {
     let numbers =
         format!(" {:>8} {:>7}  ", grouped(counts.used), grouped(counts.in_magazines + counts.in_depot));
     // With many CPUs, several share a bar.
-    let each = shown.cpus.len().div_ceil(BARS).max(1);
+    let each = shown.cpus.len().div_ceil(MAX_BARS_PER_ROW).max(1);
     let acting = app
         .view
         .steps
@@ -69,7 +69,7 @@ fn lane(app: &App<'_>, cache: u32) -> Line<'static> {
         .find(|step| step.cache == Some(cache))
         .map(|step| step.cpu as usize / each);
     let groups = shown.cpus.chunks(each);
-    let apart = if groups.len() * 2 <= BARS { " " } else { "" };
+    let apart = if groups.len() * 2 <= MAX_BARS_PER_ROW { " " } else { "" };
     let width = groups.len() * (1 + apart.len());
     let held: Vec<u64> = groups.map(|cpus| sum(cpus.iter().flatten()).0).collect();
     let most = held.iter().copied().max().unwrap_or(0).max(1);
@@ -87,7 +87,7 @@ fn lane(app: &App<'_>, cache: u32) -> Line<'static> {
         grouped(counts.full),
         grouped(counts.partial),
         grouped(counts.empty),
-        width = BARS.saturating_sub(width),
+        width = MAX_BARS_PER_ROW.saturating_sub(width),
     );
     let spans = [name, Span::from(numbers)].into_iter().chain(bars.flatten()).chain([Span::from(rest)]);
     Line::from_iter(spans)
@@ -144,7 +144,7 @@ pub(super) fn cpus(app: &App<'_>, width: u16) -> Vec<Line<'static>> {
     items.chunks((usize::from(width) / longest).max(1)).map(line).collect()
 }
 
-/// Returns who holds an object, given the character that represents the object.
+/// Returns the holder of an object, given the character that represents the object on the screen.
 pub(super) fn holder(object: char) -> String {
     match object {
         'u' => "in use".to_owned(),

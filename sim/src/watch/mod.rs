@@ -62,7 +62,7 @@ pub(crate) struct WatchArgs {
 
 pub(crate) fn run<P: Policy>(args: &WatchArgs, json: Option<&Path>) -> anyhow::Result<Outcome> {
     if json.is_some() {
-        bail!("--json: `watch` draws on a terminal; expected `uslab replay --at N --json`");
+        bail!("--json: `uslab watch` only draws on a terminal; expected `uslab replay --at N --json`");
     }
     start::<P>(args, args.design.parse().context("--design")?)
 }
@@ -78,12 +78,12 @@ fn start<P: Policy>(args: &WatchArgs, wanted: Spec<P>) -> anyhow::Result<Outcome
     let operations = stream.operations;
     let at = args.at.unwrap_or(operations * 3 / 10);
     if at > operations {
-        bail!("--at {at}: expected 0 to {operations}, the operations of {}", stream.title);
+        bail!("--at {at}: expected 0 to {operations}, the number of operations in {}", stream.title);
     }
     let mut app = app::App::new(&stream, specs.iter().map(ToString::to_string).collect(), at);
     app.colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     if let Some(name) = &args.cache
-        && !app.choose_by_name(name)
+        && !app.choose_cache_by_name(name)
     {
         let names: Vec<_> = stream.caches.iter().map(|cache| &*cache.name).collect();
         bail!("--cache {name}: no such cache; expected one of {}", names.join(", "));

@@ -1,6 +1,6 @@
 //! Runs simulation engines to serve the user's requests.
 
-use super::app::{App, EngineRequest, Overlay, PICTURES, Place, Sample, slow};
+use super::app::{App, EngineRequest, FRAMES_PER_SECOND, Overlay, Place, Sample, slow};
 use super::draw::draw;
 use super::keys::{Key, key};
 use super::terminal::Screen;
@@ -12,7 +12,7 @@ use uslab_engine::{Design, Engine, EngineError, Policy, Step, Stream};
 /// The number of points of the time line.
 const SAMPLES: u64 = 480;
 /// The number of operations between two checks for a key.
-const SLICE: u64 = 20_000;
+const OPERATIONS_PER_KEY_CHECK: u64 = 20_000;
 
 /// Shows the stream on the screen until the user quits.
 pub(super) fn watch<P: Policy>(
@@ -75,25 +75,30 @@ impl Session<'_, '_> {
                 return self.done(engine);
             }
             EngineRequest::At(at) => {
-                if !ran_to(engine, at.saturating_sub(1))? || (at == 0 && engine.operations() > 0) {
+                if !run_until_operation(engine, at.saturating_sub(1))? || (at == 0 && engine.operations() > 0)
+                {
                     return Ok(false);
                 }
                 let steps = engine.run_with_steps(at)?;
                 self.show(engine, steps);
             }
             EngineRequest::Slow => {
-                if !ran_to(engine, from)? {
+                if !run_until_operation(engine, from)? {
                     return Ok(false);
                 }
                 while engine.operations() < self.stream.operations {
                     let steps = engine.run_with_steps(engine.operations() + 1)?;
                     let found = steps.iter().any(slow);
                     if found || engine.operations() == self.stream.operations {
-                        self.app.slow_cache(&steps, |cache| engine.design().counts(cache).size > 0);
+                        self.app.choose_slow_operation_cache(&steps, |cache| {
+                            engine.design().counts(cache).size > 0
+                        });
                         self.show(engine, steps);
                         break;
                     }
-                    if engine.operations().is_multiple_of(SLICE) && self.stopped(engine.operations())? {
+                    if engine.operations().is_multiple_of(OPERATIONS_PER_KEY_CHECK)
+                        && self.stopped(engine.operations())?
+                    {
                         return self.back(from);
                     }
                 }
@@ -105,7 +110,7 @@ impl Session<'_, '_> {
                 }
                 let mut life = Vec::new();
                 while engine.operations() < self.stream.operations {
-                    let end = engine.operations() + SLICE;
+                    let end = engine.operations() + OPERATIONS_PER_KEY_CHECK;
                     match engine.run_until(&Until::Object { cache, page, index }, end)? {
                         Some(found) => life.push(found),
                         None if self.stopped(engine.operations())? => return self.back(from),
@@ -116,17 +121,17 @@ impl Session<'_, '_> {
                 return self.back(from);
             }
             EngineRequest::Until(until) => {
-                if !ran_to(engine, from)? {
+                if !run_until_operation(engine, from)? {
                     return Ok(false);
                 }
                 let mut found = None;
                 while found.is_none() && engine.operations() < self.stream.operations {
-                    found = engine.run_until(&until, engine.operations() + SLICE)?;
+                    found = engine.run_until(&until, engine.operations() + OPERATIONS_PER_KEY_CHECK)?;
                     if found.is_none() && self.stopped(engine.operations())? {
                         return self.back(from);
                     }
                 }
-                self.app.show_found(found, from);
+                self.app.show_search_result(found, from);
                 return self.done(engine);
             }
         }
@@ -161,7 +166,7 @@ impl Session<'_, '_> {
             return Ok(());
         }
         self.screen.draw(&|frame| draw(self.app, frame))?;
-        let picture = Duration::from_millis(1000 / PICTURES);
+        let picture = Duration::from_millis(1000 / FRAMES_PER_SECOND);
         let event = self.screen.key(self.app.playing.then_some(picture))?;
         match event.and_then(key) {
             Some(key) => self.app.handle_key(key),
@@ -181,7 +186,7 @@ impl Session<'_, '_> {
 }
 
 /// Runs up to an operation; returns `false` if the engine had already passed the operation.
-fn ran_to<D: Design>(engine: &mut Engine<'_, D>, at: u64) -> Result<bool, EngineError> {
+fn run_until_operation<D: Design>(engine: &mut Engine<'_, D>, at: u64) -> Result<bool, EngineError> {
     engine.run(at)?;
     Ok(engine.operations() <= at)
 }

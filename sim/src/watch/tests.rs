@@ -1,6 +1,6 @@
 //! Compares the screen of `uslab watch` with the states of engines that the tests run.
 
-use super::app::{App, Overlay, PICTURES, Place, slow};
+use super::app::{App, FRAMES_PER_SECOND, Overlay, Place, slow};
 use super::draw::draw;
 use super::session::watch;
 use super::terminal::Screen;
@@ -112,9 +112,9 @@ fn letters(text: &str) -> impl Iterator<Item = KeyCode> + '_ {
 }
 
 /// A visitor that runs a new engine up to an operation and returns the view.
-struct ViewAt<'s>(&'s Stream, u64);
+struct ViewAtOperation<'s>(&'s Stream, u64);
 
-impl Visitor for ViewAt<'_> {
+impl Visitor for ViewAtOperation<'_> {
     type Out = View;
     fn visit<D: Design>(self, design: D) -> View {
         let mut engine = Engine::new(design, self.0);
@@ -124,7 +124,7 @@ impl Visitor for ViewAt<'_> {
     }
 }
 fn moment(stream: &Stream, design: &str, at: u64) -> View {
-    design.parse::<Spec>().unwrap().on(stream, ViewAt(stream, at)).unwrap()
+    design.parse::<Spec>().unwrap().on(stream, ViewAtOperation(stream, at)).unwrap()
 }
 
 /// Checks that a picture of 80 columns shows the numbers of a view.
@@ -244,9 +244,9 @@ fn slow_key_jumps_to_the_next_slow_operation() {
     assert_eq!(app.chosen, step.cache);
 }
 
-struct SearchRuns<'s>(&'s Stream, Until, u64);
+struct SearchFromOperation<'s>(&'s Stream, Until, u64);
 
-impl Visitor for SearchRuns<'_> {
+impl Visitor for SearchFromOperation<'_> {
     type Out = Option<Found>;
     fn visit<D: Design>(self, design: D) -> Option<Found> {
         let mut engine = Engine::new(design, self.0);
@@ -256,7 +256,7 @@ impl Visitor for SearchRuns<'_> {
 }
 
 #[test]
-fn watch_stops_at_the_condition_found_by_the_engine() {
+fn watch_stops_where_the_engine_finds_the_condition() {
     let stream = stream();
     let from = (1500..).find(|at| moment(&stream, "uslab", *at).steps[0].object.is_some()).unwrap();
     let mut found = 0;
@@ -272,7 +272,8 @@ fn watch_stops_at_the_condition_found_by_the_engine() {
             Until::Commit,
             Until::Object { cache, page, index },
         ][condition];
-        let runs = "uslab".parse::<Spec>().unwrap().on(&stream, SearchRuns(&stream, until, from)).unwrap();
+        let runs =
+            "uslab".parse::<Spec>().unwrap().on(&stream, SearchFromOperation(&stream, until, from)).unwrap();
         assert_eq!(app.view.operation, runs.map_or(from, |found| found.operation), "{until:?}");
         let last = seen.last().unwrap();
         assert_eq!(last.contains("No later operation meets the condition"), runs.is_none(), "{last}");
@@ -284,9 +285,9 @@ fn watch_stops_at_the_condition_found_by_the_engine() {
     assert!(app.problem.is_empty() && app.view.operation == from, "no object is followed");
 }
 
-struct SearchLife<'s>(&'s Stream, Until);
+struct FindAllMatches<'s>(&'s Stream, Until);
 
-impl Visitor for SearchLife<'_> {
+impl Visitor for FindAllMatches<'_> {
     type Out = Vec<Found>;
     fn visit<D: Design>(self, design: D) -> Vec<Found> {
         let mut engine = Engine::new(design, self.0);
@@ -301,7 +302,7 @@ fn watch_object_history_equals_the_engine_history() {
     let (app, seen) = press(&stream, "uslab", from, letters("fl"));
     let Place { cache, page, index } = app.followed.unwrap();
     let until = Until::Object { cache, page, index };
-    let life = "uslab".parse::<Spec>().unwrap().on(&stream, SearchLife(&stream, until)).unwrap();
+    let life = "uslab".parse::<Spec>().unwrap().on(&stream, FindAllMatches(&stream, until)).unwrap();
     assert!(life.len() > 3 && life == app.life && app.view.operation == from, "{life:?}");
     // The last `q` closes the panel first.
     let last = &seen[seen.len() - 2];
@@ -381,7 +382,7 @@ fn playback_runs_at_the_shown_speed() {
     for (faster, speed) in [("", 1000), (">", 10_000), ("<", 100)] {
         let mut app = App::new(&stream, vec!["uslab".to_owned()], 100);
         let mut script = Script::new(80, 24, letters(faster).chain(letters(" ")));
-        script.pictures = PICTURES;
+        script.pictures = FRAMES_PER_SECOND;
         watch(&stream, &specs("uslab"), &mut app, &mut script).unwrap();
         assert_eq!(app.view.operation, (100 + speed).min(6000), "{speed} a second");
         let said = format!("> {} a second", grouped(speed));

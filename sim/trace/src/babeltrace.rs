@@ -6,18 +6,19 @@
 //! `kmem_kmalloc`. If the event's own name already starts with the group, it is unchanged:
 //! `kmem_cache_alloc`. The parser knows the command of an event only if the process contexts were recorded.
 
-use super::event::is_kmem;
+use super::event::is_kmem_event;
 use super::fields;
 
 /// Converts an event to the text that `perf script` would print.
-pub(super) fn as_perf(line: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn convert_to_perf_script(line: &[u8]) -> Option<Vec<u8>> {
     let line = str::from_utf8(line).ok()?;
     let (time, rest) = line.strip_prefix('[')?.split_once(']')?;
     let time = seconds(time)?;
     let (head, body) = rest.split_once(": {")?;
     let event = head.split_whitespace().next_back()?;
-    let event =
-        Some(event).filter(|event| is_kmem(event.as_bytes())).or_else(|| event.strip_prefix("kmem_"))?;
+    let event = Some(event)
+        .filter(|event| is_kmem_event(event.as_bytes()))
+        .or_else(|| event.strip_prefix("kmem_"))?;
     let (mut cpu, mut command, mut pid, mut fields) = (None, "", "-1", String::new());
     for (name, value) in Pairs(body) {
         match name {
@@ -66,7 +67,8 @@ mod tests {
 
     #[test]
     fn babeltrace_events_are_parsed_like_perf_events() {
-        let text = |line: &str| as_perf(line.as_bytes()).map(|text| String::from_utf8(text).unwrap());
+        let text =
+            |line: &str| convert_to_perf_script(line.as_bytes()).map(|text| String::from_utf8(text).unwrap());
         assert_eq!(
             text(
                 "[01:00:02.000000003] (+0.000000120) host kmem_kmalloc: { cpu_id = 1 }, { procname = \"a b\", pid = 7 }, \

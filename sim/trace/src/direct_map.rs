@@ -4,14 +4,15 @@
 //! one piece, the *direct map*. At each boot, the kernel chooses the start of the direct map (KASLR), at a
 //! multiple of 1 GiB, or of 512 MiB with 64 KiB pages. In this module, the start of the direct map is the
 //! address that page frame 0 would have. On arm64, the lowest page frames are not memory, so the start is
-//! below the first mapped address. No event contains the start of the direct map, so a vote finds it. A new
-//! slab's pages are allocated just before the slab's first object, on the same CPU. A page allocation and the
-//! next object allocation on its CPU vote together. Their vote is for the only aligned start with which the
-//! object is on the allocated pages, if one exists. Two unrelated events can also vote, by chance: for each
-//! page of the block, the probability is 1 in 262,144 with 4 KiB pages, and 1 in 8,192 with 64 KiB pages.
+//! below the first mapped address. No event contains the start of the direct map, so a vote among events
+//! finds the start. The kernel allocates a new slab's pages directly before the slab's first object, on the
+//! same CPU. Therefore a page allocation and the next object allocation on the same CPU cast a vote together.
+//! They vote for the aligned start that puts the object on the allocated pages, if such a start exists. Two
+//! unrelated events can also vote, by chance: for each page of the block, the probability is 1 in 262,144
+//! with 4 KiB pages, and 1 in 8,192 with 64 KiB pages.
 //!
-//! Votes are counted separately for each page size, because they agree on one start only with the right page
-//! size.
+//! Votes are counted separately for each page size, because only the right page size makes the votes agree on
+//! one start.
 
 use rustc_hash::FxHashMap;
 
@@ -33,12 +34,12 @@ const LENGTH: u64 = 64 << 40;
 /// The largest order of a slab in a kernel without boot parameters that change it.
 const MAX_SLAB_ORDER: u8 = 3;
 
-/// The smallest accepted ratio for a start with a single vote: this vote, divided by the number of votes that
-/// chance would give to all starts together.
+/// The smallest ratio at which a start with a single vote is accepted: this vote, divided by the number of
+/// votes that chance gives to all starts together.
 const SINGLE_VOTE_FACTOR: u64 = 1000;
 
-/// The smallest accepted ratio for a start with several votes; it is smaller, because chance rarely gives
-/// several votes to one start.
+/// The smallest ratio at which a start with several votes is accepted; it is smaller than for one vote,
+/// because chance rarely gives several votes to one start.
 const SEVERAL_VOTES_FACTOR: u64 = 100;
 
 /// The result of the search for the direct map.
@@ -62,8 +63,8 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Returns the page frame number of an object; for an object with several pages, of its first page. If
-    /// the start of the direct map is unknown, the number is computed from the address alone. A number
+    /// Returns the page frame number of an object's page; for an object of several pages, of its first page.
+    /// If the start of the direct map is unknown, the number is computed from the address alone. A number
     /// computed from an address is larger than any page frame number, because kernel addresses are large.
     pub(super) fn pfn(self, ptr: Ptr) -> Option<Pfn> {
         let shift = self.page_size.shift();
@@ -94,16 +95,16 @@ impl Mapping {
 
 /// The vote that finds the [`DirectMap`] of a trace, and its page size.
 #[derive(Debug, Default)]
-pub(super) struct BaseVote {
-    /// For each CPU, the pages that it allocated last; cleared when the CPU allocates an object.
+pub(super) struct DirectMapVote {
+    /// For each CPU, the pages that it allocated last; the list is cleared when the CPU allocates an object.
     last: Vec<Option<(Pfn, u8)>>,
     /// For each page size, the votes for each start.
     votes: [FxHashMap<u64, u64>; PageSize::ALL.len()],
-    /// The number of pages on which an unrelated object could be by chance.
+    /// The number of pages that an unrelated object could be on by chance.
     pages: u64,
 }
 
-impl BaseVote {
+impl DirectMapVote {
     /// Records that a CPU allocated a block of pages. The kernel never uses movable (user) pages for slabs.
     pub(super) fn pages(&mut self, cpu: u16, pfn: Pfn, order: u8, movable: bool) {
         let cpu = usize::from(cpu);
@@ -130,7 +131,7 @@ impl BaseVote {
     }
 
     /// Returns the start and the page size with the most votes, for the known page size or among all page
-    /// sizes. Returns `None` if no start has clearly more votes than chance would give it.
+    /// sizes. Returns `None` if no start has clearly more votes than chance gives.
     pub(super) fn result(&self, known: Option<PageSize>) -> Option<(u64, PageSize)> {
         let sizes = PageSize::ALL.into_iter().zip(&self.votes);
         let elected =
@@ -163,7 +164,7 @@ mod tests {
 
     #[test]
     fn direct_map_base_is_found_from_a_slab() {
-        let mut vote = BaseVote::default();
+        let mut vote = DirectMapVote::default();
         vote.pages(3, Pfn(0x4a98), 2, false);
         vote.pages(1, Pfn(0x99), 0, true);
         vote.object(1, at(0x99, 0));
@@ -191,7 +192,7 @@ mod tests {
             for size in PageSize::ALL {
                 // A start that is not a multiple of 1 GiB is possible only with large pages.
                 let base = first - (memory - memory % align(size));
-                let mut vote = BaseVote::default();
+                let mut vote = DirectMapVote::default();
                 for n in 0..40 {
                     let pfn = (0x4000_0000 >> size.shift()) + n * 37;
                     let order = (n % 4) as u8;
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn unrelated_addresses_give_no_direct_map_base() {
-        let mut vote = BaseVote::default();
+        let mut vote = DirectMapVote::default();
         // The trace has a thousand unrelated pairs, and one pair that seems related.
         for i in 0..1000 {
             vote.pages(0, Pfn(i * 977), 0, false);

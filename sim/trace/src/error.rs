@@ -54,7 +54,7 @@ pub enum TraceError {
     },
     /// A recording of `libuslab.so` is shorter than its header states, or has invalid contents.
     Recording {
-        /// The path of the file.
+        /// The path of the recording.
         path: PathBuf,
         /// A description of the error, and of the expected content.
         what: String,
@@ -63,7 +63,7 @@ pub enum TraceError {
     Binary {
         /// The path of the file.
         path: PathBuf,
-        /// A hint on how to get a text from this file.
+        /// A hint on how to convert this file to text.
         hint: &'static str,
     },
     /// The file is text, but no line of it is an event.
@@ -72,9 +72,10 @@ pub enum TraceError {
         path: PathBuf,
         /// The number of lines read.
         lines: u64,
-        /// The first line that the parser did not understand, shortened; empty if the file has only headers.
+        /// The first line that the parser did not understand, shortened; empty if the file has only header
+        /// lines.
         first: String,
-        /// The foreign format of the text, if the parser recognises it.
+        /// The known foreign format of the text, if it has one.
         foreign: Option<Foreign>,
     },
     /// The parser understood less than 95 % of the lines with kmem events.
@@ -92,11 +93,11 @@ pub enum TraceError {
     TimeGoesBack {
         /// The path of the file.
         path: PathBuf,
-        /// The number of the line, from 1.
+        /// The number of the line on which the time decreases, from 1.
         line: u64,
-        /// The CPU of the event.
+        /// The CPU on which the time decreases.
         cpu: u16,
-        /// The times of the CPU's previous event and of this event, in nanoseconds.
+        /// The time of the CPU's previous event and the time on this line, in nanoseconds.
         times: (u64, u64),
     },
     /// A line is longer than the longest line that a trace can have.
@@ -116,7 +117,7 @@ pub enum TraceError {
         /// The value and the accepted range.
         what: Impossible,
     },
-    /// Reading or writing failed on the temporary file that holds the records of a long trace.
+    /// Reading or writing the temporary file with the records of a long trace failed.
     Spool {
         /// The system's error.
         source: io::Error,
@@ -132,10 +133,10 @@ pub enum TraceError {
     },
 }
 
-/// A value that no kernel prints, with the accepted range.
+/// A value that no kernel prints, together with the accepted range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Impossible {
-    /// The field's name, as printed in the trace.
+    /// The name of the field, as printed in the trace.
     pub field: &'static str,
     /// The field's value.
     pub value: u64,

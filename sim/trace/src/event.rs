@@ -5,7 +5,7 @@
 use super::symbols::Symbol;
 
 /// The largest CPU number that a kernel can print (`NR_CPUS` of x86-64 is at most 8192).
-pub const MAX_CPU: u16 = 8191;
+pub const MAX_CPU_NUMBER: u16 = 8191;
 
 /// An object's address as the trace prints it. An address is real or hashed; hashed addresses can only be compared for
 /// equality.
@@ -24,7 +24,7 @@ impl Ptr {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pfn(pub u64);
 
-/// The kernel function that wrote an object event; it determines how the parser finds the cache.
+/// The kernel function that wrote an object event; it determines how the parser finds the object's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventSource {
     /// `kmalloc` or `kfree`.
@@ -40,9 +40,9 @@ pub struct Event {
     pub name: Symbol,
     /// The CPU on which the event happened.
     pub cpu: u16,
-    /// The third flag in ftrace's column of flags. The context flag is `.` for a task, `s` for a softirq, `h`
-    /// for a hardirq, `H` for a hardirq inside a softirq. `None` if the format of the trace has no column of
-    /// flags.
+    /// The context flag, which is the third character in ftrace's column of flags. The context flag is `.`
+    /// for a task, `s` for a softirq, `h` for a hardirq, `H` for a hardirq inside a softirq. `None` if the
+    /// format of the trace has no column of flags.
     pub context: Option<u8>,
     /// The time in nanoseconds on the trace's clock. The times of successive events may decrease, so do not
     /// sort events by time.
@@ -51,11 +51,11 @@ pub struct Event {
     pub comm_unknown: bool,
     /// The command of the allocating task, or of the task that the allocating interrupt has interrupted.
     pub task: Option<Symbol>,
-    /// The kind of event, with its fields.
+    /// The kind of the event, together with its fields.
     pub kind: EventKind,
 }
 
-/// The kind of event, with its fields.
+/// The kind of an event, together with the event's fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     /// An object was allocated.
@@ -127,7 +127,7 @@ pub enum EventKind {
         /// `true` if the pages moved to a per-CPU list, and not to a caller.
         percpu_refill: bool,
     },
-    /// A block of `2^order` pages returned from a per-CPU list to the buddy allocator.
+    /// A block of `2^order` pages was returned from a per-CPU list to the buddy allocator.
     PcpuDrain {
         /// The block's first page.
         pfn: Pfn,
@@ -138,7 +138,7 @@ pub enum EventKind {
     },
     /// A request for `2^order` pages is served from a block of another migrate type.
     ExtFrag {
-        /// The first page of the block, or the first page that serves the request; kernels differ.
+        /// The first page of the block, or the first page of the request, depending on the kernel version.
         pfn: Pfn,
         /// The requested order, at most the largest order with [64 KiB pages](super::PageSize::max_order).
         order: u8,
@@ -168,8 +168,8 @@ pub(super) const KNOWN_EVENTS: [&[u8]; 14] = [
     b"bputs",
 ];
 
-/// The number of events in the group kmem, which come first in the list; the events for marks follow.
-pub(super) const KMEM_EVENTS: usize = 11;
+/// The number of events in the group kmem, which come first in `KNOWN_EVENTS`; the events for marks follow.
+pub(super) const KMEM_EVENT_COUNT: usize = 11;
 
 /// Returns `true` if the name is a C identifier, as all event names are.
 pub(super) fn is_name(name: &[u8]) -> bool {
@@ -177,15 +177,15 @@ pub(super) fn is_name(name: &[u8]) -> bool {
 }
 
 /// Returns `true` if the parser reads the fields of the named event, and the event is not a mark.
-pub(super) fn is_kmem(name: &[u8]) -> bool {
-    KNOWN_EVENTS[..KMEM_EVENTS].contains(&name)
+pub(super) fn is_kmem_event(name: &[u8]) -> bool {
+    KNOWN_EVENTS[..KMEM_EVENT_COUNT].contains(&name)
 }
 
 /// Returns `true` if a line contains the name of a kmem event, in the form of any known tool. The known forms
 /// are `kmalloc:`, `kmem:kmalloc:` and `kmem:kmalloc(`.
-pub(super) fn has_kmem(line: &[u8]) -> bool {
+pub(super) fn has_kmem_event_name(line: &[u8]) -> bool {
     line.split(|b| matches!(b, b' ' | b'\t' | b'(')).any(|word| {
         let word = word.strip_suffix(b":").unwrap_or(word);
-        is_kmem(word.strip_prefix(b"kmem:").unwrap_or(word))
+        is_kmem_event(word.strip_prefix(b"kmem:").unwrap_or(word))
     })
 }

@@ -1,4 +1,4 @@
-//! Facts about a trace: numbers that need no replay.
+//! Facts about a trace: numbers that can be computed without a replay.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use super::resolve::{CacheTally, MarkState, Resolver};
 use super::tables::Tables;
 use uslab::SlabInfo;
 
-/// The pairs of moments between which the kernel's tables are compared.
-const SPANS: [(&str, &str); 3] = [("before", "end"), ("before", "after"), ("boot", "before")];
+/// The pairs of snapshots between which a change of the kernel's tables is compared with the trace.
+const SNAPSHOT_PAIRS: [(&str, &str); 3] = [("before", "end"), ("before", "after"), ("boot", "before")];
 
 /// All facts about a trace. Each list of names with counts is sorted by count, largest first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -28,7 +28,7 @@ pub struct Facts {
     pub lines: u64,
     /// The number of events.
     pub total: u64,
-    /// The number of events by name.
+    /// The number of events of each name.
     pub events: Vec<(String, u64)>,
     /// The number of lines that are neither events nor headers nor blank.
     pub not_understood: u64,
@@ -36,21 +36,21 @@ pub struct Facts {
     pub first_not_understood: Vec<(u64, String)>,
     /// The number of lost events that the trace reports.
     pub lost: u64,
-    /// `true` if the text does not end with a line feed.
+    /// `true` if the text does not end with a line feed, so that its last line may be truncated.
     pub unterminated: bool,
     /// The last line, shortened, and its number, if the line is truncated and therefore omitted.
     pub cut_line: Option<(u64, String)>,
     /// The header that `libuslab.so` wrote into its recording.
     pub recorded: Option<Recorded>,
-    /// The address at which the traced kernel maps its memory.
+    /// The address at which the traced kernel maps all memory (the direct map).
     pub direct_map: DirectMap,
     /// The page size of the traced machine.
     pub page_size: PageSize,
-    /// The source of the page size.
+    /// How the page size was determined.
     pub page_size_source: PageSizeSource,
-    /// The number of events by CPU.
+    /// The number of events on each CPU.
     pub by_cpu: BTreeMap<usize, u64>,
-    /// The number of events by context flag. The flag is `.` for a task, `s` for a softirq, `h` for a
+    /// The number of events for each context flag. The flag is `.` for a task, `s` for a softirq, `h` for a
     /// hardirq, `H` for a hardirq inside a softirq.
     pub by_context: BTreeMap<char, u64>,
     /// The time of the first event, and the largest time of any event, in seconds.
@@ -81,15 +81,15 @@ pub struct Facts {
     /// The number of call sites that allocate from several caches; a call site with two sizes counts as two
     /// call sites.
     pub call_sites_with_several_caches: u64,
-    /// The number of requested bytes, and the number of allocated bytes.
+    /// The total number of requested bytes, and the total number of allocated bytes.
     pub bytes: (u64, u64),
-    /// The number of object allocations by allocation flags.
+    /// The number of object allocations for each set of allocation flags.
     pub gfp: Vec<(String, u64)>,
     /// The number of `kmem_cache_free` events that name a cache, and the number of all `kmem_cache_free` events.
     pub cache_free_named: (u64, u64),
     /// The number of `kmem_cache_alloc` events that name a cache, and the number of all `kmem_cache_alloc` events.
     pub cache_alloc_named: (u64, u64),
-    /// The sources from which the cache names of allocations are known.
+    /// How the cache names of allocations were found.
     pub name_sources: NameSources,
     /// Facts about the objects of all caches together.
     pub objects: ObjectFacts,
@@ -98,19 +98,19 @@ pub struct Facts {
     /// Facts about every cache; the busiest cache comes first.
     pub caches: Vec<CacheFacts>,
     /// The marks that user space wrote.
-    pub marks: Vec<MarkFacts>,
+    pub marks: Vec<TraceMarkFacts>,
     /// `true` if the first mark, `before`, was lost together with the oldest events, so that the parser
     /// inserted it at the beginning.
     pub mark_was_lost: bool,
-    /// For each cache, the live objects and the known slabs at the beginning and end of each workload (marks
-    /// `WORKLOAD ...`).
-    pub phases: Vec<Phase>,
+    /// For each cache, the number of live objects and of known slabs at the beginning and end of each
+    /// workload (marks `WORKLOAD ...`).
+    pub phases: Vec<CacheStatesAtMark>,
     /// Comparisons of the kernel's slabinfo tables with the trace, one for each span of time.
-    pub slabinfo: Vec<SlabinfoSpan>,
+    pub slabinfo: Vec<SlabinfoComparison>,
     /// Comparisons of the kernel's page counts with the trace, one for each span of time.
-    pub page_spans: Vec<PageSpan>,
-    /// The kernel's totals at each moment, compared with the totals of the trace since its beginning.
-    pub absolute: Vec<MomentTotals>,
+    pub page_spans: Vec<PageComparison>,
+    /// The kernel's totals in each snapshot, compared with the trace's totals up to the snapshot.
+    pub absolute: Vec<SnapshotTotals>,
 }
 
 /// The header that ftrace wrote.
@@ -133,30 +133,30 @@ pub struct ObjectFacts {
     pub frees: u64,
     /// The number of frees whose allocation is in the trace.
     pub matched: u64,
-    /// The number of frees, among the matched frees, that happened on another CPU than the allocation.
+    /// The number of matched frees on another CPU than the allocation.
     pub remote: u64,
-    /// The number of frees for objects whose allocation has no event.
+    /// The number of frees whose object has no allocation event.
     pub hidden_allocs: u64,
     /// The number of frees without an event: `overwritten + live_when_page_freed`.
     pub hidden_frees: u64,
-    /// The number of frees of objects from before the trace.
+    /// The number of frees of objects that were allocated before the trace.
     pub pre_trace_frees: u64,
-    /// The number of pointers that were allocated again although their object was live.
+    /// The number of allocations that returned a pointer whose object was still live.
     pub overwritten: u64,
     /// The number of objects that were live when their page was freed.
     pub live_when_page_freed: u64,
-    /// The number of pairs of a hidden allocation and a hidden free that are really two events in the wrong
-    /// order. The first number counts frees that come after the next allocation in the trace; the second
-    /// counts frees that come before their own allocation.
+    /// The number of hidden allocations and hidden frees that are really two events in the wrong order,
+    /// counted as pairs. The first number counts frees that appear after the next allocation of their
+    /// pointer; the second counts frees that appear before their own allocation.
     pub swapped_pairs: (u64, u64),
-    /// The number of hidden frees by cache and allocating function.
+    /// The number of hidden frees for each pair of cache and allocating function.
     pub hidden_free_sites: Vec<(String, String, u64)>,
     /// The number of hidden allocations of each cache.
     pub hidden_alloc_caches: Vec<(String, u64)>,
-    /// For each cache, the number of objects that `kmem_cache_alloc` allocated and `kfree` freed.
+    /// For each cache, the number of objects that came from `kmem_cache_alloc` and were freed by `kfree`.
     pub kfree_of_cache_object: Vec<(String, u64)>,
-    /// Frees that name another cache than their allocation: the cache of the allocation, the cache of the
-    /// free, and the number of such frees.
+    /// The frees that name another cache than the allocation did: the allocation's cache, the free's cache,
+    /// and the number of such frees.
     pub name_differs: Vec<(String, String, u64)>,
     /// The number of matched frees for each pair of allocating CPU and freeing CPU.
     pub cpu_pairs: Vec<(usize, usize, u64)>,
@@ -165,11 +165,11 @@ pub struct ObjectFacts {
 /// Facts about pages.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PageFacts {
-    /// The number of page allocations by order.
+    /// The number of page allocations of each order.
     pub allocs_by_order: Vec<u64>,
-    /// The number of page frees by order.
+    /// The number of page frees of each order.
     pub frees_by_order: Vec<u64>,
-    /// The number of page allocations by migrate type.
+    /// The number of page allocations of each migrate type.
     pub allocs_by_migratetype: Vec<u64>,
     /// The number of page allocations that failed.
     pub alloc_failed: u64,
@@ -179,13 +179,13 @@ pub struct PageFacts {
     pub zone_direct: u64,
     /// The number of page frees whose allocation is not in the trace.
     pub free_unseen: u64,
-    /// The number of page allocations whose pages were already allocated.
+    /// The number of page allocations that returned pages which were still allocated.
     pub alloc_over_live: u64,
-    /// The largest number of pages, among those allocated in the trace, that were in use at a time.
+    /// The largest number of pages, among the pages allocated in the trace, that were in use simultaneously.
     pub peak: u64,
-    /// The number of page frees whose allocation is in the trace.
+    /// The number of matched page frees, whose allocation is in the trace.
     pub free_matched: u64,
-    /// The number of frees, among the matched page frees, that happened on another CPU than the allocation.
+    /// The number of matched page frees on another CPU than the allocation.
     pub free_remote: u64,
 }
 
@@ -203,8 +203,9 @@ pub struct CacheFacts {
 
 /// A mark that user space wrote.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MarkFacts {
-    /// The number of object and page events before the mark; failed allocations and `kfree(NULL)` do not count.
+pub struct TraceMarkFacts {
+    /// The number of object and page events before the mark, not counting failed allocations and
+    /// `kfree(NULL)`.
     pub at: u64,
     /// The mark's time in seconds.
     pub time: f64,
@@ -214,7 +215,7 @@ pub struct MarkFacts {
 
 /// The state of the caches at a mark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Phase {
+pub struct CacheStatesAtMark {
     /// The mark's text.
     pub mark: String,
     /// Each cache that has live objects or slabs: its name, its number of live objects, and its number of
@@ -222,18 +223,17 @@ pub struct Phase {
     pub caches: Vec<(String, u64, i64)>,
 }
 
-/// A comparison of two slabinfo snapshots with the events between them.
+/// Compares the change between two slabinfo snapshots with the traced events between them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SlabinfoSpan {
-    /// The name of the earlier moment.
+pub struct SlabinfoComparison {
+    /// The name of the span's earlier snapshot.
     pub from: &'static str,
-    /// The name of the later moment.
+    /// The name of the span's later snapshot.
     pub to: &'static str,
-    /// The caches in slabinfo that changed, in the kernel's tables or in the trace; the busiest cache comes
-    /// first.
+    /// The caches that changed, according to slabinfo or to the trace; the busiest cache comes first.
     pub rows: Vec<SlabinfoChange>,
-    /// The sums over all rows.
-    pub sum: SlabinfoSum,
+    /// The sums over all rows of the comparison.
+    pub sum: SlabinfoTotals,
 }
 
 /// The change of one cache between two snapshots.
@@ -245,78 +245,82 @@ pub struct SlabinfoChange {
     pub allocs: u64,
     /// The number of frees between the snapshots.
     pub frees: u64,
-    /// The change of `active_objs` in the kernel's tables.
+    /// The change of `active_objs`, according to the kernel's tables.
     pub real: i64,
-    /// The number of allocations in the trace minus the number of frees.
+    /// The number of traced allocations minus the number of traced frees.
     pub raw: i64,
     /// The number of allocations minus the number of frees, including hidden allocations and hidden frees.
     pub corrected: i64,
     /// The number of objects in a slab.
     pub per_slab: u64,
-    /// The change of `num_slabs` in the kernel's tables.
+    /// The change of `num_slabs`, according to the kernel's tables.
     pub real_slabs: i64,
     /// The number of slabs allocated in the trace minus the number of slabs freed.
     pub slabs_seen: i64,
-    /// The value of `active_objs` at the later moment.
+    /// The value of `active_objs` in the later snapshot.
     pub active_end: u64,
-    /// The value of `num_objs` at the later moment.
+    /// The value of `num_objs` in the later snapshot.
     pub num_end: u64,
-    /// The value of `num_slabs` at the later moment.
+    /// The value of `num_slabs` in the later snapshot.
     pub slabs_end: u64,
 }
 
-/// Sums over the rows of a [`SlabinfoSpan`].
+/// Sums over the rows of a [`SlabinfoComparison`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct SlabinfoSum {
+pub struct SlabinfoTotals {
     /// The number of rows.
     pub caches: u64,
-    /// The sum of the real changes of objects in the kernel's tables.
+    /// The sum over all rows of the real change of the number of objects, according to the kernel's tables.
     pub real: i64,
-    /// The sum of allocations minus frees over all rows.
+    /// The sum over all rows of the number of allocations minus the number of frees.
     pub raw: i64,
-    /// The sum of the corrected changes over all rows.
+    /// The sum over all rows of the change that includes hidden allocations and hidden frees.
     pub corrected: i64,
-    /// The sum of the absolute real changes over all rows.
+    /// The sum over all rows of the absolute real change of the number of objects.
     pub abs_real: u64,
-    /// The sum over all rows of the absolute difference between the raw and the real change.
+    /// The sum over all rows of the absolute difference between the real change and the change by traced
+    /// events.
     pub abs_err_raw: u64,
-    /// The sum over all rows of the absolute difference between the corrected and the real change.
+    /// The sum over all rows of the absolute difference between the real change and the change that includes
+    /// hidden operations.
     pub abs_err_corrected: u64,
-    /// The number of rows whose raw change equals the real change.
+    /// The number of rows in which the change by traced events equals the real change.
     pub exact_raw: u64,
-    /// The number of rows whose corrected change equals the real change.
+    /// The number of rows in which the change that includes hidden operations equals the real change.
     pub exact_corrected: u64,
-    /// The number of rows whose corrected change differs from the real change by at most one slab per CPU.
+    /// The number of rows in which the change that includes hidden operations differs from the real change by
+    /// at most one slab per CPU.
     pub within_one_slab_per_cpu: u64,
-    /// The sum over all rows of the absolute real change of slabs.
+    /// The sum over all rows of the absolute real change of the number of slabs.
     pub abs_real_slabs: u64,
-    /// The sum over all rows of the absolute difference between the traced and the real change of slabs.
+    /// The sum over all rows of the absolute difference between the traced and the real change of the number
+    /// of slabs.
     pub abs_err_slabs: u64,
-    /// The number of rows whose traced change of slabs equals the real change.
+    /// The number of rows in which the traced change of the number of slabs equals the real change.
     pub exact_slabs: u64,
 }
 
-/// A comparison of two page snapshots with the events between them.
+/// Compares the change between two page snapshots with the traced events between them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PageSpan {
+pub struct PageComparison {
     /// The earlier moment.
     pub from: &'static str,
     /// The later moment.
     pub to: &'static str,
-    /// The change of the pages in use, computed from buddyinfo and the per-CPU lists in zoneinfo.
+    /// The change of the number of pages in use, computed from buddyinfo and the per-CPU lists in zoneinfo.
     pub real_used: i64,
     /// The number of pages allocated minus the number of pages freed.
     pub traced: i64,
-    /// The number of pages in the buddy allocator at each of the two moments.
+    /// The number of pages in the buddy allocator, in the earlier and in the later snapshot.
     pub buddy_free: (u64, u64),
-    /// The number of pages in per-CPU lists at each of the two moments.
+    /// The number of pages in per-CPU lists, in the earlier and in the later snapshot.
     pub percpu: (u64, u64),
 }
 
-/// The kernel's totals at a moment, compared with totals from the trace.
+/// The kernel's totals in one snapshot, compared with the trace's totals up to the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct MomentTotals {
-    /// The moment of the totals.
+pub struct SnapshotTotals {
+    /// The name of the snapshot.
     pub moment: &'static str,
     /// The number of active objects in slabinfo.
     pub active: u64,
@@ -329,8 +333,8 @@ pub struct MomentTotals {
 }
 
 impl Resolver {
-    /// Returns all facts; the caller must first have fetched all operations. The parameter `tables` has the
-    /// kernel's tables from the trace's folder.
+    /// Returns all facts; the caller must first have fetched all operations from the resolver. The parameter
+    /// `tables` has the kernel's tables from the trace's folder.
     #[must_use]
     pub fn facts(&self, tables: &Tables) -> Facts {
         let counts = &self.recording.counts;
@@ -394,19 +398,23 @@ impl Resolver {
             marks: tally
                 .marks
                 .iter()
-                .map(|mark| MarkFacts { at: mark.at, time: seconds(mark.time_ns), text: mark.text.clone() })
+                .map(|mark| TraceMarkFacts {
+                    at: mark.at,
+                    time: seconds(mark.time_ns),
+                    text: mark.text.clone(),
+                })
                 .collect(),
             mark_was_lost: tally.mark_was_lost,
             phases: self.phases(),
             slabinfo: self.spans(tables, |from, to, a, b| {
                 let (old, new) = (a.0.slabinfo.as_ref()?, b.0.slabinfo.as_ref()?);
-                Some(self.slabinfo_span((from, to), (old, a.1), (new, b.1), cpus))
+                Some(self.compare_slabinfo_snapshots((from, to), (old, a.1), (new, b.1), cpus))
             }),
             page_spans: self.spans(tables, |from, to, a, b| {
                 let buddy_free = (a.0.buddy_free()?, b.0.buddy_free()?);
                 let percpu = (a.0.percpu?, b.0.percpu?);
                 let free = |buddy: u64, percpu: u64| (buddy + percpu) as i64;
-                Some(PageSpan {
+                Some(PageComparison {
                     from,
                     to,
                     real_used: free(buddy_free.0, percpu.0) - free(buddy_free.1, percpu.1),
@@ -425,7 +433,7 @@ impl Resolver {
                         let caches = mark.caches.iter().zip(self.caches());
                         caches.filter(|(_, cache)| info.get(&cache.name).is_some()).map(|(tally, _)| tally)
                     };
-                    Some(MomentTotals {
+                    Some(SnapshotTotals {
                         moment: snapshot.moment,
                         active: info.rows.iter().map(|row| row.active_objects).sum(),
                         seen_live: seen().map(|cache| cache.live).sum(),
@@ -446,7 +454,8 @@ impl Resolver {
         let all = self.total_tally();
         let mut by_function: BTreeMap<(String, String), u64> = BTreeMap::new();
         for (&(cache, site), &count) in &tally.hidden_free_sites {
-            *by_function.entry((self.name(cache), self.names.function_of(site))).or_default() += count;
+            *by_function.entry((self.name(cache), self.names.containing_function(site))).or_default() +=
+                count;
         }
         let pairs = tally.cpu_pairs.iter().enumerate().flat_map(|(from, frees)| {
             frees.iter().enumerate().filter(|&(_, &n)| n > 0).map(move |(to, &n)| (from, to, n))
@@ -462,11 +471,11 @@ impl Resolver {
             overwritten: tally.overwritten,
             live_when_page_freed: tally.live_when_page_freed,
             swapped_pairs: (tally.swapped_late_free, tally.swapped_early_free),
-            hidden_free_sites: most_first(
+            hidden_free_sites: sort_by_count_descending(
                 by_function.into_iter().map(|((cache, site), n)| (cache, site, n)),
                 |x| x.2,
             ),
-            hidden_alloc_caches: most_first(
+            hidden_alloc_caches: sort_by_count_descending(
                 tally
                     .caches
                     .iter()
@@ -475,11 +484,11 @@ impl Resolver {
                     .map(|(cache, info)| (info.name.clone(), cache.hidden_allocs)),
                 |x| x.1,
             ),
-            kfree_of_cache_object: most_first(
+            kfree_of_cache_object: sort_by_count_descending(
                 tally.kfree_of_cache_object.iter().map(|(&cache, &n)| (self.name(cache), n)),
                 |x| x.1,
             ),
-            name_differs: most_first(
+            name_differs: sort_by_count_descending(
                 tally
                     .name_differs
                     .iter()
@@ -496,10 +505,10 @@ impl Resolver {
             kind: info.kind,
             tally,
         });
-        most_first(caches, |cache| cache.tally.allocs + cache.tally.frees)
+        sort_by_count_descending(caches, |cache| cache.tally.allocs + cache.tally.frees)
     }
 
-    fn phases(&self) -> Vec<Phase> {
+    fn phases(&self) -> Vec<CacheStatesAtMark> {
         let marks = self.tally.marks.iter().filter(|mark| mark.text.starts_with("WORKLOAD "));
         marks
             .map(|mark| {
@@ -509,12 +518,12 @@ impl Resolver {
                     .zip(&mark.caches)
                     .filter(|(_, cache)| cache.live > 0 || cache.slabs > 0);
                 let caches = caches.map(|(info, cache)| (info.name.clone(), cache.live, cache.slabs));
-                Phase { mark: mark.text.clone(), caches: caches.collect() }
+                CacheStatesAtMark { mark: mark.text.clone(), caches: caches.collect() }
             })
             .collect()
     }
 
-    /// Returns the state of the trace at the time when the kernel's tables of a moment were read.
+    /// Returns the state of the trace at the time when the kernel's tables of a snapshot were read.
     fn moment(&self, moment: &str) -> Option<&MarkState> {
         let text = format!("SNAP {moment} begin");
         self.tally.marks.iter().find(|mark| mark.text == text)
@@ -531,16 +540,16 @@ impl Resolver {
         ) -> Option<T>,
     ) -> Vec<T> {
         let at = |moment| Some((tables.at(moment)?, self.moment(moment)?));
-        SPANS.iter().filter_map(|&(from, to)| compare(from, to, at(from)?, at(to)?)).collect()
+        SNAPSHOT_PAIRS.iter().filter_map(|&(from, to)| compare(from, to, at(from)?, at(to)?)).collect()
     }
 
-    fn slabinfo_span(
+    fn compare_slabinfo_snapshots(
         &self,
         (from, to): (&'static str, &'static str),
         (old, before): (&SlabInfo, &MarkState),
         (new, after): (&SlabInfo, &MarkState),
         cpus: u64,
-    ) -> SlabinfoSpan {
+    ) -> SlabinfoComparison {
         let number = |name: &str| self.caches().iter().position(|cache| cache.name == name);
         let tally_at = |mark: &MarkState, number: Option<usize>| {
             number.and_then(|number| mark.caches.get(number)).copied().unwrap_or_default()
@@ -572,13 +581,13 @@ impl Resolver {
                 allocs + frees > 0 || line.real != 0 || line.real_slabs != 0 || line.slabs_seen != 0;
             touched.then_some(line)
         });
-        let rows = most_first(changes, |row| row.allocs + row.frees);
-        let sum = rows.iter().fold(SlabinfoSum::default(), |sum, row| sum.with(row, cpus));
-        SlabinfoSpan { from, to, rows, sum }
+        let rows = sort_by_count_descending(changes, |row| row.allocs + row.frees);
+        let sum = rows.iter().fold(SlabinfoTotals::default(), |sum, row| sum.with(row, cpus));
+        SlabinfoComparison { from, to, rows, sum }
     }
 }
 
-impl SlabinfoSum {
+impl SlabinfoTotals {
     fn with(self, row: &SlabinfoChange, cpus: u64) -> Self {
         let error = row.real.abs_diff(row.corrected);
         let slab_error = row.real_slabs.abs_diff(row.slabs_seen);
@@ -604,8 +613,8 @@ fn change(from: u64, to: u64) -> i64 {
     to.wrapping_sub(from) as i64
 }
 
-/// Sorts by a count, largest first; items with equal counts keep their order.
-fn most_first<T>(items: impl Iterator<Item = T>, count: impl Fn(&T) -> u64) -> Vec<T> {
+/// Sorts a list by its counts, largest first; entries with equal counts keep their order.
+fn sort_by_count_descending<T>(items: impl Iterator<Item = T>, count: impl Fn(&T) -> u64) -> Vec<T> {
     let mut items: Vec<T> = items.collect();
     items.sort_by_key(|item| std::cmp::Reverse(count(item)));
     items

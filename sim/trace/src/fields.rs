@@ -10,9 +10,9 @@ pub(super) enum Pointer {
     Placeholder,
 }
 
-/// A reader of the fields of one event. If callers request fields in the order in which the kernel prints
-/// them, each request is one comparison. If a field is elsewhere, as in older or newer kernels, the reader
-/// searches the line for it.
+/// A reader for the fields of one event. If callers request the fields in the order in which the kernel
+/// prints them, each request is a single comparison. If a field is elsewhere, as in older or newer kernels,
+/// the reader searches the line for it.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     all: &'a [u8],
@@ -24,26 +24,26 @@ impl<'a> Fields<'a> {
         Self { all: text, rest: text }
     }
 
-    /// Returns the value after `key`; the text of `key` ends with `=`.
+    /// Returns the value after `key`, a text that ends with `=`.
     #[inline]
     pub(super) fn get<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         self.find(key)?;
         Some(self.value())
     }
 
-    /// Returns the decimal number after `key`; the text of `key` ends with `=`.
+    /// Returns the decimal number after `key`, a text that ends with `=`.
     #[inline]
     pub(super) fn number<const N: usize>(&mut self, key: &[u8; N]) -> Option<u64> {
         self.find(key)?;
         let (value, rest) = number(self.rest)?;
         if let [b'x', ..] = rest {
-            return prefixed_hex(self.value());
+            return parse_prefixed_hex(self.value());
         }
         self.rest = rest;
         matches!(rest, [] | [b' ', ..]).then_some(value)
     }
 
-    /// Returns the pointer after `key`; the text of `key` ends with `=`.
+    /// Returns the pointer after `key`, a text that ends with `=`.
     #[inline]
     pub(super) fn pointer<const N: usize>(&mut self, key: &[u8; N]) -> Option<Pointer> {
         self.find(key)?;
@@ -57,21 +57,22 @@ impl<'a> Fields<'a> {
         pointer(self.value())
     }
 
-    /// Returns `true` if the unread part begins with `text`.
+    /// Returns `true` if `text` comes next in the line, after blanks.
     pub(super) fn starts_with(&self, text: &[u8]) -> bool {
         skip_spaces(self.rest).starts_with(text)
     }
 
-    /// Returns the value after `key` if `key` is the next field; for fields that some kernels lack.
+    /// Returns the value after `key`, if `key` is the next field; use this method for fields that some
+    /// kernels lack.
     #[inline]
     pub(super) fn next_if<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         self.skip(key)?;
         Some(self.value())
     }
 
-    /// Returns the name after `key` if the event has this field. The field is next in the line, except with
-    /// ftrace's option `fields`. The option `fields` prints each number twice, or prints the fields in
-    /// reverse order. Example: `ptr=0xffff888003000000 (-131391589187584) call_site=...`.
+    /// Returns the name after `key` if the event has this field. The field is the next one in the line,
+    /// except with ftrace's option `fields`. The option `fields` prints each number twice, or prints the
+    /// fields in reverse order. Example: `ptr=0xffff888003000000 (-131391589187584) call_site=...`.
     #[inline]
     pub(super) fn optional<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         if self.skip(key).is_none() {
@@ -84,8 +85,8 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns a value that may contain blanks, for example the name of a cache. The value ends at the next
-    /// key, or at text that `perf script` appends: an address or, with `-F cgroup`, a control group. A
-    /// cache's name contains no slash, because it is also the name of a folder.
+    /// key, or at text that `perf script` appends: an address, or a control group with `-F cgroup`. A cache's
+    /// name contains no slash, because it is also the name of a folder.
     #[inline]
     fn name(&mut self) -> &'a [u8] {
         let text = self.rest;
@@ -179,7 +180,7 @@ pub(super) fn skip_spaces(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// Splits the text at its first blank; the second part begins after all blanks.
+/// Splits the text at its first blank; the second half begins at the next character that is not blank.
 #[inline]
 pub(super) fn word(text: &[u8]) -> (&[u8], &[u8]) {
     let text = skip_spaces(text);
@@ -189,7 +190,7 @@ pub(super) fn word(text: &[u8]) -> (&[u8], &[u8]) {
 
 /// Parses a hexadecimal number with the prefix `0x`.
 #[cold]
-fn prefixed_hex(text: &[u8]) -> Option<u64> {
+fn parse_prefixed_hex(text: &[u8]) -> Option<u64> {
     hex(text.strip_prefix(b"0x")?)
 }
 
@@ -276,12 +277,12 @@ pub(super) fn pfn(text: &[u8]) -> Option<u64> {
 /// nanoseconds, and the rest of the text.
 #[inline]
 pub(super) fn time(text: &[u8]) -> Option<(u64, &[u8])> {
-    const SCALE: [u64; 10] =
+    const NANOSECONDS_BY_DIGITS: [u64; 10] =
         [1_000_000_000, 100_000_000, 10_000_000, 1_000_000, 100_000, 10_000, 1000, 100, 10, 1];
     let (seconds, rest) = number(text)?;
     let [b'.', fraction @ ..] = rest else { return Some((seconds, rest)) };
     let (value, rest) = number(fraction)?;
-    let scale = SCALE.get(fraction.len() - rest.len())?;
+    let scale = NANOSECONDS_BY_DIGITS.get(fraction.len() - rest.len())?;
     Some((seconds.checked_mul(1_000_000_000)?.checked_add(value * scale)?, rest))
 }
 

@@ -3,12 +3,12 @@
 //!
 //! A line is `SIZE, RATE, LIVE`: a size in bytes, how often the size is requested, and the number of live
 //! blocks of the size. `RATE` and `LIVE` may have any unit. A distribution is not a trace. The parser
-//! therefore generates a trace with this distribution; the generated trace is always the same. The generated
-//! trace begins with allocations in proportion to the column `LIVE`, until they fill a heap of 64 MiB or are
-//! a million blocks. After the first allocations, a million allocations and frees follow. Each size is
-//! requested at random times, at its rate. By Little's law, the numbers of blocks stay constant if a block
-//! lives for `LIVE / RATE` on average; lifetimes are exponentially distributed. The sizes, rates and numbers
-//! of blocks are taken from a real program, but the order of the frees is random.
+//! therefore generates a trace from the distribution, always the same one. The generated trace begins with
+//! allocations in proportion to the column `LIVE`, until the live blocks fill 64 MiB or number one million.
+//! After the first allocations, a million allocations and frees follow. Each size is requested at random
+//! times, at its rate. By Little's law, the number of live blocks of a size stays constant if a block lives
+//! for `LIVE / RATE` on average; lifetimes are exponentially distributed. The sizes, rates and numbers of
+//! blocks are taken from a real program, but the order of the frees is random.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,13 +16,13 @@ use std::collections::BinaryHeap;
 use super::fields;
 use super::program::Call;
 
-/// The total size of the blocks that are live from the start, in bytes.
+/// The total size of the blocks that are allocated at the start, in bytes.
 const HEAP: f64 = (64 << 20) as f64;
 
-/// The largest number of blocks that are live from the start.
-const MAX_BLOCKS: f64 = 1e6;
+/// The largest number of blocks that are allocated at the start.
+const MAX_INITIAL_BLOCKS: f64 = 1e6;
 
-/// The number of allocations and frees after the start.
+/// The number of allocations and frees after the blocks of the start.
 const OPERATIONS: u64 = 1_000_000;
 
 /// A line of Fleetbench's distribution.
@@ -34,7 +34,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Parses a line; `None` if the line has another form.
+    /// Parses a line; returns `None` if the line has another form.
     pub(super) fn of(line: &[u8]) -> Option<Self> {
         let mut parts = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
         let bytes = fields::decimal(parts.next()?)?;
@@ -47,12 +47,12 @@ impl Row {
     }
 }
 
-/// Generates the calls of a program whose allocations have the distribution.
+/// Generates the calls of a program whose allocations follow the distribution.
 pub(super) fn calls<E>(rows: &[Row], each: impl FnMut(Call) -> Result<(), E>) -> Result<(), E> {
-    calls_within(HEAP, OPERATIONS, rows, each)
+    generate_heap_calls(HEAP, OPERATIONS, rows, each)
 }
 
-fn calls_within<E>(
+fn generate_heap_calls<E>(
     heap: f64,
     operations: u64,
     rows: &[Row],
@@ -65,7 +65,7 @@ fn calls_within<E>(
     if !(asked.sum > 0.0 && bytes > 0.0) {
         return Ok(());
     }
-    let scale = (heap / bytes).min(MAX_BLOCKS / there.sum);
+    let scale = (heap / bytes).min(MAX_INITIAL_BLOCKS / there.sum);
     let mut program = Program { each, scale, block: 0, frees: BinaryHeap::new(), random: Random(0) };
     for _ in 0..(there.sum * scale) as u64 {
         let row = there.pick(&mut program.random);
@@ -84,10 +84,10 @@ fn calls_within<E>(
 
 struct Program<F> {
     each: F,
-    /// The number of blocks for each unit in the column `LIVE`.
+    /// The number of live blocks that one unit of the column `LIVE` represents.
     scale: f64,
     block: u64,
-    /// The time at which each block is freed. Times are positive, so their bits compare like the times.
+    /// The free time of each live block. Times are positive, so their bits have the same order as the times.
     frees: BinaryHeap<Reverse<(u64, u64, bool)>>,
     random: Random,
 }
@@ -117,7 +117,7 @@ impl<E, F: FnMut(Call) -> Result<(), E>> Program<F> {
     }
 }
 
-/// Chooses a row at random, with a probability proportional to the row's weight.
+/// Chooses a row at random, with a probability in proportion to the row's weight.
 struct Choice {
     /// For each row, the sum of the weights up to this row.
     sums: Vec<f64>,
@@ -170,7 +170,7 @@ mod tests {
 
     fn generate_calls(heap: f64, operations: u64, rows: &[Row]) -> Vec<Call> {
         let mut calls = vec![];
-        let made = calls_within(heap, operations, rows, |call| -> Result<(), Infallible> {
+        let made = generate_heap_calls(heap, operations, rows, |call| -> Result<(), Infallible> {
             calls.push(call);
             Ok(())
         });

@@ -1,16 +1,17 @@
-//! Recognises texts that are not traces, and traces that lack what a replay needs, and gives advice for each.
+//! Recognises texts that are not traces, and traces that lack what a replay needs, and gives the user advice
+//! for each kind.
 
-use super::event::{is_kmem, is_name};
+use super::event::{is_kmem_event, is_name};
 use super::fields;
 
 /// A kind of text that cannot be read as a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Foreign {
-    /// A description of this kind of text.
+    /// A description of texts of this kind.
     pub is: &'static str,
-    /// How a text of this kind is made.
+    /// How texts of this kind are made.
     pub made: &'static str,
-    /// The advice, with `FILE` for the name of the file.
+    /// What to do with the text, with `FILE` for the name of the file.
     pub instead: &'static str,
 }
 
@@ -19,11 +20,11 @@ const fn foreign(is: &'static str, made: &'static str, instead: &'static str) ->
 }
 
 impl Foreign {
-    /// Determines the kind of a text from its first lines; comments are ignored.
+    /// Determines the kind of a text from its first lines.
     #[must_use]
     pub fn of(lines: &[&str]) -> Option<Self> {
         let first = lines.iter().find(|line| !line.trim().is_empty())?;
-        table(first).or_else(|| operations(lines)).or_else(|| other_tool(lines)).or_else(|| {
+        table(first).or_else(|| operations(lines)).or_else(|| recognise_other_tool(lines)).or_else(|| {
             let incomplete = lines.iter().find_map(|line| incomplete(line.trim_end()));
             incomplete.or_else(|| log(first))
         })
@@ -36,9 +37,9 @@ impl Foreign {
     }
 }
 
-/// Recognises a kernel's tables.
+/// Recognises a table of the kernel.
 fn table(first: &str) -> Option<Foreign> {
-    const SLABS_HINT: &str = "`uslab slabs FOLDER` reads it beside a slabinfo";
+    const SLABS_COMMAND_HINT: &str = "`uslab slabs FOLDER` reads it beside a slabinfo";
     if first.starts_with("slabinfo - version") {
         return foreign("a kernel's slabinfo", "cat /proc/slabinfo", "uslab slabs FILE");
     }
@@ -46,25 +47,25 @@ fn table(first: &str) -> Option<Foreign> {
         return foreign("a table of the files in /sys/kernel/slab", "uslab record", "uslab slabs FILE");
     }
     if first.starts_with("MemTotal:") {
-        return foreign("a kernel's meminfo", "cat /proc/meminfo", SLABS_HINT);
+        return foreign("a kernel's meminfo", "cat /proc/meminfo", SLABS_COMMAND_HINT);
     }
     if first.starts_with("Page block order:") {
-        return foreign("a kernel's pagetypeinfo", "cat /proc/pagetypeinfo", SLABS_HINT);
+        return foreign("a kernel's pagetypeinfo", "cat /proc/pagetypeinfo", SLABS_COMMAND_HINT);
     }
     if first.starts_with("nr_free_pages ") {
-        return foreign("a kernel's vmstat", "cat /proc/vmstat", SLABS_HINT);
+        return foreign("a kernel's vmstat", "cat /proc/vmstat", SLABS_COMMAND_HINT);
     }
     let zone = first.strip_prefix("Node ").and_then(|rest| rest.split_once(", zone"));
     zone.and_then(|(_, counts)| {
         if counts.split_whitespace().count() > 1 {
-            foreign("a kernel's buddyinfo", "cat /proc/buddyinfo", SLABS_HINT)
+            foreign("a kernel's buddyinfo", "cat /proc/buddyinfo", SLABS_COMMAND_HINT)
         } else {
-            foreign("a kernel's zoneinfo", "cat /proc/zoneinfo", SLABS_HINT)
+            foreign("a kernel's zoneinfo", "cat /proc/zoneinfo", SLABS_COMMAND_HINT)
         }
     })
 }
 
-/// Recognises a list of a program's operations, which only the lab reads.
+/// Recognises a list of a program's allocator calls, which only `uslab lab` reads.
 fn operations(lines: &[&str]) -> Option<Foreign> {
     const LAB: &str = "cargo lab race --trace FILE";
     let is_number = |line: &&str| line.trim().parse::<u64>().is_ok();
@@ -87,11 +88,11 @@ fn operations(lines: &[&str]) -> Option<Foreign> {
 }
 
 /// Recognises output of other tools that contains no events, or lacks what a replay needs.
-fn other_tool(lines: &[&str]) -> Option<Foreign> {
+fn recognise_other_tool(lines: &[&str]) -> Option<Foreign> {
     const RECORD: &str =
         "record events: `uslab record --out FOLDER`, or `perf record -a -e 'kmem:*'` and `perf script`";
     let any = |is: &dyn Fn(&str) -> bool| lines.iter().any(|line| is(line.trim()));
-    if any(&|line| KMEM.iter().any(|event| line.contains(&format!("kmem:{event}(")))) {
+    if any(&|line| KMEM_EVENT_NAMES.iter().any(|event| line.contains(&format!("kmem:{event}(")))) {
         return foreign("the output of `perf trace`, which has no CPUs", "perf trace -e 'kmem:*'", RECORD);
     }
     if any(&|line| line.starts_with('[') && line.contains("{ cpu_id = ")) {
@@ -138,9 +139,9 @@ fn log(first: &str) -> Option<Foreign> {
 }
 
 /// The event names to search for in a text.
-const KMEM: [&str; 4] = ["kmalloc", "kmem_cache_alloc", "kfree", "kmem_cache_free"];
+const KMEM_EVENT_NAMES: [&str; 4] = ["kmalloc", "kmem_cache_alloc", "kfree", "kmem_cache_free"];
 
-/// Recognises a line of a trace that lacks a necessary field.
+/// Recognises a trace line that lacks a necessary field.
 fn incomplete(line: &str) -> Option<Foreign> {
     const FTRACE: &str = "ftrace";
     const PERF: &str = "perf script -F";
@@ -157,7 +158,8 @@ fn incomplete(line: &str) -> Option<Foreign> {
         );
     }
     let first = words.first()?;
-    if first.strip_suffix(':').is_some_and(|name| is_name(name.as_bytes()) && is_kmem(name.as_bytes())) {
+    if first.strip_suffix(':').is_some_and(|name| is_name(name.as_bytes()) && is_kmem_event(name.as_bytes()))
+    {
         return foreign(
             "the text of ftrace without its option context-info: no CPU and no time",
             FTRACE,
@@ -174,7 +176,7 @@ fn incomplete(line: &str) -> Option<Foreign> {
     let has_time = words.iter().any(is_time);
     let event = words.iter().position(|word| {
         let name = word.strip_suffix(':').and_then(|word| word.rsplit_once(':'));
-        name.is_some_and(|(_, name)| is_kmem(name.as_bytes()))
+        name.is_some_and(|(_, name)| is_kmem_event(name.as_bytes()))
     });
     match event {
         Some(_) if !has_cpu => foreign(
@@ -195,7 +197,7 @@ fn incomplete(line: &str) -> Option<Foreign> {
         None if has_cpu
             && has_time
             && words.iter().any(|word| word.starts_with("call_site="))
-            && !words.iter().any(|word| is_event(word)) =>
+            && !words.iter().any(|word| is_kmem_event_word(word)) =>
         {
             foreign(
                 "the text of `perf script` without the names of events",
@@ -207,8 +209,8 @@ fn incomplete(line: &str) -> Option<Foreign> {
     }
 }
 
-fn is_event(word: &str) -> bool {
-    word.strip_suffix(':').is_some_and(|name| is_kmem(name.as_bytes()))
+fn is_kmem_event_word(word: &str) -> bool {
+    word.strip_suffix(':').is_some_and(|name| is_kmem_event(name.as_bytes()))
 }
 
 #[cfg(test)]

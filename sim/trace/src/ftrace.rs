@@ -1,9 +1,9 @@
 //! Parses the text that the kernel itself prints. A line has the form `comm-pid  (tgid) [cpu] flags time: event:
 //! fields`.
 //!
-//! The column `(tgid)` exists with the option `record-tgid`; the flags exist unless `irq-info` is off. The
-//! name of a command may contain nearly any character (`kworker/0:1`, `mini-0`, blanks, brackets). If the
-//! kernel no longer knows the name of the task, it prints `<...>`.
+//! The column `(tgid)` exists with the option `record-tgid`; the flags exist unless `irq-info` is off. A
+//! command's name may contain nearly any character (`kworker/0:1`, `mini-0`, blanks, brackets). If the kernel
+//! no longer knows the name of the task, it prints `<...>`.
 //!
 //! With the option `latency-format`, and in `trace-cmd report -l`, a line has the form `comm-pid  cpuflags time: event:
 //! fields`. With `latency-format`, a time is in microseconds since the trace began (`10us `), and `+`, `!` or `#` marks
@@ -33,7 +33,7 @@ pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
 
 /// Returns `true` for a line of a call stack such as ` => kmem_cache_alloc`, or for the line before the
 /// stack; the options `stacktrace` and `userstacktrace` print these lines.
-pub(super) fn is_stack(line: &[u8]) -> bool {
+pub(super) fn is_call_stack_line(line: &[u8]) -> bool {
     let text = line.trim_ascii();
     text.starts_with(b"=> ") || text.ends_with(b"stack trace>")
 }
@@ -45,10 +45,10 @@ fn parse_latency_prefix(line: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
         let start = from + line[from..].iter().position(|b| *b != b' ')?;
         let end = start + fields::find_byte(b' ', &line[start..]);
         if let Some((cpu, flags)) = fields::number(&line[start..end])
-            && is_flags(flags)
+            && is_flags_column(flags)
             && let Some(comm) = comm_before_pid(&line[..start])
         {
-            let (time_ns, rest) = latency_time(&line[end..])?;
+            let (time_ns, rest) = parse_latency_time(&line[end..])?;
             let context = flags.get(2).copied();
             return Some((Prefix { comm, cpu, context, time_ns, event: b"", body: b"" }, rest));
         }
@@ -59,13 +59,13 @@ fn parse_latency_prefix(line: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
 
 /// Returns `true` for a flags column such as `d..1.`: interrupts, need to reschedule, kind of context,
 /// preemption depth, migration depth.
-fn is_flags(flags: &[u8]) -> bool {
+fn is_flags_column(flags: &[u8]) -> bool {
     let of_flag = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'#');
     (4..=6).contains(&flags.len()) && !flags[0].is_ascii_digit() && flags.iter().all(of_flag)
 }
 
 /// Parses ` 10us : `, ` 10us+: `, ` 1234: ` of a clock without nanoseconds, and ` 100.000010: ` of trace-cmd.
-fn latency_time(text: &[u8]) -> Option<(u64, &[u8])> {
+fn parse_latency_time(text: &[u8]) -> Option<(u64, &[u8])> {
     let (time, rest) = fields::time(skip_spaces(text))?;
     let (time_ns, rest) = match rest.strip_prefix(b"us") {
         Some([b' ' | b'+' | b'!' | b'#' | b'*' | b'@' | b'$', rest @ ..]) => (time.checked_mul(1000)?, rest),

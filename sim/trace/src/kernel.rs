@@ -1,7 +1,7 @@
 //! The traced kernel: its release, its boot parameters, and the attributes of its caches in sysfs.
 //!
-//! The folder of a trace may contain these facts about its kernel in the files `kernel.txt`, `cmdline.txt`
-//! and `slab-attributes.tsv`.
+//! The folder of a trace may contain these facts in the files `kernel.txt`, `cmdline.txt` and
+//! `slab-attributes.tsv`.
 
 use std::path::Path;
 
@@ -14,7 +14,8 @@ use rustc_hash::FxHashMap;
 pub struct Kernel {
     /// The major and minor number of the kernel's release, for example `(6, 18)`.
     pub release: Option<(u32, u32)>,
-    /// The boot parameters, in their order. A parameter is `NAME=VALUE`, or a `NAME` whose value is empty.
+    /// The boot parameters, in their order on the command line. A parameter is `NAME=VALUE`, or a `NAME`
+    /// whose value is empty.
     pub parameters: Vec<(String, String)>,
     /// The attribute files of the caches in `/sys/kernel/slab`; empty if they were not recorded.
     pub attributes: Attributes,
@@ -54,12 +55,12 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// Returns `true` if the caches of the kernel have this attribute.
+    /// Returns `true` if the kernel's caches have the given attribute.
     #[must_use]
     pub fn has_attribute(&self, attribute: &str) -> bool {
         self.columns.iter().any(|column| column == attribute)
     }
-    /// Returns the text of a cache's attribute.
+    /// Returns the text of one attribute of a cache.
     #[must_use]
     pub fn text(&self, cache: &str, attribute: &str) -> Option<&str> {
         let column = self.columns.iter().position(|column| column == attribute)?;
@@ -85,11 +86,11 @@ impl Attributes {
         let slabs = of_cpu.and_then(|part| part.split_once('(')?.1.strip_suffix(')')?.parse().ok());
         slabs.unwrap_or(0)
     }
-    /// Returns the value of one attribute for each cache.
+    /// Returns the value of one attribute for every cache that has it.
     pub fn numbers(&self, attribute: &str) -> impl Iterator<Item = u32> {
         self.rows.keys().filter_map(move |cache| self.number(cache, attribute))
     }
-    /// Returns the folder with a cache's files: its own folder, or the folder to which its link leads.
+    /// Returns the folder with a cache's files: the cache's folder, or the folder to which its link leads.
     #[must_use]
     pub fn folder<'c>(&'c self, cache: &'c str) -> &'c str {
         self.text(cache, "link").filter(|link| link.starts_with(':')).unwrap_or(cache)

@@ -10,7 +10,7 @@
 //!
 //! A trace is read in two passes, because a cache's name often comes late in the trace. An event
 //! `kmem_cache_alloc` does not name the object's cache; the event `kmem_cache_free`, often much later, does.
-//! The text is parsed only once, while another thread unpacks the following chunks; the first pass hands
+//! The text is parsed only once, while another thread unpacks the text that follows; the first pass hands
 //! records of 32 bytes to the second pass.
 //!
 //! The events belong to the kernel's group `kmem`, and have the form that ftrace, `perf script` or `trace-cmd
@@ -26,7 +26,7 @@
 //!
 //! # fn main() -> Result<(), TraceError> {
 //! let path = Path::new("trace.txt.zst");
-//! let tables = Tables::next_to_trace(path)?;
+//! let tables = Tables::from_trace_folder(path)?;
 //! let mut ops = Recording::open(path)?.resolve(tables.latest_slabinfo())?;
 //! while let Some(op) = ops.next_op()? {
 //!     println!("{}: {:?}", op.line, op.kind);
@@ -76,26 +76,26 @@ mod tests;
 
 pub use direct_map::DirectMap;
 pub use error::{Impossible, TraceError};
-pub use event::{Event, EventKind, EventSource, MAX_CPU, Pfn, Ptr};
+pub use event::{Event, EventKind, EventSource, MAX_CPU_NUMBER, Pfn, Ptr};
 pub use facts::{
-    CacheFacts, Facts, Header, MarkFacts, MomentTotals, ObjectFacts, PageFacts, PageSpan, Phase,
-    SlabinfoChange, SlabinfoSpan, SlabinfoSum,
+    CacheFacts, CacheStatesAtMark, Facts, Header, ObjectFacts, PageComparison, PageFacts, SlabinfoChange,
+    SlabinfoComparison, SlabinfoTotals, SnapshotTotals, TraceMarkFacts,
 };
 pub use foreign::Foreign;
 pub use kernel::{Attributes, Kernel};
-pub use line::{Format, HeaderFact, Line, Parser, Reject, Strings};
+pub use line::{Format, HeaderFact, Line, Parser, RejectReason, Strings};
 pub use names::{NameSources, is_kmalloc};
 pub use op::{
-    CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
-    SiteId, TaskId,
+    CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeEvidence, MarkId, Op, OpKind, PageFreeOrigin,
+    PageUse, SiteId, TaskId,
 };
 pub use page_move::{PageMove, PageMoveKind};
 pub use page_size::{PageSize, PageSizeSource};
 pub use recorded::Recorded;
 pub use recording::{Counts, Recording};
 pub use resolve::{CacheTally, Resolver};
-pub use slabinfo::{KernelSlabInfo, MOST_SCANNED, RowFault, Tunables};
-pub use source::NO_TRACE;
+pub use slabinfo::{KernelSlabInfo, MAX_SCANNED_PARTIAL_SLABS, SlabinfoRowError, Tunables};
+pub use source::BINARY_FILE_HINT;
 pub use source::{Chunk, Progress, Source};
 pub use symbols::{Symbol, Symbols};
-pub use tables::{FreeBlocks, MOMENTS, Snapshot, Tables, ZoneSpan};
+pub use tables::{FreeBlocks, SNAPSHOT_NAMES, Snapshot, Tables, ZoneSpan};

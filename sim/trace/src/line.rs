@@ -16,7 +16,9 @@
 use memchr::{memchr, memmem};
 
 use super::error::Impossible;
-use super::event::{Event, EventKind, EventSource, KNOWN_EVENTS, MAX_CPU, Pfn, Ptr, has_kmem, is_name};
+use super::event::{
+    Event, EventKind, EventSource, KNOWN_EVENTS, MAX_CPU_NUMBER, Pfn, Ptr, has_kmem_event_name, is_name,
+};
 use super::fields::{self, Fields, Pointer, word};
 use super::fleetbench::Row;
 use super::page_size::PageSize;
@@ -30,27 +32,28 @@ use super::{babeltrace, ftrace, perf, trace_cmd, wee_alloc};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
-    /// The kernel's own text, from `trace` or `trace_pipe` in tracefs.
+    /// The text that the kernel itself prints in `trace` or `trace_pipe` of tracefs.
     Ftrace,
-    /// The text of `perf script`.
+    /// The text that `perf script` prints.
     PerfScript,
-    /// The text of `trace-cmd report`.
+    /// The text that `trace-cmd report` prints.
     TraceCmdReport,
     /// The text that babeltrace prints for a trace by LTTng.
     Babeltrace,
     /// Calls of malloc and free in a program, in wee_alloc's text format.
     WeeAlloc,
-    /// A distribution of allocations in programs, in Fleetbench's text format. The parser generates a trace
+    /// A distribution of a program's allocations, in Fleetbench's text format. The parser generates a trace
     /// from the distribution.
     Fleetbench,
-    /// Calls of malloc and free in a program, as `libuslab.so` records them. This format is binary.
+    /// Calls of malloc and free in a program, as `libuslab.so` records them. The format of these recordings
+    /// is binary.
     Libuslab,
 }
 
 impl Format {
     /// Returns `true` if the events of this format are a kernel's events.
     #[must_use]
-    pub fn is_kernel(self) -> bool {
+    pub fn is_kernel_format(self) -> bool {
         matches!(self, Self::Ftrace | Self::PerfScript | Self::TraceCmdReport | Self::Babeltrace)
     }
 }
@@ -86,16 +89,16 @@ pub enum HeaderFact {
 
 /// The reason why a line is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reject {
+pub enum RejectReason {
     /// The form of the line is unknown.
     NotUnderstood,
     /// The form of the line is known, but the line contains an impossible value.
     Impossible(Impossible),
 }
 
-/// The page size with the largest limits for values. The page size of a trace is unknown until all its lines
+/// The page size that accepts the largest values. The page size of a trace is not known until all its lines
 /// are parsed.
-const LARGEST: PageSize = PageSize::Kib64;
+const LARGEST_PAGE_SIZE: PageSize = PageSize::Kib64;
 
 /// The interned strings of a trace.
 #[derive(Debug, Default)]
@@ -104,13 +107,13 @@ pub struct Strings {
     pub events: Symbols,
     /// Call sites.
     pub sites: Symbols,
-    /// The names of caches that the trace prints.
+    /// The names of caches that occur in the trace.
     pub caches: Symbols,
     /// Allocation flags.
     pub gfp: Symbols,
-    /// The texts of marks.
+    /// The texts of the marks in the trace.
     pub marks: Symbols,
-    /// The commands that allocate.
+    /// The names of commands that allocate.
     pub tasks: Symbols,
 }
 
@@ -119,16 +122,16 @@ pub struct Strings {
 #[derive(Debug)]
 pub struct Parser {
     format: Option<Format>,
-    /// `true` if the text began with a line `cpus=`, which only trace-cmd writes.
+    /// `true` if the text began with a line `cpus=`, which only trace-cmd prints.
     trace_cmd: bool,
     strings: Strings,
-    /// The live blocks of the program, if the trace is of a program.
+    /// The program's live blocks, if the trace was recorded from a program.
     blocks: Blocks,
     /// The rows of the distribution, if the text is in Fleetbench's format.
     rows: Vec<Row>,
-    /// The flags of the previous line; successive lines often have equal flags.
+    /// The allocation flags on the previous line, because successive lines often have equal flags.
     last_gfp: (Vec<u8>, Option<Symbol>),
-    /// The command of the previous allocation.
+    /// The command on the previous line with an allocation.
     last_task: (Vec<u8>, Option<Symbol>),
 }
 
@@ -157,19 +160,19 @@ impl Parser {
         }
     }
 
-    /// Returns the format, if a line has already revealed it.
+    /// Returns the format, if a line has already determined it.
     #[must_use]
     pub fn format(&self) -> Option<Format> {
         self.format
     }
 
-    /// Returns the strings that have occurred so far.
+    /// Returns the strings that have been interned so far.
     #[must_use]
     pub fn strings(&self) -> &Strings {
         &self.strings
     }
 
-    /// Returns all strings; the caller must first have parsed all lines.
+    /// Returns all interned strings; the caller must first have parsed all lines.
     #[must_use]
     pub fn into_strings(self) -> Strings {
         self.strings
@@ -180,20 +183,20 @@ impl Parser {
     /// # Errors
     ///
     /// Fails if the form of the line is unknown, or if the line contains an impossible value.
-    pub fn parse(&mut self, line: &[u8]) -> Result<Line, Reject> {
+    pub fn parse(&mut self, line: &[u8]) -> Result<Line, RejectReason> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         match line.first() {
             None => return Ok(Line::Nothing),
             Some(b'#') => return Ok(comment(line)),
             Some(b'C' | b'c' | b'v') => {
-                if let Some(known) = self.unindented(line) {
+                if let Some(known) = self.parse_header_line(line) {
                     return Ok(known);
                 }
             }
             Some(_) => {}
         }
         if self.format.is_none() {
-            if wee_alloc::is_call(line) {
+            if wee_alloc::is_wee_alloc_call(line) {
                 self.format = Some(Format::WeeAlloc);
             } else if Row::of(line).is_some() {
                 self.format = Some(Format::Fleetbench);
@@ -202,10 +205,10 @@ impl Parser {
         match self.format {
             Some(Format::WeeAlloc) => return self.call(line),
             Some(Format::Fleetbench) => return self.row(line),
-            Some(Format::Babeltrace) => return self.of_babeltrace(line),
-            None if line.starts_with(b"[") && babeltrace::as_perf(line).is_some() => {
+            Some(Format::Babeltrace) => return self.parse_babeltrace_event(line),
+            None if line.starts_with(b"[") && babeltrace::convert_to_perf_script(line).is_some() => {
                 self.format = Some(Format::Babeltrace);
-                return self.of_babeltrace(line);
+                return self.parse_babeltrace_event(line);
             }
             _ => {}
         }
@@ -216,21 +219,21 @@ impl Parser {
         match prefix {
             Some(prefix) => self.event(&prefix),
             None if self.format == Some(Format::PerfScript) && perf::is_call_chain(line) => Ok(Line::Nothing),
-            None if matches!(self.format, Some(Format::PerfScript) | None) && perf::is_own_event(line) => {
+            None if matches!(self.format, Some(Format::PerfScript) | None) && perf::is_perf_event(line) => {
                 Ok(Line::Nothing)
             }
             None if matches!(self.format, Some(Format::Ftrace | Format::TraceCmdReport) | None)
-                && ftrace::is_stack(line) =>
+                && ftrace::is_call_stack_line(line) =>
             {
                 Ok(Line::Nothing)
             }
             None if line.iter().all(u8::is_ascii_whitespace) => Ok(Line::Nothing),
-            None => Err(Reject::NotUnderstood),
+            None => Err(RejectReason::NotUnderstood),
         }
     }
 
     /// Parses a line that starts in the first column and is not an event.
-    fn unindented(&mut self, line: &[u8]) -> Option<Line> {
+    fn parse_header_line(&mut self, line: &[u8]) -> Option<Line> {
         if let Some(lost) = parse_lost_notice(line) {
             return Some(Line::Lost(lost));
         }
@@ -263,11 +266,11 @@ impl Parser {
         cut(format, line)
     }
 
-    fn event(&mut self, prefix: &Prefix<'_>) -> Result<Line, Reject> {
-        check_range("cpu", prefix.cpu, 0, u64::from(MAX_CPU))?;
+    fn event(&mut self, prefix: &Prefix<'_>) -> Result<Line, RejectReason> {
+        check_range("cpu", prefix.cpu, 0, u64::from(MAX_CPU_NUMBER))?;
         if self.format == Some(Format::PerfScript) && prefix.event == b"PERF_RECORD_LOST" {
             let events = word(prefix.body.strip_prefix(b"lost").unwrap_or(prefix.body)).0;
-            return fields::decimal(events).map(Line::Lost).ok_or(Reject::NotUnderstood);
+            return fields::decimal(events).map(Line::Lost).ok_or(RejectReason::NotUnderstood);
         }
         // The event is filled in place, because events are large and this code runs for each.
         let mut event = Event {
@@ -290,19 +293,21 @@ impl Parser {
         Ok(Line::Event(event))
     }
 
-    fn kind(&mut self, prefix: &Prefix<'_>, to: &mut EventKind) -> Result<Symbol, Reject> {
+    fn kind(&mut self, prefix: &Prefix<'_>, to: &mut EventKind) -> Result<Symbol, RejectReason> {
         let mut fields = Fields::new(prefix.body);
         let place = match prefix.event {
             b"kmalloc" => self.alloc(&mut fields, EventSource::Kmalloc, to).map(|()| 0)?,
             b"kmalloc_node" => self.alloc(&mut fields, EventSource::Kmalloc, to).map(|()| 1)?,
             b"kmem_cache_alloc" => self.alloc(&mut fields, EventSource::Cache, to).map(|()| 2)?,
             b"kmem_cache_alloc_node" => self.alloc(&mut fields, EventSource::Cache, to).map(|()| 3)?,
-            b"kfree" => {
-                self.free(&mut fields, EventSource::Kmalloc, to).map(|()| 4).ok_or(Reject::NotUnderstood)?
-            }
-            b"kmem_cache_free" => {
-                self.free(&mut fields, EventSource::Cache, to).map(|()| 5).ok_or(Reject::NotUnderstood)?
-            }
+            b"kfree" => self
+                .free(&mut fields, EventSource::Kmalloc, to)
+                .map(|()| 4)
+                .ok_or(RejectReason::NotUnderstood)?,
+            b"kmem_cache_free" => self
+                .free(&mut fields, EventSource::Cache, to)
+                .map(|()| 5)
+                .ok_or(RejectReason::NotUnderstood)?,
             b"mm_page_alloc" => self.page_alloc(&mut fields, to).map(|()| 6)?,
             b"mm_page_free" => {
                 let (pfn, order) = block(&mut fields)?;
@@ -312,7 +317,7 @@ impl Parser {
             b"mm_page_alloc_zone_locked" => {
                 let (pfn, order) = block(&mut fields)?;
                 let migratetype = migratetype(&mut fields)?;
-                let refill = fields.get(b"percpu_refill=").ok_or(Reject::NotUnderstood)?;
+                let refill = fields.get(b"percpu_refill=").ok_or(RejectReason::NotUnderstood)?;
                 *to = EventKind::ZoneLocked { pfn, order, migratetype, percpu_refill: refill == b"1" };
                 8
             }
@@ -330,49 +335,49 @@ impl Parser {
             b"print" => self.mark(prefix.body, to, 12),
             b"bputs" => self.mark(prefix.body, to, 13),
             name if is_name(name) => return Ok(self.strings.events.intern(name)),
-            _ => return Err(Reject::NotUnderstood),
+            _ => return Err(RejectReason::NotUnderstood),
         };
         Ok(Symbol(place))
     }
 
     /// Parses babeltrace's text of an event; events outside the group kmem are omitted.
-    fn of_babeltrace(&mut self, line: &[u8]) -> Result<Line, Reject> {
-        match babeltrace::as_perf(line) {
-            Some(text) => self.event(&perf::cut(&text).ok_or(Reject::NotUnderstood)?),
-            None if has_kmem(line) => Err(Reject::NotUnderstood),
+    fn parse_babeltrace_event(&mut self, line: &[u8]) -> Result<Line, RejectReason> {
+        match babeltrace::convert_to_perf_script(line) {
+            Some(text) => self.event(&perf::cut(&text).ok_or(RejectReason::NotUnderstood)?),
+            None if has_kmem_event_name(line) => Err(RejectReason::NotUnderstood),
             None => Ok(Line::Nothing),
         }
     }
 
     /// Parses a line of a program's trace.
-    fn call(&mut self, line: &[u8]) -> Result<Line, Reject> {
+    fn call(&mut self, line: &[u8]) -> Result<Line, RejectReason> {
         if line.iter().all(u8::is_ascii_whitespace) {
             return Ok(Line::Nothing);
         }
-        let call = self.blocks.call(line).ok_or(Reject::NotUnderstood)?;
-        Ok(Line::Event(self.event_of_call(call, 0, 0)))
+        let call = self.blocks.call(line).ok_or(RejectReason::NotUnderstood)?;
+        Ok(Line::Event(self.event_from_call(call, 0, 0)))
     }
 
     /// Parses a line of a distribution.
-    fn row(&mut self, line: &[u8]) -> Result<Line, Reject> {
+    fn row(&mut self, line: &[u8]) -> Result<Line, RejectReason> {
         if !line.iter().all(u8::is_ascii_whitespace) {
-            self.rows.push(Row::of(line).ok_or(Reject::NotUnderstood)?);
+            self.rows.push(Row::of(line).ok_or(RejectReason::NotUnderstood)?);
         }
         Ok(Line::Nothing)
     }
 
     /// Moves the parsed distribution out of the parser.
-    pub(super) fn take_rows(&mut self) -> Vec<Row> {
+    pub(super) fn take_distribution_rows(&mut self) -> Vec<Row> {
         std::mem::take(&mut self.rows)
     }
 
-    /// Records that the format is a recording of `libuslab.so`.
+    /// Sets the format to a recording of `libuslab.so`.
     pub(super) fn is_recorded(&mut self) {
         self.format = Some(Format::Libuslab);
     }
 
-    /// Converts a call that a program made to an event. If the CPU or the time is unknown, it is 0 in the event.
-    pub(super) fn event_of_call(&mut self, call: Call, cpu: u16, time_ns: u64) -> Event {
+    /// Converts a call that a program made to an event. An unknown CPU or time is 0 in the event.
+    pub(super) fn event_from_call(&mut self, call: Call, cpu: u16, time_ns: u64) -> Event {
         let site = self.strings.sites.intern(b"malloc");
         let kind = match call {
             Call::Alloc { block, bytes, takes } => EventKind::Alloc {
@@ -411,7 +416,8 @@ impl Parser {
     }
 
     /// Parses the text of a mark. trace-cmd prints the name of the writing function before this text. With
-    /// ftrace's option `fields`, the text of a mark is the field `buf`, before or after the field `ip`.
+    /// ftrace's option `fields`, the mark's text is the field `buf`, which may be before or after the field
+    /// `ip`.
     fn mark(&mut self, body: &[u8], to: &mut EventKind, place: u32) -> u32 {
         let mut text = body.strip_prefix(b"tracing_mark_write: ").unwrap_or(body);
         if let Some(buf) = text.strip_prefix(b"buf=") {
@@ -423,16 +429,22 @@ impl Parser {
         place
     }
 
-    fn alloc(&mut self, fields: &mut Fields<'_>, via: EventSource, to: &mut EventKind) -> Result<(), Reject> {
-        let (bytes_req, bytes_alloc) = self.alloc_fields(fields, via, to).ok_or(Reject::NotUnderstood)?;
+    fn alloc(
+        &mut self,
+        fields: &mut Fields<'_>,
+        via: EventSource,
+        to: &mut EventKind,
+    ) -> Result<(), RejectReason> {
+        let (bytes_req, bytes_alloc) =
+            self.parse_alloc_fields(fields, via, to).ok_or(RejectReason::NotUnderstood)?;
         if matches!(to, EventKind::Alloc { ptr: Ptr(1..), .. }) {
-            check_range("bytes_alloc", bytes_alloc, 1, LARGEST.max_object())?;
+            check_range("bytes_alloc", bytes_alloc, 1, LARGEST_PAGE_SIZE.max_kmalloc_object_bytes())?;
             check_range("bytes_req", bytes_req, 0, bytes_alloc)?;
         }
         Ok(())
     }
 
-    fn alloc_fields(
+    fn parse_alloc_fields(
         &mut self,
         fields: &mut Fields<'_>,
         via: EventSource,
@@ -479,7 +491,7 @@ impl Parser {
         Some(())
     }
 
-    fn page_alloc(&mut self, fields: &mut Fields<'_>, to: &mut EventKind) -> Result<(), Reject> {
+    fn page_alloc(&mut self, fields: &mut Fields<'_>, to: &mut EventKind) -> Result<(), RejectReason> {
         let page = fields.next_if(b"page=");
         // The event has the number of no page; its print format shows 0 instead.
         if fields.starts_with(b"pfn=0xffffffffffffffff") {
@@ -488,7 +500,7 @@ impl Parser {
         }
         let (pfn, order) = block(fields)?;
         let migratetype = migratetype(fields)?;
-        let gfp = fields.get(b"gfp_flags=").ok_or(Reject::NotUnderstood)?;
+        let gfp = fields.get(b"gfp_flags=").ok_or(RejectReason::NotUnderstood)?;
         // Page 0 is never allocated, so it marks a failure.
         let failed = pfn.0 == 0
             && !page.is_some_and(|page| fields::pointer(page).is_some_and(|p| p != Pointer::Address(0)));
@@ -505,7 +517,7 @@ impl Parser {
     }
 }
 
-/// Interns a text that is usually equal to the previous text.
+/// Interns a text that usually equals the previous text.
 fn repeated(symbols: &mut Symbols, last: &mut (Vec<u8>, Option<Symbol>), text: &[u8]) -> Symbol {
     match last.1 {
         Some(symbol) if last.0 == text => symbol,
@@ -559,31 +571,31 @@ fn comment(line: &[u8]) -> Line {
 }
 
 /// Parses the fields `pfn=` and `order=`.
-fn block(fields: &mut Fields<'_>) -> Result<(Pfn, u8), Reject> {
+fn block(fields: &mut Fields<'_>) -> Result<(Pfn, u8), RejectReason> {
     pages(fields, b"order=")
 }
 
 /// Parses the field `pfn=` and the order, whose key is `key`.
-fn pages<const N: usize>(fields: &mut Fields<'_>, key: &[u8; N]) -> Result<(Pfn, u8), Reject> {
+fn pages<const N: usize>(fields: &mut Fields<'_>, key: &[u8; N]) -> Result<(Pfn, u8), RejectReason> {
     fields.next_if(b"page=");
-    let pfn = fields.get(b"pfn=").and_then(fields::pfn).ok_or(Reject::NotUnderstood)?;
-    let order = fields.number(key).ok_or(Reject::NotUnderstood)?;
-    check_range("order", order, 0, LARGEST.max_order().into())?;
+    let pfn = fields.get(b"pfn=").and_then(fields::pfn).ok_or(RejectReason::NotUnderstood)?;
+    let order = fields.number(key).ok_or(RejectReason::NotUnderstood)?;
+    check_range("order", order, 0, LARGEST_PAGE_SIZE.max_order().into())?;
     // Physical addresses have 52 bits.
     check_range("pfn", pfn, 0, (1 << 40) - 1)?;
     Ok((Pfn(pfn), order as u8))
 }
 
-fn migratetype(fields: &mut Fields<'_>) -> Result<u8, Reject> {
-    let value = fields.number(b"migratetype=").ok_or(Reject::NotUnderstood)?;
+fn migratetype(fields: &mut Fields<'_>) -> Result<u8, RejectReason> {
+    let value = fields.number(b"migratetype=").ok_or(RejectReason::NotUnderstood)?;
     check_range("migratetype", value, 0, 15)?;
     Ok(value as u8)
 }
 
-fn check_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), Reject> {
+fn check_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), RejectReason> {
     if (least..=most).contains(&value) {
         Ok(())
     } else {
-        Err(Reject::Impossible(Impossible { field, value, most, least, page_size: None }))
+        Err(RejectReason::Impossible(Impossible { field, value, most, least, page_size: None }))
     }
 }

@@ -3,12 +3,12 @@
 //! Before 6.18, the event `kmem_cache_alloc` does not name its cache. The module looks for the cache's name
 //! in this order:
 //!
-//! 1. For `kmalloc`: the size class, from the bytes and flags. On kernels with `SLAB_BUCKETS`, messages and
-//!    copies from user space have separate size classes, which only the caller reveals.
-//! 2. The field `name=` of the event, or of the free of its pointer, or the names in other frees for this
-//!    call site and size ([`shapes`](super::shapes)).
-//! 3. A short list of callers whose objects only `kfree` frees, which does not name a cache.
-//! 4. The cache of other objects on the object's page.
+//! 1. For `kmalloc`: the size class, which follows from the bytes and flags. On kernels with `SLAB_BUCKETS`,
+//!    messages and copies from user space have separate size classes, which only the caller's name reveals.
+//! 2. The field `name=` of the event, of the free of its pointer, or of other frees for this call site and
+//!    size ([`shapes`](super::shapes)).
+//! 3. A short list of callers whose objects are only freed by `kfree`, which does not name a cache.
+//! 4. The cache of other objects on the same page.
 //! 5. The object size, if slabinfo has exactly one cache with this size.
 //! 6. A placeholder, `?function:size`.
 
@@ -25,11 +25,11 @@ use super::symbols::Symbol;
 use uslab::SlabInfo;
 
 /// Call sites of `kmem_cache_alloc` whose objects are freed by `kfree`, each with its cache.
-const KNOWN_SITES: [(&str, &str); 2] =
+const KNOWN_CALL_SITES: [(&str, &str); 2] =
     [("kmalloc_reserve", "skbuff_small_head"), ("alloc_unbound_pwq", "pool_workqueue")];
 
 /// Call sites with separate size classes (`SLAB_BUCKETS`, since 6.11), and the names of these classes.
-const BUCKET_SITES: [(&str, &str); 4] = [
+const BUCKET_CALL_SITES: [(&str, &str); 4] = [
     ("load_msg", "msg_msg"),
     ("alloc_msg", "msg_msg"),
     ("memdup_user", "memdup_user"),
@@ -39,32 +39,32 @@ const BUCKET_SITES: [(&str, &str); 4] = [
 /// The name of the pseudo-cache for objects that are too large for a slab.
 const LARGE: &str = "kmalloc-large";
 
-/// How the caches of `kmem_cache_alloc` events were found; each field counts the allocations whose name came
-/// from one source.
+/// How the caches of `kmem_cache_alloc` events were found; each field is the number of allocations that one
+/// source named.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct NameSources {
     /// The event itself named the cache; all kmalloc events count for this source.
     pub in_event: u64,
-    /// A later free of the pointer named the cache.
+    /// A later free of the same pointer named the cache.
     pub by_free: u64,
-    /// Frees of other objects with this call site and size named the cache.
+    /// Frees of other objects with the same call site and size named the cache.
     pub by_site: u64,
     /// The table of known callers named the cache.
     pub by_known_site: u64,
-    /// Another object on the page named the cache.
+    /// Another object on the same page named the cache.
     pub by_neighbour: u64,
-    /// Slabinfo has only one cache of this size.
+    /// Slabinfo has exactly one cache with this object size.
     pub by_size: u64,
     /// The number of allocations for which no source named the cache.
     pub left: u64,
 }
 
-/// The knowledge about the cache of a shape before its page is examined.
+/// What is known about the cache of a shape before the object's page is examined.
 #[derive(Debug, Clone, Copy)]
-enum CacheOfShape {
+enum ShapeCacheState {
     NotAsked,
-    /// The field `tells_neighbours` is `true` if the trace itself gave the name, so that the name is also
-    /// valid for other objects on the page.
+    /// The field `tells_neighbours` is `true` if the trace gave the name, which then also applies to other
+    /// objects on the page.
     Cache {
         cache: CacheId,
         source: Source,
@@ -72,7 +72,8 @@ enum CacheOfShape {
     },
     /// The shape does not determine the cache; only the page can.
     AskPage,
-    /// If the page does not reveal the cache, slabinfo's only cache of this size is used, or a placeholder.
+    /// If the page does not reveal the cache, the cache is slabinfo's only cache of this size, or a
+    /// placeholder.
     AskPageElse {
         cache: CacheId,
         by_size: bool,
@@ -90,12 +91,12 @@ enum Source {
 pub(super) struct Names {
     strings: Strings,
     shapes: Shapes,
-    known: Vec<CacheOfShape>,
+    known: Vec<ShapeCacheState>,
     caches: Vec<CacheInfo>,
     numbers: HashMap<String, CacheId, rustc_hash::FxBuildHasher>,
     /// The cache for each cache name in the trace.
     by_symbol: Vec<Option<CacheId>>,
-    /// The only cache in slabinfo with a given object size; `None` if several caches have this size.
+    /// For each object size, slabinfo's only cache with this size; `None` if several caches have the size.
     by_size: FxHashMap<u32, Option<String>>,
     slabinfo_sizes: FxHashMap<String, u32>,
     /// The object size of each named cache, from its allocations; needed for caches whose first event is a
@@ -141,7 +142,7 @@ impl Names {
                 .any(|n| function(strings.sites.bytes(Symbol(n as u32))).ends_with(b"_noprof")),
         };
         Self {
-            known: vec![CacheOfShape::NotAsked; shapes.len()],
+            known: vec![ShapeCacheState::NotAsked; shapes.len()],
             by_symbol: vec![None; strings.caches.len()],
             strings,
             shapes,
@@ -170,11 +171,11 @@ impl Names {
     }
 
     /// Returns the name of the function that contains a call site.
-    pub(super) fn function_of(&self, site: Symbol) -> String {
+    pub(super) fn containing_function(&self, site: Symbol) -> String {
         String::from_utf8_lossy(function(self.strings.sites.bytes(site))).into_owned()
     }
 
-    /// Returns, for each source, the number of allocations whose cache name it gave. The parameter
+    /// Returns, for each source, the number of allocations whose cache this source named. The parameter
     /// `named_by_free` is the number of allocations whose own free named the cache.
     pub(super) fn sources(&self, named_by_free: u64) -> NameSources {
         let by_free = named_by_free.min(self.named_by_frees);
@@ -183,12 +184,12 @@ impl Names {
 
     /// Returns the cache of an allocation. The parameter `page_name` is the cache that is known for the
     /// object's page; the function updates it.
-    pub(super) fn of_alloc(&mut self, shape: u32, page_name: Option<&mut Option<CacheId>>) -> CacheId {
-        if let CacheOfShape::NotAsked = self.known[shape as usize] {
+    pub(super) fn cache_of_alloc(&mut self, shape: u32, page_name: Option<&mut Option<CacheId>>) -> CacheId {
+        if let ShapeCacheState::NotAsked = self.known[shape as usize] {
             self.known[shape as usize] = self.ask(shape);
         }
         match self.known[shape as usize] {
-            CacheOfShape::Cache { cache, source, tells_neighbours } => {
+            ShapeCacheState::Cache { cache, source, tells_neighbours } => {
                 match source {
                     Source::Event => self.sources.in_event += 1,
                     Source::Taught => self.named_by_frees += 1,
@@ -201,18 +202,18 @@ impl Names {
                 }
                 cache
             }
-            CacheOfShape::AskPage | CacheOfShape::AskPageElse { .. } | CacheOfShape::NotAsked => {
+            ShapeCacheState::AskPage | ShapeCacheState::AskPageElse { .. } | ShapeCacheState::NotAsked => {
                 if let Some(&mut Some(neighbour)) = page_name {
                     self.sources.by_neighbour += 1;
                     return neighbour;
                 }
-                self.by_size_or_placeholder(shape)
+                self.find_cache_by_size(shape)
             }
         }
     }
 
     /// Returns the cache for a name in the trace.
-    pub(super) fn of_symbol(&mut self, symbol: Symbol) -> CacheId {
+    pub(super) fn cache_of_symbol(&mut self, symbol: Symbol) -> CacheId {
         if let Some(cache) = self.by_symbol[symbol.0 as usize] {
             return cache;
         }
@@ -223,51 +224,52 @@ impl Names {
         cache
     }
 
-    /// Returns the common cache of all frees without a known cache.
-    pub(super) fn of_nobody(&mut self) -> CacheId {
+    /// Returns the cache to which all frees without a known cache are attributed.
+    pub(super) fn unknown_kfree_cache(&mut self) -> CacheId {
         self.cache("?kfree".to_owned(), CacheKind::Placeholder, 0)
     }
 
-    fn ask(&mut self, number: u32) -> CacheOfShape {
+    fn ask(&mut self, number: u32) -> ShapeCacheState {
         let shape = *self.shapes.get(number);
         let site = function(self.strings.sites.bytes(shape.site)).to_vec();
         if shape.via == EventSource::Kmalloc {
-            let (name, kind) = self.kmalloc_name(&shape, &site);
+            let (name, kind) = self.kmalloc_cache_name(&shape, &site);
             let cache = self.cache(name, kind, shape.bytes_alloc);
-            return CacheOfShape::Cache { cache, source: Source::Event, tells_neighbours: false };
+            return ShapeCacheState::Cache { cache, source: Source::Event, tells_neighbours: false };
         }
         let named_by_frees = self.shapes.learned(number);
         if let Some(symbol) = shape.named.or(named_by_frees) {
-            let cache = self.of_symbol(symbol);
+            let cache = self.cache_of_symbol(symbol);
             self.sized(cache, shape.bytes_alloc);
-            let source = if self.shapes.is_learned(number) { Source::Taught } else { Source::Event };
-            return CacheOfShape::Cache { cache, source, tells_neighbours: true };
+            let source = if self.shapes.is_name_learned(number) { Source::Taught } else { Source::Event };
+            return ShapeCacheState::Cache { cache, source, tells_neighbours: true };
         }
-        let known = KNOWN_SITES.iter().find(|(caller, _)| caller.as_bytes() == base(&site));
+        let known = KNOWN_CALL_SITES.iter().find(|(caller, _)| caller.as_bytes() == base(&site));
         if let Some((_, name)) = known
             && (self.slabinfo_sizes.is_empty() || self.slabinfo_sizes.contains_key(*name))
         {
             let cache = self.cache((*name).to_owned(), CacheKind::Named, shape.bytes_alloc);
-            return CacheOfShape::Cache { cache, source: Source::KnownSite, tells_neighbours: false };
+            return ShapeCacheState::Cache { cache, source: Source::KnownSite, tells_neighbours: false };
         }
-        CacheOfShape::AskPage
+        ShapeCacheState::AskPage
     }
 
-    /// Finds the cache of an allocation by the last two methods: by size, or by a placeholder. The cache for
-    /// a placeholder is created only when an allocation needs it.
-    fn by_size_or_placeholder(&mut self, number: u32) -> CacheId {
+    /// Finds the cache of an allocation by size, or else creates a placeholder. The cache for a placeholder
+    /// is created only when an allocation needs it.
+    fn find_cache_by_size(&mut self, number: u32) -> CacheId {
         let (cache, by_size) = match self.known[number as usize] {
-            CacheOfShape::AskPageElse { cache, by_size } => (cache, by_size),
+            ShapeCacheState::AskPageElse { cache, by_size } => (cache, by_size),
             _ => {
                 let Shape { site, bytes_alloc: size, .. } = *self.shapes.get(number);
                 let found = match self.by_size.get(&size).cloned().flatten() {
                     Some(name) => (self.cache(name, CacheKind::Named, size), true),
                     None => {
-                        let name = format!("?{}:{size}", self.function_of(site));
+                        let name = format!("?{}:{size}", self.containing_function(site));
                         (self.cache(name, CacheKind::Placeholder, size), false)
                     }
                 };
-                self.known[number as usize] = CacheOfShape::AskPageElse { cache: found.0, by_size: found.1 };
+                self.known[number as usize] =
+                    ShapeCacheState::AskPageElse { cache: found.0, by_size: found.1 };
                 found
             }
         };
@@ -279,15 +281,16 @@ impl Names {
         cache
     }
 
-    fn kmalloc_name(&self, shape: &Shape, site: &[u8]) -> (String, CacheKind) {
+    fn kmalloc_cache_name(&self, shape: &Shape, site: &[u8]) -> (String, CacheKind) {
         if let Some(symbol) = shape.named {
             return (self.strings.caches.text(symbol).into_owned(), CacheKind::Kmalloc);
         }
-        if u64::from(shape.bytes_alloc) > self.page_size.max_slab_object() {
+        if u64::from(shape.bytes_alloc) > self.page_size.max_kmalloc_class_bytes() {
             return (LARGE.to_owned(), CacheKind::KmallocLarge);
         }
         let class = size_class(shape.bytes_alloc);
-        let bucket = BUCKET_SITES.iter().find(|(caller, _)| self.buckets && caller.as_bytes() == base(site));
+        let bucket =
+            BUCKET_CALL_SITES.iter().find(|(caller, _)| self.buckets && caller.as_bytes() == base(site));
         let family = match bucket {
             Some((_, family)) => family,
             None => family(self.strings.gfp.bytes(shape.gfp)),

@@ -1,19 +1,20 @@
-//! The operations for a replayer: each operation has its cache, and irregularities of the trace are resolved.
+//! The operations that a replayer runs: each operation has its cache, and irregularities of the trace are
+//! resolved.
 
 use super::event::{Pfn, Ptr};
 
-/// The number of a cache in a [`Resolver`](super::Resolver), from 0.
+/// The number of a cache in a [`Resolver`](super::Resolver); numbers begin at 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheId(pub u32);
 
-/// The kind of a cache.
+/// How the events of a cache identify it: by size class, or by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheKind {
     /// A size class of kmalloc (`kmalloc-64`, `kmalloc-cg-1k`, `msg_msg-512` ...).
     Kmalloc,
     /// A pseudo-cache for objects above 8192 bytes, whose pages come directly from the page allocator. All
-    /// objects of kmalloc-large share one cache id.
+    /// objects of kmalloc-large share one cache number.
     KmallocLarge,
     /// A cache whose name is known.
     Named,
@@ -29,7 +30,7 @@ pub struct CacheInfo {
     /// The cache's kind.
     pub kind: CacheKind,
     /// The number of bytes that an object occupies (`bytes_alloc`, or `objsize` in slabinfo); 0 if unknown.
-    /// For [`CacheKind::KmallocLarge`], the size differs between operations.
+    /// For [`CacheKind::KmallocLarge`], each operation has its own size.
     pub size: u32,
 }
 
@@ -45,11 +46,11 @@ pub struct Op {
     /// The command that allocates, if the trace names commands. In an interrupt, the field has the
     /// interrupted command.
     pub task: Option<TaskId>,
-    /// The kind of operation, with its data.
+    /// The kind of the operation, together with its data.
     pub kind: OpKind,
 }
 
-/// The kind of operation, with its data.
+/// The kind of an operation, together with the operation's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpKind {
     /// Allocates an object. If an object is live at this pointer, a [`HiddenFree`](OpKind::HiddenFree)
@@ -68,13 +69,14 @@ pub enum OpKind {
         /// `true` if the allocation flags allow the caller to sleep.
         may_block: bool,
     },
-    /// Frees an object. Unless the origin is [`FreeOrigin::Matched`], the trace shows no live object at the pointer.
+    /// Frees an object. Unless the origin is [`FreeOrigin::Matched`], the trace has no live object at the
+    /// pointer.
     Free {
         /// The object's cache; taken from the allocation if the trace contains it.
         cache: CacheId,
         /// The object's address in the trace.
         ptr: Ptr,
-        /// Where the freed object was allocated.
+        /// What the trace shows about the allocation of the freed object.
         origin: FreeOrigin,
     },
     /// Frees a live object whose free the kernel did not trace.
@@ -85,8 +87,8 @@ pub enum OpKind {
         ptr: Ptr,
         /// The CPU that allocated the object.
         alloc_cpu: u16,
-        /// The evidence for the free.
-        sign: HiddenFreeSign,
+        /// The event that revealed the free.
+        sign: HiddenFreeEvidence,
     },
     /// Allocates `2^order` pages.
     PageAlloc {
@@ -103,9 +105,9 @@ pub enum OpKind {
     PageFree {
         /// The block's first page in the trace.
         pfn: Pfn,
-        /// The order in the free's event.
+        /// The order that the event of the free contains.
         order: u8,
-        /// Where the freed pages were allocated.
+        /// What the trace shows about the allocation of the freed pages.
         origin: PageFreeOrigin,
         /// What the pages were used for.
         usage: PageUse,
@@ -122,7 +124,7 @@ pub enum OpKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(pub u32);
 
-/// The number of a call site in a [`Resolver`](super::Resolver), from 0.
+/// The number of a call site in a [`Resolver`](super::Resolver); numbers begin at 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SiteId(pub u32);
 
@@ -130,7 +132,7 @@ pub struct SiteId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MarkId(pub(super) super::symbols::Symbol);
 
-/// Where a freed object was allocated.
+/// What the trace shows about the allocation of a freed object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FreeOrigin {
     /// The object's allocation is in the trace.
@@ -138,19 +140,19 @@ pub enum FreeOrigin {
         /// The CPU that allocated the object.
         alloc_cpu: u16,
     },
-    /// The object's allocation has no event, or comes after the free in the text. The pointer was already free, or is
-    /// on a page that was allocated in the trace.
+    /// The object's allocation has no event, or its event comes after the free. The pointer had already been
+    /// freed, or is on a page that was allocated in the trace.
     HiddenAlloc,
     /// The object was allocated before the trace began.
     PreTrace,
 }
 
-/// The evidence that an object was freed without an event.
+/// The kind of event that revealed an object's untraced free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum HiddenFreeSign {
-    /// The pointer was allocated again.
+pub enum HiddenFreeEvidence {
+    /// The pointer was allocated again, so its object must have been freed.
     Reused,
-    /// The object's page was freed.
+    /// The object's page was freed, so the object must have been freed.
     PageFreed,
 }
 
@@ -158,12 +160,12 @@ pub enum HiddenFreeSign {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum PageUse {
-    /// The trace reveals no use of the block: user memory, page tables, page cache. With hashed pointers, the
-    /// trace never reveals the use of pages.
+    /// The trace does not reveal the use: the block is user memory, a page table, or page cache. With hashed
+    /// pointers, the trace never reveals the use of pages.
     Other = 0,
     /// An object cache allocated the block as a slab.
     Slab = 1,
-    /// The block is a large kmalloc: an [`OpKind::Alloc`] of [`CacheKind::KmallocLarge`] follows.
+    /// The block holds a large kmalloc object: an [`OpKind::Alloc`] of [`CacheKind::KmallocLarge`] follows.
     KmallocLarge = 2,
 }
 
@@ -177,7 +179,7 @@ impl PageUse {
     }
 }
 
-/// Where freed pages were allocated.
+/// What the trace shows about the allocation of freed pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PageFreeOrigin {
     /// The pages' allocation is in the trace.
@@ -187,10 +189,10 @@ pub enum PageFreeOrigin {
         /// The order of the allocation.
         order: u8,
     },
-    /// The trace has no allocation of these pages: the memory was freed at boot, is a part of a split block,
-    /// or was allocated in bulk.
+    /// The trace has no allocation of these pages: they were freed at boot, are a part of a split block, or
+    /// were allocated in bulk.
     Unseen,
-    /// The free has no event: a live block begins at `pfn`, and the trace allocates a block there again.
+    /// The free has no event: the trace allocates a block at `pfn` while a live block already begins there.
     Hidden {
         /// The CPU that allocated the pages.
         alloc_cpu: u16,

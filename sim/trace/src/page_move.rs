@@ -18,11 +18,11 @@ pub struct PageMove {
     pub order: u8,
     /// The migrate type: 0 unmovable, 1 movable, 2 reclaimable; 0 for a [fallback](PageMoveKind::Fallback).
     pub migratetype: u8,
-    /// The kind of the move.
+    /// The kernel event that moved the block.
     pub kind: PageMoveKind,
 }
 
-/// The kind of a move between free lists.
+/// The kind of event about a free list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageMoveKind {
     /// The pages left a free list (`mm_page_alloc_zone_locked`).
@@ -32,7 +32,7 @@ pub enum PageMoveKind {
     },
     /// The pages returned from a per-CPU list (`mm_page_pcpu_drain`).
     Drained,
-    /// A block of another migrate type than the requested one serves the request (`mm_page_alloc_extfrag`).
+    /// A block of another migrate type than the requested type serves a request (`mm_page_alloc_extfrag`).
     /// Some kernels report a fallback before the pages are [taken](Self::Taken); other kernels report only
     /// the fallback.
     Fallback,

@@ -17,7 +17,7 @@ pub enum PageSize {
     Kib64,
 }
 
-/// The source of the page size.
+/// How the page size was determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PageSizeSource {
@@ -25,7 +25,7 @@ pub enum PageSizeSource {
     Given,
     /// The size was computed from the objects per slab in the kernel's slabinfo.
     Slabinfo,
-    /// Only this size makes the addresses of objects agree with page numbers.
+    /// The size is the only size with which object addresses agree with page numbers.
     Addresses,
     /// The size was assumed, because the trace and its tables do not reveal it.
     Assumed,
@@ -63,19 +63,19 @@ impl PageSize {
 
     /// Returns the size in bytes of kmalloc's largest object, a block of the highest order.
     #[must_use]
-    pub const fn max_object(self) -> u64 {
+    pub const fn max_kmalloc_object_bytes(self) -> u64 {
         self.bytes() << self.max_order()
     }
 
     /// Returns the size in bytes of kmalloc's largest size class. Larger objects are not in slabs: kmalloc takes their
     /// pages directly from the page allocator.
     #[must_use]
-    pub const fn max_slab_object(self) -> u64 {
+    pub const fn max_kmalloc_class_bytes(self) -> u64 {
         self.bytes() * 2
     }
 
-    /// Infers a kernel's page size from its slabinfo: a slab holds as many objects as fit on its pages.
-    /// Returns `None` if slabinfo has no cache, or if no page size explains all caches.
+    /// Infers a kernel's page size from its slabinfo, because a slab holds as many objects as fit on its
+    /// pages. Returns `None` if slabinfo has no cache, or if no page size explains all caches.
     #[must_use]
     pub fn of_slabs(slabinfo: &SlabInfo) -> Option<Self> {
         // Rows of caches that share another cache's slabs reveal nothing.
@@ -134,7 +134,7 @@ mod tests {
             assert_eq!(wrong.parse::<PageSize>(), Err("expected 4k, 16k or 64k".to_owned()), "{wrong}");
         }
         assert_eq!(PageSize::Kib64.to_string(), "64 KiB");
-        assert_eq!(PageSize::Kib64.max_object(), 512 << 20);
+        assert_eq!(PageSize::Kib64.max_kmalloc_object_bytes(), 512 << 20);
     }
 
     #[test]

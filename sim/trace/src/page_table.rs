@@ -15,7 +15,7 @@ const CHUNK: usize = 1 << CHUNK_BITS;
 pub(super) struct PageTable<T> {
     places: FxHashMap<u64, u32>,
     chunks: Vec<Box<[T]>>,
-    /// The number and the index of the chunk that was used last.
+    /// The number and the index of the chunk that was accessed last.
     last: (u64, u32),
 }
 

@@ -1,8 +1,8 @@
 //! Parses the text that `perf script` prints. A line has the form `comm pid [cpu] time: group:event: fields`.
 //!
-//! The text contains no flags of ftrace. Pointers begin with `0x`, and the null pointer is `(nil)`. Call
+//! The text does not contain ftrace's flags. Pointers begin with `0x`, and the null pointer is `(nil)`. Call
 //! sites do not have the size of the function, and the field `page=` repeats the field `pfn=`. The time may
-//! decrease from one line to the next, if the lines are from different CPUs. With call graphs, indented lines
+//! decrease from one line to the next if the lines are from different CPUs. With call graphs, indented lines
 //! `address function (module)` follow an event.
 
 use super::fields::{self, find_byte, word};
@@ -47,6 +47,6 @@ pub(super) fn is_call_chain(line: &[u8]) -> bool {
 }
 
 /// Returns `true` for an event of perf itself, for example a mapping that `--show-mmap-events` prints.
-pub(super) fn is_own_event(line: &[u8]) -> bool {
+pub(super) fn is_perf_event(line: &[u8]) -> bool {
     memchr::memmem::find(line, b": PERF_RECORD_").is_some()
 }

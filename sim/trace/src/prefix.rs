@@ -1,8 +1,8 @@
-//! Parses the part of an event line before the fields, which all formats have in common.
+//! Parses the beginning of an event line, before the fields; all formats have this part in common.
 
 use super::fields::{self, find_byte, skip_spaces, word};
 
-/// The part of an event line before the fields.
+/// The beginning of an event line, before the fields.
 #[derive(Debug)]
 pub(super) struct Prefix<'a> {
     /// The command, possibly with leading blanks.
@@ -15,9 +15,9 @@ pub(super) struct Prefix<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// Parses the common part between the task and the event: `[cpu] flags time: `. The common part begins at the
-/// first bracket that can begin it; the name of a command may contain brackets, too. The callback `word`
-/// parses the task, which precedes the common part.
+/// Parses the part of a line between the task and the event: `[cpu] flags time: `. This part begins at the
+/// first bracket that fits the syntax, because the name of a command may contain brackets, too. The callback
+/// `comm` parses the task, which precedes this part.
 pub(super) fn parse_cpu_prefix<'a>(
     line: &'a [u8],
     comm: impl Fn(&'a [u8]) -> Option<&'a [u8]>,
@@ -26,7 +26,7 @@ pub(super) fn parse_cpu_prefix<'a>(
     for _ in 0..8 {
         let open = from + find_byte(b'[', &line[from..]);
         let inside = line.get(open + 1..)?;
-        if let Some(found) = cut_after_bracket(inside)
+        if let Some(found) = split_after_bracket(inside)
             && let Some(comm) = comm(&line[..open])
         {
             let (prefix, rest) = found;
@@ -37,7 +37,7 @@ pub(super) fn parse_cpu_prefix<'a>(
     None
 }
 
-fn cut_after_bracket(inside: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
+fn split_after_bracket(inside: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
     let (cpu, rest) = fields::number(inside).filter(|(cpu, _)| *cpu < 100_000)?;
     let rest = skip_spaces(rest.strip_prefix(b"]")?);
     let (context, (time_ns, rest)) = match stamp(rest) {
@@ -57,7 +57,7 @@ fn stamp(text: &[u8]) -> Option<(u64, &[u8])> {
     matches!(rest, [] | [b' ', ..]).then(|| (time_ns, skip_spaces(rest)))
 }
 
-/// Returns the command from `comm-pid`, which `(tgid)` may follow; the pid is after the last `-`.
+/// Returns the command from `comm-pid` or `comm-pid  (tgid)`; the pid follows the last `-`.
 pub(super) fn comm_before_pid(task: &[u8]) -> Option<&[u8]> {
     let mut task = task.trim_ascii_end();
     if let Some(inner) = task.strip_suffix(b")") {

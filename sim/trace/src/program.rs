@@ -2,13 +2,13 @@
 //!
 //! An allocation of 0 bytes gets an object of the smallest size class, because malloc must return a different
 //! address for each allocation. A block that is larger than kmalloc's largest object is omitted and counted,
-//! because malloc would map it separately.
+//! because malloc would map such a block separately.
 
 use uslab::SizeClass;
 
 use super::page_size::PageSize;
 
-/// The page size for blocks that are too large for a slab.
+/// The page size with which blocks that are too large for a slab are rounded up.
 const PAGE: PageSize = PageSize::Kib4;
 
 /// A program's call of malloc or free.
@@ -18,7 +18,7 @@ pub(super) enum Call {
     Alloc { block: u64, bytes: u32, takes: u32 },
     /// The call freed the block `block`, which was live.
     Free { block: u64 },
-    /// The call freed nothing.
+    /// The call freed no block.
     FreeOfNothing,
     /// The call allocated a block that is too large for kmalloc.
     TooLarge,
@@ -44,7 +44,7 @@ impl Call {
 /// power of two of pages.
 fn kmalloc_bytes(bytes: u64, align: u64) -> Option<u32> {
     let least = bytes.max(align);
-    if least > PAGE.max_object() {
+    if least > PAGE.max_kmalloc_object_bytes() {
         return None;
     }
     let class = SizeClass::for_layout(bytes as usize, align as usize);

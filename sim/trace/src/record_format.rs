@@ -1,8 +1,8 @@
 //! The file format of a recording; both the reader (`uslab-trace`) and the writer (`libuslab.so`) compile
 //! this source file.
 //!
-//! The file has a header of eight words and then records of three words; each record is one call of malloc or
-//! free. All words are little-endian.
+//! The file has a header of eight words, followed by records of three words; each record is one call of
+//! malloc or free. All words are little-endian.
 //!
 //! | header | |
 //! |---|---|
@@ -27,7 +27,7 @@ const VERSION: u64 = 1;
 /// The number of words in the header; the next constants are the indices of words that change.
 pub(crate) const HEADER: usize = 8;
 pub(crate) const CALLS: usize = 6;
-pub(crate) const ROOM: usize = 7;
+pub(crate) const CAPACITY_WORD_INDEX: usize = 7;
 pub(crate) const RECORD: usize = 3;
 pub(crate) const WORD: usize = size_of::<u64>();
 
@@ -54,7 +54,7 @@ impl Header {
     /// Decodes the header.
     ///
     /// # Errors
-    /// Returns the version number if the version is unknown.
+    /// Returns the header's version if this code does not support it.
     pub(crate) fn of(words: [u64; HEADER]) -> Result<Self, u64> {
         let [_, version, process, parent, first, second, calls, room] = words;
         if version != VERSION {
@@ -100,7 +100,7 @@ impl Record {
     /// Decodes a record.
     ///
     /// # Errors
-    /// Returns the record's last word if this word is invalid; 0 means that the call was in progress.
+    /// Returns the record's last word if it is invalid; 0 means that the call was in progress.
     pub(crate) fn of([first, time_ns, last]: [u64; RECORD]) -> Result<Self, u64> {
         let kind = match last >> 56 {
             1 => Kind::Alloc,

@@ -1,13 +1,13 @@
 //! Reads recordings of `libuslab.so`: the calls of malloc and free in a program, with addresses, CPUs and times.
 //!
-//! A block is identified by its address. A `realloc` that moves memory is recorded as a free and an
-//! allocation.
+//! A block is identified by its address, as in the recording. A `realloc` that moves memory is recorded as a
+//! free and an allocation.
 
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 
 use super::error::{Impossible, TraceError};
-use super::event::MAX_CPU;
+use super::event::MAX_CPU_NUMBER;
 use super::program::Call;
 use super::record_format::{Header, Kind, MAGIC, RECORD, Record, WORD};
 use super::source::{Progress, Source};
@@ -56,21 +56,21 @@ impl Calls {
         Ok(Self { source, header, read: 0, unwritten: 0, too_large: FxHashSet::default() })
     }
 
-    fn records_in_file(&self) -> u64 {
+    fn record_count_of_file(&self) -> u64 {
         self.header.calls.min(self.header.room)
     }
 
     /// Returns the next call with its number, CPU and time; `None` at the end.
     pub(super) fn next_call(&mut self) -> Result<Option<(u64, Call, u16, u64)>, TraceError> {
-        while self.read < self.records_in_file() {
+        while self.read < self.record_count_of_file() {
             let Some(words) = words::<RECORD>(&mut self.source)? else {
-                let (read, there) = (self.read, self.records_in_file());
+                let (read, there) = (self.read, self.record_count_of_file());
                 return Err(wrong(&self.source, format!("truncated: {read} of {there} records are present")));
             };
             self.read += 1;
             match Record::of(words) {
-                Ok(record) if record.cpu > MAX_CPU => {
-                    let (field, value, most) = ("cpu", record.cpu.into(), MAX_CPU.into());
+                Ok(record) if record.cpu > MAX_CPU_NUMBER => {
+                    let (field, value, most) = ("cpu", record.cpu.into(), MAX_CPU_NUMBER.into());
                     let what = Impossible { field, value, most, least: 0, page_size: None };
                     return Err(TraceError::Impossible {
                         path: self.source.path().to_owned(),
@@ -121,13 +121,13 @@ impl Calls {
             program: String::from_utf8_lossy(program).into_owned(),
             process,
             parent,
-            lost: calls - self.records_in_file(),
+            lost: calls - self.record_count_of_file(),
             unwritten: self.unwritten,
         }
     }
 }
 
-/// Returns the next `N` words, or `None` if fewer are left.
+/// Returns the next `N` words, or `None` if fewer words are left.
 fn words<const N: usize>(source: &mut Source) -> Result<Option<[u64; N]>, TraceError> {
     let bytes = source.next_bytes(N * WORD)?;
     let mut words = [0; N];

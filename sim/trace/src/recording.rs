@@ -1,10 +1,11 @@
 //! The first pass over a trace, from text to records.
 //!
-//! The first pass parses every line once. The first pass also finds facts that need the whole trace: the
-//! cache of each call site (which a later `kmem_cache_free` names), and where the kernel [maps its
+//! The first pass parses every line once. It also finds facts that need the whole trace: the cache of each
+//! call site (which a later `kmem_cache_free` names), and where the kernel [maps its
 //! memory](super::direct_map). Events that an allocator must replay are stored in the [spool](super::spool).
 //! Events about the free lists of the page allocator are stored in a second spool. All other events are
-//! counted, but not stored. At its end, the pass marks the records of page blocks that are slabs.
+//! counted, but not stored. At its end, the pass marks the records of page blocks that turned out to be
+//! slabs.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -14,12 +15,14 @@ use std::thread;
 use memchr::memchr;
 use rustc_hash::FxHashMap;
 
-use super::direct_map::{BaseVote, DirectMap, Mapping};
+use super::direct_map::{DirectMap, DirectMapVote, Mapping};
 use super::error::{Impossible, TraceError};
-use super::event::{Event, EventKind, EventSource, KMEM_EVENTS, MAX_CPU, Pfn, Ptr, has_kmem};
+use super::event::{
+    Event, EventKind, EventSource, KMEM_EVENT_COUNT, MAX_CPU_NUMBER, Pfn, Ptr, has_kmem_event_name,
+};
 use super::fleetbench;
 use super::foreign::Foreign;
-use super::line::{Format, HeaderFact, Line, Parser, Reject, Strings};
+use super::line::{Format, HeaderFact, Line, Parser, RejectReason, Strings};
 use super::op::PageUse;
 use super::page_move::PageMove;
 use super::page_size::{PageSize, PageSizeSource};
@@ -32,26 +35,26 @@ use super::symbols::Symbol;
 use super::tables::Tables;
 
 /// The size in bytes of the records that are kept in memory: two million events.
-const SPOOL_IN_MEMORY: usize = 64 << 20;
+const MAX_SPOOL_MEMORY_BYTES: usize = 64 << 20;
 
 /// The number of text chunks that are unpacked in advance.
-const CHUNKS_AHEAD: usize = 4;
+const PREFETCHED_CHUNKS: usize = 4;
 
-/// The number of a program's records between two progress reports: one mebibyte.
+/// The number of a program's records between two progress reports, which is one mebibyte.
 const RECORDS_PER_PROGRESS: u64 = 43_690;
 
 /// The migrate type of user memory.
 const MOVABLE: u8 = 1;
 
-/// The number of lines to keep among the lines that the parser did not understand.
-const MAX_KEPT_REJECTS: usize = 5;
+/// How many of the lines that the parser did not understand are kept.
+const MAX_KEPT_REJECTED_LINES: usize = 5;
 
-/// The number of bytes to keep of a line that the parser did not understand.
-const MAX_REJECT_BYTES: usize = 160;
+/// How many bytes are kept of a line that the parser did not understand.
+const MAX_REJECTED_LINE_BYTES: usize = 160;
 
-/// A trace that the first pass has read but not interpreted.
+/// A trace after the first pass, which has read it, and before the second pass, which interprets it.
 ///
-/// The memory of a recording is bounded by the numbers of live objects, call sites and touched pages. The
+/// The memory of a recording is bounded by the number of live objects, call sites and touched pages. The
 /// events of a long trace are stored in a temporary file.
 #[derive(Debug)]
 pub struct Recording {
@@ -63,7 +66,7 @@ pub struct Recording {
     pub(super) counts: Counts,
     pub(super) mapping: Mapping,
     pub(super) page_size_source: PageSizeSource,
-    /// The mark `before`, if it was lost together with the oldest events.
+    /// The mark `before`, if the trace lost it together with the oldest events.
     pub(super) lost_mark: Option<Symbol>,
 }
 
@@ -92,7 +95,7 @@ pub struct Counts {
     /// The number of events by CPU.
     pub by_cpu: Vec<u64>,
     pub(super) by_name: Vec<u64>,
-    /// The number of events for each context flag, indexed by the flag's character code.
+    /// The number of events for each context flag, indexed by the flag's ASCII code.
     pub(super) by_context: Vec<u64>,
     /// The time of the first event, and the largest time of any event, in nanoseconds.
     pub time_ns: Option<(u64, u64)>,
@@ -100,8 +103,8 @@ pub struct Counts {
     pub zero_times: u64,
     /// The number of events with the same time as the previous event.
     pub same_times: u64,
-    /// The number of events with an earlier time than the previous event, which was on another CPU. If an
-    /// event's time decreases between CPUs, all events are sorted by time.
+    /// The number of events with an earlier time than the previous event; the two events were on different
+    /// CPUs. If an event's time decreases between CPUs, all events are sorted by time.
     pub times_going_back: u64,
     /// The number of kmem events among the lines that the parser did not understand.
     pub kmem_not_understood: u64,
@@ -140,7 +143,7 @@ pub struct Counts {
     pub percpu_refills: u64,
     /// The number of `mm_page_alloc_zone_locked` events that move pages to a caller.
     pub zone_direct: u64,
-    /// The number of allocations from caches whose name came only from the free of the object.
+    /// The number of allocations from caches that only the free of the object named.
     pub named_by_free: u64,
     /// `true` if the text does not end with a line feed.
     pub unterminated: bool,
@@ -162,31 +165,31 @@ impl Recording {
     /// a CPU above 8191. With larger pages, higher orders and larger objects are accepted. A last line that
     /// is incomplete is omitted, and noted in the [`Counts`].
     pub fn read(source: Source, progress: impl FnMut(Progress)) -> Result<Self, TraceError> {
-        Self::read_paged(source, None, progress)
+        Self::read_with_page_size(source, None, progress)
     }
 
-    /// Reads a trace like [`read`](Self::read), with a known page size and the source of this knowledge.
+    /// Reads a trace like [`read`](Self::read), with a known page size and the source from which it is known.
     ///
     /// # Errors
     ///
     /// Fails for the same reasons as [`read`](Self::read).
-    pub fn read_paged(
+    pub fn read_with_page_size(
         source: Source,
         page_size: Option<(PageSize, PageSizeSource)>,
         progress: impl FnMut(Progress),
     ) -> Result<Self, TraceError> {
-        Self::read_within(SPOOL_IN_MEMORY, source, page_size, progress)
+        Self::read_with_spool_limit(MAX_SPOOL_MEMORY_BYTES, source, page_size, progress)
     }
 
-    /// Reads a trace like [`read_paged`](Self::read_paged), but keeps at most `spool_limit` bytes of records
-    /// in memory.
-    pub(super) fn read_within(
+    /// Reads a trace like [`read_with_page_size`](Self::read_with_page_size), but keeps at most `spool_limit` bytes of
+    /// records in memory.
+    pub(super) fn read_with_spool_limit(
         spool_limit: usize,
         mut source: Source,
         page_size: Option<(PageSize, PageSizeSource)>,
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, TraceError> {
-        let mut pass = ReadPass::new(source.path().to_owned(), spool_limit);
+        let mut pass = TraceReadPass::new(source.path().to_owned(), spool_limit);
         pass.partial = source.is_partial();
         if source.is_recorded() {
             pass.recorded(source, progress)?;
@@ -194,7 +197,7 @@ impl Recording {
         }
         // Unpacked text reaches the pass in chunks, whose buffers are returned for reuse. The thread that ends first
         // closes its ends of both channels, which ends the other thread.
-        let (filled, chunks) = mpsc::sync_channel(CHUNKS_AHEAD);
+        let (filled, chunks) = mpsc::sync_channel(PREFETCHED_CHUNKS);
         let (used, spare) = mpsc::channel::<Vec<u8>>();
         let path = source.path().to_owned();
         let unpack = move || {
@@ -241,7 +244,7 @@ impl Recording {
 
     /// If a trace has lost the mark `before` of the kernel's tables with its oldest events, inserts this mark
     /// at the beginning.
-    pub fn find_lost_mark(&mut self, tables: &Tables) {
+    pub fn restore_lost_mark(&mut self, tables: &Tables) {
         const MARK: &[u8] = b"SNAP before begin";
         let overwritten = self.counts.header.is_some_and(|(in_buffer, written, _)| in_buffer < written);
         let lost = overwritten || self.counts.lost > 0;
@@ -296,13 +299,13 @@ impl Recording {
         names_with_counts(&self.strings.gfp, &self.counts.by_gfp)
     }
 
-    /// Returns the address at which the traced kernel maps its memory.
+    /// Returns the address at which the traced kernel maps all memory.
     #[must_use]
     pub fn direct_map(&self) -> DirectMap {
         self.mapping.direct_map
     }
 
-    /// Returns the page size of the traced machine, and the source of this knowledge.
+    /// Returns the page size of the traced machine, and how it was determined.
     #[must_use]
     pub fn page_size(&self) -> (PageSize, PageSizeSource) {
         (self.mapping.page_size, self.page_size_source)
@@ -318,7 +321,7 @@ impl Recording {
     /// as two call sites.
     #[must_use]
     pub fn ambiguous_sites(&self) -> u64 {
-        self.shapes.ambiguous()
+        self.shapes.ambiguous_origin_count()
     }
 }
 
@@ -333,7 +336,7 @@ fn names_with_counts(symbols: &super::symbols::Symbols, counts: &[u64]) -> Vec<(
     named
 }
 
-/// Adds one to a counter in a list, and extends the list if it is too short.
+/// Adds one to a counter in a list, and extends the list with zeros if it is too short.
 pub(super) fn bump(counts: &mut Vec<u64>, at: usize) {
     if at >= counts.len() {
         counts.resize(at + 1, 0);
@@ -341,7 +344,7 @@ pub(super) fn bump(counts: &mut Vec<u64>, at: usize) {
     counts[at] += 1;
 }
 
-struct ReadPass {
+struct TraceReadPass {
     path: PathBuf,
     parser: Parser,
     shapes: Shapes,
@@ -353,14 +356,14 @@ struct ReadPass {
     last_times: Vec<u64>,
     /// `true` to accept a trace in which the parser does not understand many lines of kmem events.
     partial: bool,
-    /// The live objects of caches, each with the record and the shape of its allocation.
+    /// The live objects of caches, each with its allocation's record and shape.
     objects: FxHashMap<u64, (u64, u32)>,
-    vote: BaseVote,
-    /// For each page size, the first value that is impossible with this page size, and its line.
+    vote: DirectMapVote,
+    /// For each page size, the first value that is impossible with it, and the line of this value.
     impossible: [Option<(u64, Impossible)>; PageSize::ALL.len()],
 }
 
-impl ReadPass {
+impl TraceReadPass {
     fn new(path: PathBuf, spool_limit: usize) -> Self {
         Self {
             path,
@@ -373,7 +376,7 @@ impl ReadPass {
             last_times: Vec::new(),
             partial: false,
             objects: FxHashMap::default(),
-            vote: BaseVote::default(),
+            vote: DirectMapVote::default(),
             impossible: [None; PageSize::ALL.len()],
         }
     }
@@ -399,7 +402,7 @@ impl ReadPass {
         self.parser.is_recorded();
         let mut calls = Calls::open(source)?;
         while let Some((number, call, cpu, time_ns)) = calls.next_call()? {
-            let event = self.parser.event_of_call(call, cpu, time_ns);
+            let event = self.parser.event_from_call(call, cpu, time_ns);
             self.event(&event, number).map_err(|source| TraceError::Spool { source })?;
             self.counts.lines = number;
             if number.is_multiple_of(RECORDS_PER_PROGRESS) {
@@ -430,17 +433,17 @@ impl ReadPass {
             }
             Ok(Line::Header(HeaderFact::Cpus(cpus))) => self.counts.machine_cpus = Some(cpus),
             Err(_) if self.counts.unterminated => self.counts.cut_line = Some((number, shown(text))),
-            Err(Reject::Impossible(what)) => {
+            Err(RejectReason::Impossible(what)) => {
                 return Err(TraceError::Impossible { path: self.path.clone(), line: number, what });
             }
-            Err(Reject::NotUnderstood) => {
+            Err(RejectReason::NotUnderstood) => {
                 self.counts.not_understood += 1;
-                if self.counts.first_not_understood.len() < MAX_KEPT_REJECTS {
+                if self.counts.first_not_understood.len() < MAX_KEPT_REJECTED_LINES {
                     self.counts.first_not_understood.push((number, shown(text)));
                 }
-                if has_kmem(text) {
+                if has_kmem_event_name(text) {
                     self.counts.kmem_not_understood += 1;
-                    if self.counts.first_kmem.len() < MAX_KEPT_REJECTS {
+                    if self.counts.first_kmem.len() < MAX_KEPT_REJECTED_LINES {
                         self.counts.first_kmem.push((number, shown(text)));
                     }
                 }
@@ -450,9 +453,9 @@ impl ReadPass {
     }
 
     /// The time may decrease from one CPU to another, because a text may contain the events of one CPU after
-    /// another. On one CPU, time must not decrease, except that a clock shows 0 before it starts.
+    /// another. On one CPU, time must not decrease, except after events at time 0, before the clock starts.
     fn check_time(&mut self, event: &Event, line: u64) -> Result<(), TraceError> {
-        if !self.parser.format().is_some_and(Format::is_kernel) || event.time_ns == 0 {
+        if !self.parser.format().is_some_and(Format::is_kernel_format) || event.time_ns == 0 {
             return Ok(());
         }
         let cpu = usize::from(event.cpu);
@@ -468,10 +471,10 @@ impl ReadPass {
         Ok(())
     }
 
-    /// Sorts all records by time, and then matches frees that name a cache with their allocations again.
+    /// Sorts all records by time, and then again matches frees that name a cache with their allocations.
     fn sort(&mut self) -> std::io::Result<()> {
         // Before the clock starts, an event belongs after the previous event on its CPU.
-        let mut last = vec![0; usize::from(MAX_CPU) + 1];
+        let mut last = vec![0; usize::from(MAX_CPU_NUMBER) + 1];
         let mut time = |record: &Record| {
             let last = &mut last[usize::from(record.cpu)];
             if record.time_ns != 0 {
@@ -480,7 +483,7 @@ impl ReadPass {
             *last
         };
         self.spool = std::mem::replace(&mut self.spool, Spool::new(1)).sort_by_time(&mut time)?;
-        let mut last = vec![0; usize::from(MAX_CPU) + 1];
+        let mut last = vec![0; usize::from(MAX_CPU_NUMBER) + 1];
         let mut time = |record: &Record| {
             let last = &mut last[usize::from(record.cpu)];
             *last = record.time_ns.max(*last);
@@ -494,7 +497,7 @@ impl ReadPass {
         spool.scan(|spool, place, record| {
             match record.tag {
                 Tag::Alloc => {
-                    let key = shapes.as_printed(record.key);
+                    let key = shapes.shape_as_printed(record.key);
                     if key != record.key {
                         spool.update(place, |record| record.key = key)?;
                     }
@@ -548,9 +551,9 @@ impl ReadPass {
                 Ok(())
             }
             EventKind::Alloc { ptr, site, bytes_req, bytes_alloc, gfp, cache, via } => {
-                self.possible("bytes_alloc", bytes_alloc.into(), 1, PageSize::max_object, line);
+                self.possible("bytes_alloc", bytes_alloc.into(), 1, PageSize::max_kmalloc_object_bytes, line);
                 let shape = Shape { site, bytes_req, bytes_alloc, gfp, via, named: cache };
-                self.alloc(ptr, &shape, record.with_task(event.task.map(|task| task.0)))
+                self.alloc(ptr, &shape, record.with_allocating_task(event.task.map(|task| task.0)))
             }
             EventKind::Free { ptr, cache, via, .. } => self.free(ptr, cache, via, record),
             EventKind::PageAlloc { pfn, order, migratetype, .. } => {
@@ -580,7 +583,7 @@ impl ReadPass {
         }
     }
 
-    /// Records with which page sizes a value is impossible.
+    /// Records the page sizes with which a value is impossible.
     fn possible(
         &mut self,
         field: &'static str,
@@ -687,15 +690,15 @@ impl ReadPass {
     }
 
     fn finish(mut self, known: Option<(PageSize, PageSizeSource)>) -> Result<Recording, TraceError> {
-        let rows = self.parser.take_rows();
+        let rows = self.parser.take_distribution_rows();
         let line = self.counts.lines;
         let made = fleetbench::calls(&rows, |call| {
-            let event = self.parser.event_of_call(call, 0, 0);
+            let event = self.parser.event_from_call(call, 0, 0);
             self.event(&event, line)
         });
         made.map_err(|source| TraceError::Spool { source })?;
         self.counts.format = self.parser.format();
-        let kmem = self.counts.by_name.iter().take(KMEM_EVENTS).sum::<u64>();
+        let kmem = self.counts.by_name.iter().take(KMEM_EVENT_COUNT).sum::<u64>();
         if self.counts.events == 0 || kmem == 0 {
             let texts: Vec<&str> = self.counts.first_not_understood.iter().map(|(_, text)| &**text).collect();
             let cut = self.counts.cut_line.as_ref().map(|(_, text)| &**text);
@@ -731,7 +734,7 @@ impl ReadPass {
                 first: self.counts.first_kmem,
             });
         }
-        if self.counts.times_going_back > 0 && self.counts.format.is_some_and(Format::is_kernel) {
+        if self.counts.times_going_back > 0 && self.counts.format.is_some_and(Format::is_kernel_format) {
             self.sort().map_err(|source| TraceError::Spool { source })?;
         }
         let pointers = self.counts.by_gfp.iter().sum::<u64>() + self.counts.frees;
@@ -788,7 +791,7 @@ fn mark_slabs(spool: &mut Spool, shapes: &Shapes, mapping: Mapping) -> std::io::
             Tag::Alloc => {
                 let shape = shapes.get(record.key);
                 let large = shape.via == EventSource::Kmalloc
-                    && u64::from(shape.bytes_alloc) > mapping.page_size.max_slab_object();
+                    && u64::from(shape.bytes_alloc) > mapping.page_size.max_kmalloc_class_bytes();
                 if large { PageUse::KmallocLarge } else { PageUse::Slab }
             }
             Tag::FreeCache => PageUse::Slab,
@@ -807,6 +810,6 @@ fn mark_slabs(spool: &mut Spool, shapes: &Shapes, mapping: Mapping) -> std::io::
 }
 
 fn shown(line: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&line[..line.len().min(MAX_REJECT_BYTES)]).into_owned();
-    if line.len() > MAX_REJECT_BYTES { text + " ..." } else { text }
+    let text = String::from_utf8_lossy(&line[..line.len().min(MAX_REJECTED_LINE_BYTES)]).into_owned();
+    if line.len() > MAX_REJECTED_LINE_BYTES { text + " ..." } else { text }
 }

@@ -2,7 +2,7 @@
 //!
 //! A trace of a real kernel is not a clean list of allocations and frees. Objects exist before the trace
 //! begins, bulk functions allocate and free without events, and events of two CPUs can be in the wrong order.
-//! The pass determines the case from the state of each pointer and each page.
+//! The pass finds out which case applies from the state of each pointer and each page.
 //!
 //! | event | pointer is live | pointer is not live |
 //! |---|---|---|
@@ -11,11 +11,12 @@
 //! | page freed | *hidden free* of each live object on it | |
 //!
 //! Two events in the wrong order look like one hidden allocation and one hidden free, whose effects cancel
-//! out. If both events belong to one pointer, they are also counted as a swapped pair: a free after the next
-//! allocation (`alloc, alloc, free, free`), or before its own allocation (`free, alloc, ..., alloc`).
+//! out. If both events belong to one pointer, they are also counted as a swapped pair: the free comes after
+//! the next allocation (`alloc, alloc, free, free`), or before its own allocation (`free, alloc, ...,
+//! alloc`).
 //!
 //! The pass keeps state for pages, and for pointers on allocated pages. The memory of the pass therefore
-//! depends on the traced machine's memory, not on the length of the trace.
+//! depends on the memory of the traced machine, not on the length of the trace.
 
 use std::collections::hash_map::Entry;
 
@@ -26,8 +27,8 @@ use super::error::TraceError;
 use super::event::{EventSource, Pfn, Ptr};
 use super::names::{NameSources, Names};
 use super::op::{
-    CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
-    SiteId, TaskId,
+    CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeEvidence, MarkId, Op, OpKind, PageFreeOrigin,
+    PageUse, SiteId, TaskId,
 };
 use super::page_size::{PageSize, PageSizeSource};
 use super::page_table::{PageTable, frames};
@@ -37,13 +38,13 @@ use super::spool::{Reader, Record, Tag};
 use super::symbols::Symbol;
 use uslab::SlabInfo;
 
-/// The largest number of marks for which the state is kept.
-const MAX_MARKS: usize = 256;
+/// The largest number of marks at which the state of the caches is kept.
+const MAX_KEPT_MARK_STATES: usize = 256;
 
 /// The second pass over a [`Recording`]: returns its operations one by one, and counts them.
 #[derive(Debug)]
 pub struct Resolver {
-    pub(super) recording: Interpreted,
+    pub(super) recording: RecordingMetadata,
     pub(super) names: Names,
     pub(super) mapping: Mapping,
     pub(super) page_size_source: PageSizeSource,
@@ -51,21 +52,22 @@ pub struct Resolver {
     objects: FxHashMap<u64, Object>,
     histories: FxHashMap<u64, History>,
     pages: PageTable<Page>,
-    /// The known objects of each page, as byte offsets from the start of the page.
+    /// The known objects on each page, as byte offsets from the start of the page.
     on_page: FxHashMap<u64, Vec<u16>>,
     /// The number of pages in blocks that the trace has allocated.
     pages_out: u64,
     pub(super) tally: Tally,
     /// For each set of flags, `true` if an allocation with these flags may block.
     may_block: Vec<Option<bool>>,
-    /// The operations of the current record; operations from index `next` on are still to be returned.
+    /// The operations that the current record gave; the operations from index `next` on have not been
+    /// returned yet.
     pending: Vec<Op>,
     next: usize,
 }
 
-/// The parts of a recording that are not records.
+/// Everything in a recording except its records.
 #[derive(Debug)]
-pub(super) struct Interpreted {
+pub(super) struct RecordingMetadata {
     pub(super) counts: Counts,
     pub(super) ambiguous_sites: u64,
     pub(super) events_by_name: Vec<(String, u64)>,
@@ -91,9 +93,9 @@ const NO_SHAPE: u32 = u32::MAX;
 /// Hidden events of a pointer, which a later event may turn into a swapped pair.
 #[derive(Debug, Clone, Copy, Default)]
 struct History {
-    /// The time of a hidden allocation, if no matched free has followed.
+    /// The time of a hidden allocation, until a matched free of the pointer follows.
     hidden_alloc: Option<u64>,
-    /// The time of an allocation at the address of a live object, if no allocation has followed.
+    /// The time of an allocation at the address of a live object, until the next allocation there follows.
     over_live: Option<u64>,
 }
 
@@ -110,9 +112,9 @@ struct Page {
     /// The index of the page in the block that owns it. If the pages of a block are freed one by one, the
     /// block owns them until its first page is freed.
     from_owner: u16,
-    /// The index of the page in the block with which it was allocated.
+    /// The CPU that allocated the block, if the page is the first page of a live block.
     cpu: u16,
-    /// `NO_BLOCK` if the trace has no allocation of the page, or has freed it.
+    /// The order of the block; `NO_ORDER` if the page is not the first page of a live block.
     order: u8,
     usage: PageUse,
     /// `true` if the page was allocated in the trace, or has known objects.
@@ -175,7 +177,7 @@ pub(super) struct Tally {
     pub(super) pages_net: i64,
     pub(super) marks: Vec<MarkState>,
     marks_seen: u64,
-    /// `true` if the first mark is not in the trace.
+    /// `true` if the first mark was lost with the oldest events, and was inserted by the parser.
     pub(super) mark_was_lost: bool,
 }
 
@@ -224,13 +226,13 @@ pub(super) struct MarkState {
 
 impl Recording {
     /// Starts the second pass, which interprets the records. The parameter `slabinfo` is the traced kernel's
-    /// table, if available; caches get names from it by their object size.
+    /// table, if available; it names caches by their object size.
     ///
     /// # Errors
     ///
     /// Fails if the temporary file fails.
     pub fn resolve(self, slabinfo: Option<&SlabInfo>) -> Result<Resolver, TraceError> {
-        let recording = Interpreted {
+        let recording = RecordingMetadata {
             ambiguous_sites: self.ambiguous_sites(),
             events_by_name: self.events_by_name(),
             by_gfp: self.allocations_by_gfp(),
@@ -265,7 +267,7 @@ impl Recording {
             next: 0,
         };
         if let Some(mark) = lost_mark {
-            resolver.mark_op(&mark);
+            resolver.record_mark(&mark);
             // An inserted mark is not a record.
             resolver.tally.marks_seen = 0;
             resolver.tally.mark_was_lost = true;
@@ -274,14 +276,14 @@ impl Recording {
     }
 }
 
-/// Returns `true` if an allocation with these flags, as the kernel prints them, may reclaim memory directly.
+/// Returns `true` if an allocation with these flags, in the kernel's notation, may reclaim memory directly.
 fn may_block(flags: &str) -> bool {
-    const BLOCKING: [&str; 6] =
+    const BLOCKING_FLAGS: [&str; 6] =
         ["GFP_KERNEL", "GFP_NOFS", "GFP_NOIO", "GFP_USER", "GFP_HIGHUSER", "GFP_TRANSHUGE"];
     flags.split('|').any(|flag| match flag {
         "__GFP_DIRECT_RECLAIM" | "__GFP_RECLAIM" => true,
         "GFP_TRANSHUGE_LIGHT" => false,
-        _ => BLOCKING.iter().any(|name| flag.starts_with(name)),
+        _ => BLOCKING_FLAGS.iter().any(|name| flag.starts_with(name)),
     })
 }
 
@@ -331,10 +333,10 @@ impl Resolver {
         self.tally.caches.get(id.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Returns the counters of all caches, indexed by id, at the last mark with this text; caches that
-    /// appeared later are missing.
+    /// Returns the counters of all caches, indexed by cache number, at the last mark with the given text;
+    /// caches that appeared later are missing.
     #[must_use]
-    pub fn tallies_at(&self, mark: &str) -> &[CacheTally] {
+    pub fn tallies_at_mark(&self, mark: &str) -> &[CacheTally] {
         self.tally.marks.iter().rfind(|at| at.text == mark).map_or(&[], |at| &at.caches)
     }
 
@@ -380,7 +382,7 @@ impl Resolver {
         &self.recording.counts
     }
 
-    /// Returns how many cache names each source has given so far.
+    /// Returns the number of cache names that each source has given so far.
     #[must_use]
     pub fn name_sources(&self) -> NameSources {
         self.names.sources(self.recording.counts.named_by_free)
@@ -393,7 +395,7 @@ impl Resolver {
             Tag::FreeCache => self.free(record, EventSource::Cache),
             Tag::PageAlloc => self.page_alloc(record),
             Tag::PageFree => self.page_free(record),
-            Tag::Mark => self.mark_op(record),
+            Tag::Mark => self.record_mark(record),
             // Records of page lists are in another spool.
             Tag::PageTaken | Tag::PageDrained | Tag::PageFallback => {}
         }
@@ -408,16 +410,16 @@ impl Resolver {
         let ptr = Ptr(record.at);
         let pfn = self.mapping.pfn(ptr);
         let cache = match pfn {
-            Some(pfn) => self.names.of_alloc(record.key, Some(&mut self.pages.entry(pfn).name)),
-            None => self.names.of_alloc(record.key, None),
+            Some(pfn) => self.names.cache_of_alloc(record.key, Some(&mut self.pages.entry(pfn).name)),
+            None => self.names.cache_of_alloc(record.key, None),
         };
         let shape = *self.names.shape(record.key);
-        self.tally_of(cache).size = shape.bytes_alloc;
+        self.cache_tally_mut(cache).size = shape.bytes_alloc;
         let fresh = Object { cache, shape: record.key, cpu: record.cpu, live: true, has_history: false };
         match self.objects.entry(ptr.0) {
             Entry::Vacant(vacant) => {
                 vacant.insert(fresh);
-                self.seen_on_page(ptr);
+                self.add_object_to_page(ptr);
             }
             Entry::Occupied(mut occupied) => {
                 let last = *occupied.get();
@@ -438,7 +440,7 @@ impl Resolver {
             tally.peak_live = tally.peak_live.max(tally.live);
         }
         if let Some(pfn) = pfn {
-            self.slab_page_used(pfn, cache);
+            self.mark_block_as_slab(pfn, cache);
         }
         let Shape { site, bytes_req, bytes_alloc, gfp, .. } = shape;
         let may_block = self.may_block(gfp);
@@ -457,7 +459,7 @@ impl Resolver {
 
     fn alloc_over_live(&mut self, record: &Record, ptr: Ptr, last: Object) {
         self.tally.overwritten += 1;
-        self.hidden_free(record, ptr, &last, HiddenFreeSign::Reused);
+        self.record_hidden_free(record, ptr, &last, HiddenFreeEvidence::Reused);
         let history = self.histories.entry(ptr.0).or_default();
         if history.hidden_alloc.take().is_some() {
             self.tally.swapped_early_free += 1;
@@ -468,7 +470,7 @@ impl Resolver {
         }
     }
 
-    fn hidden_free(&mut self, record: &Record, ptr: Ptr, object: &Object, sign: HiddenFreeSign) {
+    fn record_hidden_free(&mut self, record: &Record, ptr: Ptr, object: &Object, sign: HiddenFreeEvidence) {
         for tally in self.tallies(object.cache) {
             tally.hidden_frees += 1;
             tally.live -= 1;
@@ -479,7 +481,7 @@ impl Resolver {
     }
 
     /// Records a new pointer on its page.
-    fn seen_on_page(&mut self, ptr: Ptr) {
+    fn add_object_to_page(&mut self, ptr: Ptr) {
         if let Some(pfn) = self.mapping.pfn(ptr) {
             self.pages.entry(pfn).has_objects = true;
             self.on_page.entry(pfn.0).or_default().push(self.mapping.offset(ptr));
@@ -487,45 +489,45 @@ impl Resolver {
     }
 
     /// Makes a block of pages a slab; it belongs to the cache of the first object on it.
-    fn slab_page_used(&mut self, pfn: Pfn, cache: CacheId) {
+    fn mark_block_as_slab(&mut self, pfn: Pfn, cache: CacheId) {
         if self.names.caches()[cache.0 as usize].kind == CacheKind::KmallocLarge {
             return;
         }
-        if let Some(head) = self.head_of(pfn)
+        if let Some(head) = self.head_page_of(pfn)
             && let Some(page) = self.pages.get(head)
             && page.order != NO_ORDER
             && page.slab_of.is_none()
         {
             page.slab_of = Some(cache);
-            let tally = self.tally_of(cache);
+            let tally = self.cache_tally_mut(cache);
             tally.slabs_new += 1;
             tally.slabs += 1;
             tally.slabs_peak = tally.slabs_peak.max(tally.slabs);
         }
     }
 
-    fn head_of(&mut self, pfn: Pfn) -> Option<Pfn> {
+    fn head_page_of(&mut self, pfn: Pfn) -> Option<Pfn> {
         let from_head = self.pages.get(pfn)?.from_head;
         (from_head != NO_BLOCK).then(|| Pfn(pfn.0 - u64::from(from_head)))
     }
 
     fn free(&mut self, record: &Record, via: EventSource) {
         let ptr = Ptr(record.at);
-        let named = record.key.checked_sub(1).map(|name| self.names.of_symbol(Symbol(name)));
+        let named = record.key.checked_sub(1).map(|name| self.names.cache_of_symbol(Symbol(name)));
         match self.objects.get_mut(&ptr.0) {
             Some(object) if object.live => {
                 object.live = false;
                 let object = *object;
-                self.matched_free(record, ptr, object, via, named);
+                self.record_matched_free(record, ptr, object, via, named);
             }
             known => {
                 let known = known.copied();
-                self.unseen_free(record, ptr, known, named);
+                self.record_unmatched_free(record, ptr, known, named);
             }
         }
     }
 
-    fn matched_free(
+    fn record_matched_free(
         &mut self,
         record: &Record,
         ptr: Ptr,
@@ -562,7 +564,13 @@ impl Resolver {
         self.push(record, OpKind::Free { cache, ptr, origin: FreeOrigin::Matched { alloc_cpu } });
     }
 
-    fn unseen_free(&mut self, record: &Record, ptr: Ptr, known: Option<Object>, named: Option<CacheId>) {
+    fn record_unmatched_free(
+        &mut self,
+        record: &Record,
+        ptr: Ptr,
+        known: Option<Object>,
+        named: Option<CacheId>,
+    ) {
         let page_known = match self.mapping.pfn(ptr) {
             Some(pfn) => self.pages.get(pfn).is_some_and(|page| page.known),
             None => false,
@@ -571,10 +579,10 @@ impl Resolver {
         let cache = named
             .or(known.map(|object| object.cache))
             .or_else(|| {
-                let head = self.head_of(self.mapping.pfn(ptr)?)?;
+                let head = self.head_page_of(self.mapping.pfn(ptr)?)?;
                 self.pages.get(head)?.slab_of
             })
-            .unwrap_or_else(|| self.names.of_nobody());
+            .unwrap_or_else(|| self.names.unknown_kfree_cache());
         for tally in self.tallies(cache) {
             tally.frees += 1;
             tally.hidden_allocs += u64::from(hidden);
@@ -589,7 +597,7 @@ impl Resolver {
         }
         let object = Object { cache, shape: NO_SHAPE, cpu: record.cpu, live: false, has_history: hidden };
         if self.objects.insert(ptr.0, object).is_none() {
-            self.seen_on_page(ptr);
+            self.add_object_to_page(ptr);
         }
         let origin = if hidden { FreeOrigin::HiddenAlloc } else { FreeOrigin::PreTrace };
         self.push(record, OpKind::Free { cache, ptr, origin });
@@ -604,7 +612,7 @@ impl Resolver {
             .any(|frame| self.pages.get(frame).is_some_and(|page| page.from_owner != NO_BLOCK));
         self.tally.page_alloc_over_live += u64::from(over_live);
         // The previous block was freed without an event, except for parts that have become separate blocks.
-        if let Some(Block { order, cpu: alloc_cpu, usage }) = self.block_at(pfn) {
+        if let Some(Block { order, cpu: alloc_cpu, usage }) = self.allocated_block_at(pfn) {
             for (from_head, frame) in (0..).zip(frames(pfn, order)) {
                 if self.pages.get(frame).is_some_and(|page| page.from_owner == from_head) {
                     self.forget_page(record, frame);
@@ -651,12 +659,12 @@ impl Resolver {
     }
 
     /// Returns the block that was allocated at `pfn`, if the allocation is in the trace.
-    fn block_at(&mut self, pfn: Pfn) -> Option<Block> {
+    fn allocated_block_at(&mut self, pfn: Pfn) -> Option<Block> {
         let page = self.pages.get(pfn).filter(|page| page.order != NO_ORDER)?;
         Some(Block { order: page.order, cpu: page.cpu, usage: page.usage })
     }
     fn block_ends(&mut self, pfn: Pfn) -> Option<Block> {
-        let block = self.block_at(pfn)?;
+        let block = self.allocated_block_at(pfn)?;
         let page = self.pages.entry(pfn);
         let slab_of = page.slab_of.take();
         page.order = NO_ORDER;
@@ -668,14 +676,14 @@ impl Resolver {
             }
         }
         if let Some(cache) = slab_of {
-            let tally = self.tally_of(cache);
+            let tally = self.cache_tally_mut(cache);
             tally.slabs_gone += 1;
             tally.slabs -= 1;
         }
         Some(block)
     }
 
-    /// Frees the live objects on a freed page, and drops all knowledge about the page.
+    /// Frees the live objects on a page that is freed, and drops all knowledge about the page.
     fn forget_page(&mut self, record: &Record, pfn: Pfn) {
         let Some(page) = self.pages.get(pfn) else { return };
         page.name = None;
@@ -693,15 +701,15 @@ impl Resolver {
             }
             if object.live {
                 self.tally.live_when_page_freed += 1;
-                self.hidden_free(record, ptr, &object, HiddenFreeSign::PageFreed);
+                self.record_hidden_free(record, ptr, &object, HiddenFreeEvidence::PageFreed);
             }
         }
     }
 
-    fn mark_op(&mut self, record: &Record) {
+    fn record_mark(&mut self, record: &Record) {
         let symbol = Symbol(record.key);
         let text = self.names.strings().marks.text(symbol);
-        if self.tally.marks.len() < MAX_MARKS {
+        if self.tally.marks.len() < MAX_KEPT_MARK_STATES {
             let caches = if text.starts_with("SNAP ") || text.starts_with("WORKLOAD ") {
                 self.tally.caches.clone()
             } else {
@@ -721,12 +729,12 @@ impl Resolver {
 
     /// Returns the counters of a cache, and the totals.
     fn tallies(&mut self, cache: CacheId) -> [&mut CacheTally; 2] {
-        self.tally_of(cache);
+        self.cache_tally_mut(cache);
         let Tally { caches, all, .. } = &mut self.tally;
         [&mut caches[cache.0 as usize], all]
     }
 
-    fn tally_of(&mut self, cache: CacheId) -> &mut CacheTally {
+    fn cache_tally_mut(&mut self, cache: CacheId) -> &mut CacheTally {
         let at = cache.0 as usize;
         if at >= self.tally.caches.len() {
             self.tally.caches.resize_with(at + 1, CacheTally::default);

@@ -1,5 +1,5 @@
 //! The shapes of allocations; a shape consists of the call site, the size and the flags. A trace has only a
-//! few thousand shapes, so the cache is looked up once for each shape, not for each allocation.
+//! few thousand shapes, so the cache is looked up once for each shape, and not for each allocation.
 
 use std::hash::{Hash, Hasher};
 
@@ -16,13 +16,13 @@ pub(super) struct Shape {
     pub(super) bytes_alloc: u32,
     pub(super) gfp: Symbol,
     pub(super) via: EventSource,
-    /// The cache that the event or the object's free named, if it differs from the cache of other objects of
-    /// this shape.
+    /// The cache that the event or the object's free named, if it differs from the cache of the shape's other
+    /// objects.
     pub(super) named: Option<Symbol>,
 }
 
 impl Hash for Shape {
-    /// Hashes three words instead of seven fields, because every allocation computes the hash.
+    /// Hashes three words instead of six separate fields, because every allocation computes the hash.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self { site, bytes_req, bytes_alloc, gfp, via, named } = *self;
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
@@ -32,7 +32,8 @@ impl Hash for Shape {
     }
 }
 
-/// The call site and size of an allocation. Allocations with equal origins are assumed to be from one cache.
+/// The origin of an allocation: its call site and its sizes. Allocations with equal origins are assumed to be
+/// from one cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Origin {
     site: Symbol,
@@ -45,7 +46,7 @@ pub(super) struct Shapes {
     numbers: FxHashMap<Shape, u32>,
     shapes: Vec<Entry>,
     origins: FxHashMap<Origin, u32>,
-    learned: Vec<LearnedNames>,
+    learned: Vec<NamesLearnedFromFrees>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -53,13 +54,13 @@ struct Entry {
     shape: Shape,
     /// The number of the shape's origin.
     origin: u32,
-    /// `true` if a free, and not the event, gave the shape's separate name.
+    /// `true` if a free, rather than the event, gave the shape its separate name.
     own_name_taught: bool,
 }
 
-/// The cache names that frees have shown for an origin.
+/// The cache names that frees have shown for one origin.
 #[derive(Debug, Default, Clone, Copy)]
-struct LearnedNames {
+struct NamesLearnedFromFrees {
     /// The first name that a free has shown.
     name: Option<Symbol>,
     /// `true` if a free has shown a second name.
@@ -74,7 +75,7 @@ impl Shapes {
         let Shape { site, bytes_req, bytes_alloc, .. } = shape;
         let learned = &mut self.learned;
         let origin = *self.origins.entry(Origin { site, bytes_req, bytes_alloc }).or_insert_with(|| {
-            learned.push(LearnedNames::default());
+            learned.push(NamesLearnedFromFrees::default());
             learned.len() as u32 - 1
         });
         let number = self.shapes.len() as u32;
@@ -102,13 +103,13 @@ impl Shapes {
     }
 
     /// Drops the names that frees have shown. After this call, allocations whose shape a free has changed
-    /// must return to the shape of [`as_printed`](Self::as_printed).
+    /// must return to the shape of [`shape_as_printed`](Self::shape_as_printed).
     pub(super) fn forget(&mut self) {
-        self.learned.fill(LearnedNames::default());
+        self.learned.fill(NamesLearnedFromFrees::default());
     }
 
-    /// Returns the shape that an allocation's event gives without its free.
-    pub(super) fn as_printed(&self, number: u32) -> u32 {
+    /// Returns the shape of an allocation's event, without what the object's free has shown.
+    pub(super) fn shape_as_printed(&self, number: u32) -> u32 {
         let entry = &self.shapes[number as usize];
         if !entry.own_name_taught {
             return number;
@@ -126,13 +127,13 @@ impl Shapes {
     }
 
     /// Returns `true` if a name of the shape came from frees.
-    pub(super) fn is_learned(&self, number: u32) -> bool {
+    pub(super) fn is_name_learned(&self, number: u32) -> bool {
         let entry = &self.shapes[number as usize];
         entry.shape.named.is_none() || entry.own_name_taught
     }
 
     /// Returns the number of origins that allocate from more than one cache.
-    pub(super) fn ambiguous(&self) -> u64 {
+    pub(super) fn ambiguous_origin_count(&self) -> u64 {
         self.learned.iter().filter(|l| l.several).count() as u64
     }
 

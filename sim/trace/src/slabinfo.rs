@@ -1,7 +1,7 @@
 //! Parses `/proc/slabinfo` in the formats 2.0 and 2.1, both SLUB's tables and SLAB's tables with statistics.
 //!
-//! A valid row becomes a [`Row`]. An invalid row is kept as a [`RowFault`]. An invalid row does not end the
-//! parsing, so the caller decides what to do.
+//! A valid row becomes a [`Row`]. An invalid row is kept as a [`SlabinfoRowError`]. An invalid row does not end the
+//! parsing; the caller decides how to treat it.
 
 use std::fmt;
 
@@ -17,14 +17,14 @@ const MAX_OBJECT_BYTES: u64 = 1 << 26;
 
 /// Since 6.10, slabinfo estimates the free objects of a node with more partial slabs than this number from a sample of
 /// its slabs (the kernel's `MAX_PARTIAL_TO_SCAN`). The attribute `objects` in sysfs is exact.
-pub const MOST_SCANNED: u64 = 10_000;
+pub const MAX_SCANNED_PARTIAL_SLABS: u64 = 10_000;
 
 /// The required text of the first line.
-const VERSIONS: &str = "`slabinfo - version: 2.1` (or 2.0)";
+const ACCEPTED_VERSION_LINES: &str = "`slabinfo - version: 2.1` (or 2.0)";
 
-const FEWER: &str = "fewer objects and slabs: physical addresses have 52 bits";
+const TOO_MANY_OBJECTS_HINT: &str = "fewer objects and slabs: physical addresses have 52 bits";
 
-/// A kernel's slabinfo table.
+/// The contents of a kernel's slabinfo.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelSlabInfo {
     /// The valid rows.
@@ -32,7 +32,7 @@ pub struct KernelSlabInfo {
     /// For each row, the number of objects that SLAB keeps outside slabs; zeros in SLUB's tables.
     pub tunables: Vec<Tunables>,
     /// The invalid rows.
-    pub faults: Vec<RowFault>,
+    pub faults: Vec<SlabinfoRowError>,
 }
 
 /// SLAB's tunables, which limit the objects in its arrays.
@@ -48,7 +48,7 @@ pub struct Tunables {
 
 /// An invalid row of slabinfo.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct RowFault {
+pub struct SlabinfoRowError {
     /// The line number of the row, from 1.
     pub line: u64,
     /// The text of the row, shortened.
@@ -57,7 +57,7 @@ pub struct RowFault {
     pub expected: &'static str,
 }
 
-impl fmt::Display for RowFault {
+impl fmt::Display for SlabinfoRowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: expected {}, found {:?}", self.line, self.expected, self.found)
     }
@@ -69,14 +69,14 @@ impl KernelSlabInfo {
     /// # Errors
     ///
     /// Fails if the first line is not a known version.
-    pub fn read(text: &str) -> Result<Self, RowFault> {
+    pub fn read(text: &str) -> Result<Self, SlabinfoRowError> {
         let mut lines = (1..).zip(text.lines());
-        let fault = |line, text: &str, expected| RowFault { line, found: shortened(text), expected };
+        let fault = |line, text: &str, expected| SlabinfoRowError { line, found: shortened(text), expected };
         let first = lines.next().map_or("", |(_, first)| first);
         let version = first.trim_end().strip_prefix("slabinfo - version: ");
         let version = version.map(|version| version.strip_suffix(" (statistics)").unwrap_or(version));
         if !version.is_some_and(|version| matches!(version, "2.0" | "2.1")) {
-            return Err(fault(1, first, VERSIONS));
+            return Err(fault(1, first, ACCEPTED_VERSION_LINES));
         }
         let mut read = Self::default();
         let mut sum = (0_u64, 0_u64);
@@ -85,7 +85,7 @@ impl KernelSlabInfo {
                 Ok((row, tunables)) => {
                     let all = (sum.0 + row.objects * row.object_size, sum.1 + row.slabs * row.pages_per_slab);
                     if all.0 > MAX_PAGES << 12 || all.1 > MAX_PAGES {
-                        read.faults.push(fault(line, text, FEWER));
+                        read.faults.push(fault(line, text, TOO_MANY_OBJECTS_HINT));
                         continue;
                     }
                     sum = all;
@@ -133,7 +133,7 @@ fn row(text: &str) -> Result<(Row, Tunables), &'static str> {
     }
     // A product of two numbers of a row is a number of bytes or pages, which no machine exceeds.
     if objects * object_size > MAX_PAGES << 12 || slabs * pages_per_slab > MAX_PAGES {
-        return Err(FEWER);
+        return Err(TOO_MANY_OBJECTS_HINT);
     }
     Ok((row, tunables))
 }

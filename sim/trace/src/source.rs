@@ -16,12 +16,12 @@ use memchr::{memchr, memrchr};
 use super::error::TraceError;
 use super::recorded;
 
-/// The number of bytes to read at a time; they fit into the cache of a CPU. A line must fit, too; the longest
+/// The number of bytes to read at a time, small enough for a CPU's cache. A line must fit, too; the longest
 /// line of a kernel has about 400 bytes.
 const CHUNK: usize = 1 << 17;
 
 /// The hint about a binary file of an unknown kind.
-pub const NO_TRACE: &str = "it holds NUL bytes; a trace is the text of ftrace (with its option bin off), `perf script` or `trace-cmd report`";
+pub const BINARY_FILE_HINT: &str = "it holds NUL bytes; a trace is the text of ftrace (with its option bin off), `perf script` or `trace-cmd report`";
 
 /// The kinds of compression, each with the first bytes of its files.
 const COMPRESSIONS: [(Compression, &[u8]); 3] = [
@@ -35,7 +35,7 @@ const HEAD: usize = 6;
 
 /// The largest accepted window of a compressed file, in KiB. zstd's decoder refuses larger windows by
 /// default, and xz -9 needs half of this size.
-const XZ_WINDOW: u32 = 128 << 10;
+const MAX_XZ_WINDOW_KIB: u32 = 128 << 10;
 
 /// The memory in KiB that an xz decoder needs in addition to the window.
 const XZ_OVERHEAD_KIB: u32 = 1 << 10;
@@ -79,7 +79,7 @@ pub struct Source {
     reader: Decoder,
     total: Option<u64>,
     buffer: Vec<u8>,
-    /// The text in `buffer[start..end]` was read, but not returned to the caller yet.
+    /// The text in `buffer[start..end]`, which was read but has not been returned to the caller.
     start: usize,
     end: usize,
     eof: bool,
@@ -137,7 +137,7 @@ impl Source {
         let path = name.into();
         let mut counted =
             CountedStream { inner: stream, head: [0; HEAD], head_len: 0, head_read: 0, bytes: 0 };
-        counted.fill_head().map_err(|source| TraceError::Read { path: path.clone(), source })?;
+        counted.fill_head_buffer().map_err(|source| TraceError::Read { path: path.clone(), source })?;
         let reader =
             Decoder::new(counted).map_err(|source| TraceError::Read { path: path.clone(), source })?;
         let (buffer, eof, recorded) = (vec![0; CHUNK], false, false);
@@ -182,7 +182,7 @@ impl Source {
     /// buffer.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk<'_>>, TraceError> {
         if self.recorded {
-            return Err(TraceError::Binary { path: self.path.clone(), hint: NO_TRACE });
+            return Err(TraceError::Binary { path: self.path.clone(), hint: BINARY_FILE_HINT });
         }
         let (from, to) = loop {
             let held = &self.buffer[self.start..self.end];
@@ -242,8 +242,8 @@ impl Source {
         Ok(())
     }
 
-    /// Converts an I/O error to a trace error: decoder errors concern the file's contents, system errors do
-    /// not.
+    /// Converts an I/O error to a trace error: an error of a decoder concerns the file's contents, and a
+    /// system error does not.
     fn failed(&self, source: io::Error) -> TraceError {
         let path = self.path.clone();
         match self.reader.compression() {
@@ -269,7 +269,7 @@ impl Source {
         } else if Compression::of(text).is_some() {
             "compressed twice; unpack it once"
         } else if memchr(0, text).is_some() {
-            NO_TRACE
+            BINARY_FILE_HINT
         } else {
             return Ok(());
         };
@@ -293,7 +293,7 @@ impl Decoder {
             Some(Compression::Gzip) => Self::Gzip(Box::new(MultiGzDecoder::new(BufReader::new(counted)))),
             Some(Compression::Xz) => {
                 let buffered = BufReader::new(counted);
-                let memory = u64::from(XZ_WINDOW + XZ_OVERHEAD_KIB) << 10;
+                let memory = u64::from(MAX_XZ_WINDOW_KIB + XZ_OVERHEAD_KIB) << 10;
                 let stream = Stream::new_stream_decoder(memory, CONCATENATED)?;
                 Self::Xz(Box::new(XzDecoder::new_stream(buffered, stream)))
             }
@@ -329,7 +329,7 @@ impl Decoder {
     }
 }
 
-/// Turns the error of an xz decoder that would need too much memory into a separate error kind.
+/// Converts the error of an xz decoder that would need too much memory to a separate kind of error.
 fn xz_error(error: io::Error) -> io::Error {
     let lzma = error.get_ref().and_then(|inner| inner.downcast_ref());
     match lzma {
@@ -338,7 +338,7 @@ fn xz_error(error: io::Error) -> io::Error {
     }
 }
 
-/// A stream that counts the bytes read, and lets its first bytes be read in advance.
+/// A stream that counts the bytes read from it; its first bytes can be read in advance.
 struct CountedStream {
     inner: Box<dyn Read + Send>,
     head: [u8; HEAD],
@@ -348,7 +348,7 @@ struct CountedStream {
 }
 
 impl CountedStream {
-    fn fill_head(&mut self) -> io::Result<()> {
+    fn fill_head_buffer(&mut self) -> io::Result<()> {
         while self.head_len < self.head.len() {
             match self.inner.read(&mut self.head[self.head_len..]) {
                 Ok(0) => break,

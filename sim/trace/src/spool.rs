@@ -14,7 +14,7 @@ const RECORD: usize = 32;
 /// The number of records to read from the file at a time: one mebibyte.
 const BLOCK: u64 = 1 << 15;
 
-/// The kind of a record.
+/// The kind of a spool's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Tag {
@@ -28,7 +28,7 @@ pub(super) enum Tag {
     /// A mark; the field `key` is the number of its text.
     Mark,
     /// Pages left a free list. The field `key` is 1 if the pages are for a per-CPU list. Records of this kind
-    /// and of the next two kinds are stored in a separate spool.
+    /// and of the next two kinds (drains and fallbacks) are stored in a separate spool.
     PageTaken,
     PageDrained,
     PageFallback,
@@ -37,7 +37,7 @@ pub(super) enum Tag {
 /// A stored event of the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record {
-    /// The address or page frame number of the event.
+    /// The address of the event's object, or the page frame number of its pages.
     pub(super) at: u64,
     pub(super) time_ns: u64,
     /// The line number, which must be less than 2^48.
@@ -52,9 +52,9 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Stores the allocating command in the fields that only page records use, if its number fits into 24
-    /// bits.
-    pub(super) fn with_task(self, task: Option<u32>) -> Self {
+    /// Stores the allocating command in fields that only page records use otherwise, if its number fits into
+    /// 24 bits.
+    pub(super) fn with_allocating_task(self, task: Option<u32>) -> Self {
         let number = task.map_or(0, |task| task.saturating_add(1));
         match number.to_le_bytes() {
             [order, migratetype, usage, 0] => Self { order, migratetype, usage, ..self },
@@ -222,7 +222,7 @@ pub(super) struct Reader {
     spool: Spool,
     /// The number of records already read from the file.
     read: u64,
-    /// A block of records from the file; the records from `at` on are still to be returned.
+    /// A block of records from the file; the records from `at` on have not been returned yet.
     block: Vec<u8>,
     at: usize,
 }

@@ -1,7 +1,7 @@
 //! Interned byte strings: call sites, cache names, flags, event names.
 //!
-//! A trace repeats about a thousand different strings a million times. Looking up a string that is already known
-//! allocates nothing.
+//! A trace repeats about a thousand different strings a million times. Looking up a known string allocates no
+//! memory.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,5 @@
-//! The kernel's tables in the folder of a trace: caches and pages at the moments that the trace marks.
+//! The kernel's tables in the folder of a trace: snapshots of its caches and pages, at times that are marked
+//! in the trace.
 //!
 //! A trace's folder may contain the files `{boot,before,after,end}.{slabinfo,buddyinfo,zoneinfo}`. A mark in
 //! the trace, such as `SNAP before begin`, shows when the tables were read.
@@ -11,19 +12,19 @@ use super::error::TraceError;
 use super::event::Pfn;
 use super::kernel::{Attributes, Kernel, attributes};
 use super::page_size::PageSize;
-use super::slabinfo::{KernelSlabInfo, MOST_SCANNED};
+use super::slabinfo::{KernelSlabInfo, MAX_SCANNED_PARTIAL_SLABS};
 use uslab::SlabInfo;
 
-/// The names of the moments, in the order of time.
-pub const MOMENTS: [&str; 4] = ["boot", "before", "after", "end"];
+/// The names of the snapshots, in the order of time.
+pub const SNAPSHOT_NAMES: [&str; 4] = ["boot", "before", "after", "end"];
 
 /// An upper limit for numbers of pages in a table: physical addresses have 52 bits.
 const MAX_PAGES: u64 = 1 << 40;
 
-/// The tables of one moment.
+/// One snapshot of the kernel's tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The name of the moment, one of [`MOMENTS`].
+    /// The name of the snapshot, one of [`SNAPSHOT_NAMES`].
     pub moment: &'static str,
     /// The table of caches.
     pub slabinfo: Option<SlabInfo>,
@@ -73,7 +74,7 @@ impl FreeBlocks {
     }
 }
 
-/// The range of pages of a zone, from zoneinfo.
+/// The page range of one zone, from zoneinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZoneSpan {
     /// The node and zone, as in [`FreeBlocks`].
@@ -86,23 +87,23 @@ pub struct ZoneSpan {
     pub managed: u64,
 }
 
-/// The tables of all moments.
+/// All snapshots of the kernel's tables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tables {
-    /// The moments for which tables exist, in the order of time.
+    /// The existing snapshots, in the order of time.
     pub snapshots: Vec<Snapshot>,
     /// The kernel that wrote the tables.
     pub kernel: Kernel,
 }
 
 impl Tables {
-    /// Reads the tables in the folder that contains the trace `trace`. The result is empty if this folder has
-    /// no tables, or if the trace is standard input.
+    /// Reads the tables in the folder that contains the trace `trace`. The result is empty if the trace's
+    /// folder has no tables, or if the trace is standard input.
     ///
     /// # Errors
     ///
     /// Fails if a table exists but cannot be read or parsed; the error names the file and the line.
-    pub fn next_to_trace(trace: &Path) -> Result<Self, TraceError> {
+    pub fn from_trace_folder(trace: &Path) -> Result<Self, TraceError> {
         match trace.parent() {
             Some(folder) if trace.as_os_str() != "-" => Self::read(folder),
             _ => Ok(Self::default()),
@@ -113,7 +114,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// Fails for the same reasons as [`next_to_trace`](Self::next_to_trace).
+    /// Fails for the same reasons as [`from_trace_folder`](Self::from_trace_folder).
     pub fn read(folder: &Path) -> Result<Self, TraceError> {
         Self::of(folder, |path| match fs::read_to_string(path) {
             Ok(text) => Ok(Some(text)),
@@ -122,19 +123,19 @@ impl Tables {
         })
     }
 
-    /// Parses tables whose texts the callback `text` returns for each path that a table would have in
-    /// `folder`.
+    /// Parses tables; for each path that a table would have in `folder`, the callback `text` returns the
+    /// table's text.
     ///
     /// # Errors
     ///
-    /// Fails for the same reasons as [`next_to_trace`](Self::next_to_trace).
+    /// Fails for the same reasons as [`from_trace_folder`](Self::from_trace_folder).
     pub fn of<T: AsRef<str>>(
         folder: &Path,
         text: impl Fn(&Path) -> Result<Option<T>, TraceError>,
     ) -> Result<Self, TraceError> {
         let mut snapshots = Vec::new();
         let kernel = Kernel::of(folder, &text)?;
-        for moment in MOMENTS {
+        for moment in SNAPSHOT_NAMES {
             let mut slabinfo = table(&folder.join(format!("{moment}.slabinfo")), &text, slabinfo)?;
             let free_blocks = table(&folder.join(format!("{moment}.buddyinfo")), &text, free_blocks)?;
             let zoneinfo = folder.join(format!("{moment}.zoneinfo"));
@@ -145,7 +146,9 @@ impl Tables {
             let counters = table(&sysfs, &text, attributes)?.unwrap_or_default();
             for row in slabinfo.iter_mut().flat_map(|table| &mut table.rows) {
                 let count = |counter| counters.count(kernel.attributes.folder(&row.name), counter);
-                if let Some(objects) = count("objects").filter(|_| count("partial") > Some(MOST_SCANNED)) {
+                if let Some(objects) =
+                    count("objects").filter(|_| count("partial") > Some(MAX_SCANNED_PARTIAL_SLABS))
+                {
                     row.active_objects = objects;
                 }
             }
@@ -156,7 +159,7 @@ impl Tables {
         Ok(Self { snapshots, kernel })
     }
 
-    /// Returns the tables of a moment.
+    /// Returns the tables of the named snapshot.
     #[must_use]
     pub fn at(&self, moment: &str) -> Option<&Snapshot> {
         self.snapshots.iter().find(|s| s.moment == moment)
@@ -283,7 +286,7 @@ mod tests {
         assert_eq!(percpu_pages(&format!("cpu: 0\ncount: {}\n", u64::MAX)), Err((2, "fewer pages")));
     }
 
-    /// Regression test: a site was acquitted of a leak because slabinfo's estimate fell.
+    /// Regression test: a call site was cleared of a leak because slabinfo's estimate fell.
     #[test]
     fn objects_are_counted_by_sysfs_if_slabinfo_estimates_them() {
         let active = |partial: u64| {

@@ -31,16 +31,16 @@ fn kmalloc(site: &str, ptr: u64, bytes: u32, gfp: &str) -> String {
     )
 }
 
-/// Formats events, each given with its CPU and time.
+/// Formats a list of events, each with its CPU and time.
 fn trace(events: &[(&str, String)]) -> String {
     events.iter().map(|(at, event)| ftrace(at, event)).collect()
 }
 
 fn resolver(text: &str) -> Resolver {
-    resolver_with(text, None)
+    resolver_with_slabinfo(text, None)
 }
 
-fn resolver_with(text: &str, slabinfo: Option<&SlabInfo>) -> Resolver {
+fn resolver_with_slabinfo(text: &str, slabinfo: Option<&SlabInfo>) -> Resolver {
     let source = Source::from_reader("test", Box::new(Cursor::new(text.as_bytes().to_vec())), None).unwrap();
     Recording::read(source, |_| {}).unwrap().resolve(slabinfo).unwrap()
 }
@@ -145,10 +145,10 @@ fn trace_lines_without_events_are_skipped() {
         assert_eq!(parser.parse(line.as_bytes()), Ok(Line::Nothing), "{line:?}");
     }
     assert_eq!(parser.parse(b"cpus=4"), Ok(Line::Header(HeaderFact::Cpus(4))));
-    assert_eq!(parser.parse(b"what is this"), Err(Reject::NotUnderstood));
+    assert_eq!(parser.parse(b"what is this"), Err(RejectReason::NotUnderstood));
     // Call chains occur only in perf's text.
     let chain = b"\tffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])";
-    assert_eq!(parser.parse(chain), Err(Reject::NotUnderstood));
+    assert_eq!(parser.parse(chain), Err(RejectReason::NotUnderstood));
     parser.parse(b"a 1 [000] 1.5: kmem:kfree: call_site=f+0x1 ptr=(nil)").unwrap();
     assert_eq!(parser.parse(chain), Ok(Line::Nothing));
 }
@@ -165,7 +165,7 @@ fn trace_fields_of_older_kernels_are_read() {
     assert_eq!(event(line).kind, EventKind::PageFree { pfn: Pfn(123_456), order: 3 });
 }
 
-/// Regression test: the parser looked up a flag at an index beyond the last flag.
+/// Regression test: the parser read a flag at an index beyond the end of the flags.
 #[test]
 fn last_context_flag_may_be_any_byte() {
     let mut text = ftrace("0 1.0", "kfree: call_site=f+0x1/0x2 ptr=00000000ab6bd4a1").into_bytes();
@@ -242,7 +242,7 @@ fn unnamed_cache_is_named_after_its_page_neighbour() {
         (&["dentry", "cred"], "?other:192"),
         (&["kmalloc-192"], "?other:192"),
     ] {
-        let mut resolver = resolver_with(&alone, Some(&table(rows)));
+        let mut resolver = resolver_with_slabinfo(&alone, Some(&table(rows)));
         resolver.next_op().unwrap();
         assert_eq!(resolver.caches()[0].name, name);
     }
@@ -359,9 +359,9 @@ fn unrecorded_frees_are_inferred() {
     assert_eq!(
         hidden,
         [
-            (Ptr(a), 0, HiddenFreeSign::Reused),
-            (Ptr(a), 1, HiddenFreeSign::PageFreed),
-            (Ptr(b), 1, HiddenFreeSign::PageFreed)
+            (Ptr(a), 0, HiddenFreeEvidence::Reused),
+            (Ptr(a), 1, HiddenFreeEvidence::PageFreed),
+            (Ptr(b), 1, HiddenFreeEvidence::PageFreed)
         ]
     );
     assert!(matches!(
@@ -491,7 +491,8 @@ fn partly_freed_traced_block_can_be_allocated_again() {
     }));
 }
 
-/// Regression test: the old slab and its objects in use still counted for its cache.
+/// Regression test: after a slab's pages were reused, the old slab and its objects still counted for their
+/// cache.
 #[test]
 fn slab_ends_when_its_page_is_allocated_again() {
     let text = trace(&[
@@ -505,7 +506,7 @@ fn slab_ends_when_its_page_is_allocated_again() {
     ]);
     let (kinds, resolver) = operations(&text);
     let gone = kinds.iter().filter(|kind| {
-        matches!(kind, OpKind::HiddenFree { ptr, sign: HiddenFreeSign::PageFreed, .. } if ptr.0 == on_page(0x10, 0))
+        matches!(kind, OpKind::HiddenFree { ptr, sign: HiddenFreeEvidence::PageFreed, .. } if ptr.0 == on_page(0x10, 0))
     });
     assert_eq!(gone.count(), 1, "{kinds:?}");
     let facts = resolver.facts(&Tables::default());
@@ -555,9 +556,13 @@ fn unreplayable_trace_events_are_counted() {
     // The spool is in memory, and then in a file.
     for limit in [1 << 20, 64] {
         let stream = Box::new(Cursor::new(text.clone()));
-        let mut recording =
-            Recording::read_within(limit, Source::from_reader("test", stream, None).unwrap(), None, |_| {})
-                .unwrap();
+        let mut recording = Recording::read_with_spool_limit(
+            limit,
+            Source::from_reader("test", stream, None).unwrap(),
+            None,
+            |_| {},
+        )
+        .unwrap();
         for _ in 0..2 {
             assert_eq!(recording.page_moves().unwrap(), expected.clone().collect::<Vec<_>>());
         }
@@ -602,8 +607,8 @@ fn trace_context_flags_are_read() {
     assert_eq!(contexts, [('.', 1), ('H', 1), ('h', 1), ('s', 2)]);
 }
 
-/// The test compares a spool whose records pass through the temporary file and are changed there with a spool
-/// in memory.
+/// The test compares two spools: one in memory, and one whose records pass through the temporary file and are
+/// changed there.
 #[test]
 fn spool_on_disk_equals_spool_in_memory() {
     let page =
@@ -623,7 +628,7 @@ fn spool_on_disk_equals_spool_in_memory() {
         let source =
             Source::from_reader("test", Box::new(Cursor::new(text.clone().into_bytes())), None).unwrap();
         let mut resolver =
-            Recording::read_within(limit, source, None, |_| {}).unwrap().resolve(None).unwrap();
+            Recording::read_with_spool_limit(limit, source, None, |_| {}).unwrap().resolve(None).unwrap();
         let mut operations = Vec::new();
         while let Some(op) = resolver.next_op().unwrap() {
             operations.push(op);
@@ -691,9 +696,9 @@ fn read_error_ends_the_read_ahead_thread() {
 #[test]
 fn decompression_thread_ends_with_the_trace() {
     /// A thread-local value that the thread drops after all its other thread-local values.
-    struct EndNotifier(mpsc::Sender<()>);
-    thread_local!(static END: RefCell<Option<EndNotifier>> = const { RefCell::new(None) });
-    impl Drop for EndNotifier {
+    struct ThreadEndNotifier(mpsc::Sender<()>);
+    thread_local!(static END: RefCell<Option<ThreadEndNotifier>> = const { RefCell::new(None) });
+    impl Drop for ThreadEndNotifier {
         fn drop(&mut self) {
             std::thread::sleep(std::time::Duration::from_millis(100));
             // The test may already be over.
@@ -703,7 +708,7 @@ fn decompression_thread_ends_with_the_trace() {
     struct NotifyingText(Cursor<String>, mpsc::Sender<()>);
     impl Read for NotifyingText {
         fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
-            END.with_borrow_mut(|end| _ = end.get_or_insert_with(|| EndNotifier(self.1.clone())));
+            END.with_borrow_mut(|end| _ = end.get_or_insert_with(|| ThreadEndNotifier(self.1.clone())));
             self.0.read(to)
         }
     }
@@ -758,7 +763,7 @@ fn missing_snapshot_mark_is_assumed_at_the_start() {
         let text = header.to_owned() + &trace(&events);
         let source = Source::from_reader("test", Box::new(Cursor::new(text.into_bytes())), None).unwrap();
         let mut recording = Recording::read(source, |_| {}).unwrap();
-        recording.find_lost_mark(&tables);
+        recording.restore_lost_mark(&tables);
         let mut resolver = recording.resolve(tables.latest_slabinfo()).unwrap();
         while resolver.next_op().unwrap().is_some() {}
         resolver.facts(&tables)

@@ -1,7 +1,7 @@
 //! Parses the text that `trace-cmd report` prints. A line has the form `comm-pid [cpu] time: event:   (site) fields`.
 //!
-//! Object events repeat the call site in parentheses; newer versions of trace-cmd also print ftrace's flags.
-//! The text of trace-cmd starts with a line such as `cpus=4`.
+//! Object events have the call site twice, first in parentheses; newer versions of trace-cmd also
+//! print ftrace's flags. The text of trace-cmd starts with a line such as `cpus=4`.
 
 use memchr::memchr;
 

@@ -1,8 +1,8 @@
 //! Parses the text of wee_alloc's traces, which have one call of malloc or free on each line.
 //!
 //! The line `Alloc(552),` requests 552 bytes. The line `Free(3),` frees the block that the fourth `Alloc`
-//! allocated. If that block was freed earlier or was never allocated, the line has no effect. The text
-//! contains no times, CPUs or callers.
+//! allocated. A line that frees a block which is already free, or was never allocated, has no effect. The
+//! text contains no times, CPUs or callers.
 
 use rustc_hash::FxHashSet;
 
@@ -18,7 +18,7 @@ pub(super) struct Blocks {
 }
 
 /// Returns `true` if a line belongs to a trace by wee_alloc.
-pub(super) fn is_call(line: &[u8]) -> bool {
+pub(super) fn is_wee_alloc_call(line: &[u8]) -> bool {
     operand(line, b"Alloc(").or_else(|| operand(line, b"Free(")).is_some()
 }
 

@@ -3,7 +3,7 @@
 import type { Scene } from './scenes.ts';
 import type { View } from './views.ts';
 
-/** A lab of the course: its texts and the student's task. */
+/** A lab of the course, with its texts and the student's task. */
 export type Lab = {
 /** The lab's name on command lines and in answer sheets. */
 name: string,
@@ -13,9 +13,9 @@ title: string,
 minutes: number,
 /** A description of the lab for students. */
 about: string,
-/** The lesson of the lab, for teachers. */
+/** The lesson that the lab teaches, for teachers. */
 shows: string,
-/** Common mistakes, for teachers. */
+/** Common mistakes of students, for teachers. */
 pitfall: string,
 /** The student's task. */
 work: Work, };
@@ -25,7 +25,7 @@ export type Work = { "questions": Array<Question> } | { "code": Code };
 
 /** The code that a student must complete. */
 export type Code = {
-/** A source file that compiles but lacks the student's part. */
+/** A source file that compiles but lacks the code that the student must write. */
 starter: string,
 /** The criteria by which the judge decides, one sentence each. */
 judged_by: Array<string>, };
@@ -41,57 +41,57 @@ design: string,
 /** The question's script: see [`script`](crate::script()). */
 script: string, };
 
-/** The kind of an answer. Every answer is a number. */
+/** The kind of an answer to a question. Every answer is a number. */
 export type Expects = { "number": string } | { "choice": Array<string> };
 
 /** The right answer, computed by the engine. */
 export type Answer = {
 /** The right number, or the index of the right choice. */
 right: number,
-/** The explanation of the answer. */
+/** The explanation of the right answer. */
 why: string,
-/** The operation of the script that shows the answer. */
+/** The number of the script's operation that shows the answer. */
 at: number,
-/** Memory strips that show the answer, if no script runs. */
+/** Memory strips that show the answer to a question without a script. */
 strips: Array<Strip>, };
 
 /** A memory range drawn as a strip, from its start to its end. */
 export type Strip = {
 /** A description of the strip. */
 said: string,
-/** The pieces of the strip, without gaps, each with its size in bytes and its contents. `None` for a piece without contents. */
+/** The pieces of the strip, without gaps, each with its size in bytes and its contents. The contents are `None` for a piece without contents. */
 pieces: Array<[number, string | null]>, };
 
 /** A student's answers to the labs with questions, as the course page writes them. */
 export type Sheet = {
 /** The version of the course that the sheet belongs to. The current version is [`Sheet::COURSE_VERSION`]. */
 course: number,
-/** The name of the student. */
+/** The student's name. */
 name: string,
-/** The seed of the numbers in the questions. */
+/** The seed from which the numbers in the questions were generated. */
 seed: number,
-/** The answers of each lab, in the order of its questions. `null` represents a missing answer. */
+/** For each lab, the answers in the order of its questions. The value `null` represents a missing answer. */
 answers: { [key in string]: Array<number | null> }, };
 
-/** The states before a policy's failure, and the error at one of these states. A failure has either `views` or `scenes`. */
+/** The states before a policy's failure, and a description of the error. A failure has either `views` or `scenes`. */
 export type Failure = {
 /** The name of the lab. */
 lab: string,
-/** A description of the states shown. */
+/** A description of the states that the page shows. */
 title: string,
 /** The error message. */
 wrong: string,
-/** The index, from 0, of the state that has the error. */
+/** The index, counted from 0, of the state that shows the error. */
 at: number,
-/** The object concerned, if the error concerns one: its slab's first page, and its index in the slab. */
+/** The object that the error concerns, if any: its slab's first page, and its index in the slab. */
 object: [number, number] | null,
-/** The offsets in bytes of the memory blocks concerned. */
+/** The offsets, in bytes, of the memory blocks that the error concerns. */
 blocks: Array<number>,
 /** The number of CPUs of the machine. */
 cpus: number,
 /** The names of the machine's caches. */
 caches: Array<string>,
-/** The states of a machine, if the lab runs one. */
+/** The states of the simulated machine, if the lab runs a machine. */
 views: Array<View>,
-/** The states of a memory, if the lab shows one. */
+/** The states of a memory, if the lab shows a memory. */
 scenes: Array<Scene>, };

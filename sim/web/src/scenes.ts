@@ -6,29 +6,29 @@ export type About = {
 name: Name,
 /** The demo's title on a page. */
 title: string,
-/** The points of interest in the demo, in a few sentences. */
+/** A few sentences about what to observe in the demo. */
 what: string,
 /** The commands that the demo accepts. */
 takes: Array<string>,
-/** Commands that show how the allocator works. */
+/** A list of commands that shows how the allocator works. */
 script: Array<string>,
-/** The number of script commands that a page has run when it opens. The last of these commands shows the most. */
+/** The number of script commands that a page has already run when it opens the demo. After these commands, the picture shows the most important state. */
 telling: number,
-/** `true` if the allocator serves any size, so that it can serve the requests of a race. */
+/** `true` if the allocator serves requests of any size, so that it can run in a race. */
 races: boolean,
-/** The claim that the demo shows. */
+/** The claim about allocators that the demo tests. */
 claim: Claim, };
 
-/** A claim of a text, with its answer in the study (`STUDY.md`). */
+/** A claim that a text makes, with the study's answer (`STUDY.md`). */
 export type Claim = {
 /** The claim's number. */
 number: string,
 /** The claim. */
 says: string,
-/** The answer: `holds`, `depends` or `does not hold`. */
+/** The answer to the claim: `holds`, `depends` or `does not hold`. */
 answer: string, };
 
-/** A demo of one allocator. */
+/** A demo of one allocator, or of one program on several allocators. */
 export type Name = "linear" | "arena" | "stack" | "pool" | "lazy-pool" | "chunked-pool" | "reserved-pool" | "first-fit" | "best-fit" | "worst-fit" | "buddy" | "tlsf" | "handles" | "handles-wrap" | "packed" | "layout" | "fifty-percent" | "robson" | "pinning" | "slabs-over-buddy";
 
 /** The state of a demo after a command. */
@@ -37,58 +37,58 @@ export type Scene = {
 said: string,
 /** `true` if the command was refused. A refused command changes nothing. */
 refused: boolean,
-/** The parts of the memory from its start to its end, without gaps. */
+/** The ranges that the memory consists of, from its start to its end, without gaps. */
 parts: Array<Part>,
-/** The number of free pieces, the largest piece, and the sum of all pieces; headers and tags do not count. */
+/** The number of free pieces, the size of the largest, and the sum of their sizes; headers and tags do not count. */
 holes: Holes,
-/** The allocator's data structure; `None` if the demo has no data structure besides the memory. */
+/** The allocator's data structure; `None` if the demo shows only the memory. */
 structure: Structure | null,
-/** Further figures of the demo, by name. */
+/** Further figures that the demo shows, each with its name. */
 facts: Array<[string, string]>, };
 
 /** A range of bytes of one kind. */
 export type Part = {
-/** The offset from the start of the memory, in bytes. */
+/** The offset of the range from the start of the memory, in bytes. */
 at: number,
-/** The length in bytes. */
+/** The length of the range in bytes. */
 bytes: number, } & ({ "is": "used", "block": string } | { "is": "rounding", "block": string } | { "is": "tag" } | { "is": "padding" } | { "is": "free" } | { "is": "untouched" } | { "is": "retired" } | { "is": "loaded" });
 
 /** The kind of a range of bytes. */
 export type Is = { "is": "used", "block": string } | { "is": "rounding", "block": string } | { "is": "tag" } | { "is": "padding" } | { "is": "free" } | { "is": "untouched" } | { "is": "retired" } | { "is": "loaded" };
 
-/** The number of free pieces, the size of the largest free piece, and the sum of all free pieces.
+/** The pieces of free memory: their number, the size of the largest, and the sum of their sizes.
  * A piece is free memory that a single request can get. Adjacent free blocks count as one piece if one request can get all of them. Each free slot of a pool is a separate piece. */
 export type Holes = {
 /** The number of free pieces. */
 count: number,
 /** The size of the largest piece in bytes. */
 largest: number,
-/** The size of all pieces in bytes. */
+/** The sum of the sizes of all pieces, in bytes. */
 total: number, };
 
-/** Several allocators that serve equal requests. */
+/** Several allocators that serve the same requests. */
 export type Race = {
 /** The requests. */
 commands: Array<string>,
-/** Each allocator, with the state of its memory before the first request and after each request. */
+/** For each allocator, the state of its memory before the first request and after each request. */
 scenes: Array<[Name, Array<Scene>]>, };
 
 /** The data structure of a demo's allocator, read from the allocator after a command. */
 export type Structure = {
 /** The data structure. */
 shape: Shape,
-/** The steps of the last command, in their order. */
+/** The steps of the last command, in the order in which they were made. */
 steps: Array<Step>,
-/** The data structure as lines of text. */
+/** The data structure, formatted as lines of text. */
 text: Array<string>, };
 
 /** A data structure. Positions and sizes are in bytes; the sizes of blocks include their headers and tags. */
 export type Shape = { "is": "tree",
 /** The size of the smallest block. */
 unit: number,
-/** The positions of the free blocks of each list. The blocks of each list are twice as large as the blocks of the list before. */
+/** For each list, the positions of its free blocks. The blocks of each list are twice as large as the blocks of the list before it. */
 lists: Array<Array<number>>, } | { "is": "grid",
-/** The first level: one row for each power of two. */
+/** The first level, with one row for each power of two. */
 rows: Array<Row>, } | { "is": "list",
 /** The free blocks in the order of the list. */
 blocks: Array<FreeBlock>, } | { "is": "chain",
@@ -96,15 +96,15 @@ blocks: Array<FreeBlock>, } | { "is": "chain",
 slot: number,
 /** The numbers of the free slots in the order of the list. */
 list: Array<number>,
-/** The number of slots that are or were in the list; later slots were never written. */
+/** The number of slots that were in the list at any time; later slots were never written. */
 opened: number,
-/** The slot to which the last link leads; `None` if the last link is null. */
+/** The slot to which the last link of the list leads; `None` if the last link is null. */
 end: number | null, } | { "is": "chunks",
 /** The size of a slot. */
 slot: number,
-/** The size of a chunk, which ends with its slots. */
+/** The size of a chunk, whose last bytes are its slots. */
 bytes: number,
-/** The chunks in the order of their list. */
+/** The chunks, in the order of the list of chunks. */
 chunks: Array<Chunk>, } | { "is": "head",
 /** The position. */
 head: number,
@@ -112,44 +112,44 @@ head: number,
 marks: Array<Mark>, } | { "is": "slots",
 /** The handles, in the order in which they were returned. */
 handles: Array<Named>,
-/** The slots. */
+/** The slots of the table, by index. */
 slots: Array<Slot>,
-/** The last generation of a slot. */
+/** The largest generation that a slot can have. */
 last: number, } | { "is": "packed",
 /** The handles, in the order in which they were returned. */
 handles: Array<Named>,
-/** The place of each slot's value in `values`. */
+/** For each slot, the index of its value in `values`. */
 places: Array<number | null>,
-/** The values without gaps. */
+/** The values that are stored without gaps. */
 values: Array<string>,
-/** The array with holes. */
+/** The array with holes, which contains the same values. */
 holes: Array<string | null>,
-/** The number of places that a walk over `values` reads. */
+/** The number of entries that a walk over `values` reads. */
 reads: number,
-/** The number of places that a walk over `holes` reads. */
+/** The number of entries that a walk over `holes` reads. */
 checks: number, } | { "is": "lanes",
-/** The bytes of the widest memory. */
+/** The length of the longest memory, in bytes. */
 bytes: number,
-/** The kinds of blocks; a part in use has one of them as its block. */
+/** The kinds of blocks; the block in a used range is one of these kinds. */
 kinds: Array<string>,
-/** Places that all memories have in common. */
+/** The marks that are at the same location in all memories. */
 marks: Array<Line>,
-/** The memories after the command. */
+/** The memories of the allocators after the command. */
 lanes: Array<Lane>,
-/** The memories after each step of the command, except the last step. */
+/** The memories of the allocators after each step of the command, except the last step. */
 frames: Array<Array<Lane>>, } | { "is": "lines",
 /** The names of the fields. */
 names: Array<string>,
-/** The arrays of each memory layout. */
+/** For each memory layout, its arrays. */
 arrays: Array<Lines>,
-/** The size of a cache line. */
+/** The size of a cache line in bytes. */
 line: number, };
 
-/** A power of two, and its size classes. */
+/** A power of two, and the size classes that begin between it and the next power of two. */
 export type Row = {
 /** The smallest size. */
 from: number,
-/** The bit of the first level. */
+/** The row's bit in the bitmap of the first level. */
 bit: boolean,
 /** The size classes. */
 cells: Array<Cell>, };
@@ -158,26 +158,26 @@ cells: Array<Cell>, };
 export type Cell = {
 /** The smallest size. */
 from: number,
-/** The bit of the second level. */
+/** The class's bit in a bitmap of the second level. */
 bit: boolean,
 /** The free blocks in the order of the list. */
 list: Array<FreeBlock>, };
 
-/** A chunk of slots. */
+/** A chunk that consists of slots. */
 export type Chunk = {
 /** The position. */
 at: number,
 /** The numbers of the chunk's free slots in the order of its list. */
 list: Array<number>, };
 
-/** A free block. */
+/** A block on a free list. */
 export type FreeBlock = {
 /** The position. */
 at: number,
 /** The size. */
 bytes: number, };
 
-/** A saved position of a head. */
+/** A saved position of an allocator's head. */
 export type Mark = {
 /** The marker's name. */
 name: string,
@@ -188,81 +188,81 @@ stale: boolean, };
 
 /** A handle. */
 export type Named = {
-/** The handle's name, which is also the name of its object. */
+/** The name of the handle, which is also the name of its object. */
 name: string,
 /** The slot's number. */
 slot: number,
-/** The generation. */
+/** The generation that the handle carries, which must equal the generation of its slot. */
 generation: number,
-/** The object that the table returns for the handle. */
+/** The object that the table returns for the handle, if any. */
 finds: string | null, };
 
 /** A slot of a handle table. */
 export type Slot = {
 /** The current generation, or the next generation if the slot is free; `None` if the slot was never in use. */
 generation: number | null,
-/** The object in the slot. */
+/** The name of the object in the slot, if any. */
 object: string | null,
 /** `true` if the slot has used up its generations. */
 retired: boolean, };
 
-/** The memory of one allocator. */
+/** The memory of one of the compared allocators. */
 export type Lane = {
 /** The allocator's name. */
 name: string,
 /** The state of the memory in a few words. */
 says: string,
-/** The parts of the memory from its start to its end, without gaps. */
+/** The ranges that the memory consists of, from its start to its end, without gaps. */
 parts: Array<Part>,
-/** Holes before the first turnover and after each; empty if the demo does not count holes. */
+/** The number of holes before the first turnover and after each turnover; empty if the demo does not count holes. */
 curve: Array<number>, };
 
-/** A place that all memories have in common. */
+/** A marked location that is the same in all memories. */
 export type Line = {
 /** The position. */
 at: number,
-/** The name. */
+/** The label at the line. */
 name: string, };
 
-/** An array of structs, or the arrays of their fields, in cache lines. */
+/** The cache lines of one memory layout: an array of structs, or one array per field or number. */
 export type Lines = {
 /** The name of the memory layout. */
 layout: string,
-/** The field of each number, as an index into the field names; the numbers are in address order. */
+/** The field of each number, as an index into the field names; the numbers are in the order of their addresses. */
 fields: Array<number>,
-/** The numbers that the walk uses. */
+/** For each number, `true` if the walk uses it. */
 used: Array<boolean>,
-/** The lines that the walk loads. */
+/** For each cache line, `true` if the walk loads it. */
 loaded: Array<boolean>, };
 
-/** A step of a command. */
+/** A step that the allocator made during a command. */
 export type Step = {
 /** A sentence about the step. */
 said: string,
-/** The place of the step in the data structure. */
+/** The element of the data structure that the step concerns. */
 on: On, };
 
-/** The place of a step in the data structure. */
+/** The element of the data structure that a step concerns. */
 export type On = { "is": "list",
 /** The size of the list's blocks. */
 bytes: number,
-/** `true` if the list has a block. */
+/** `true` if the list contains a block. */
 found: boolean, } | { "is": "class",
-/** The row. */
+/** The index of the first-level row. */
 row: number,
-/** The class's cell in the row. */
+/** The index of the class in the row. */
 cell: number, } | { "is": "word",
-/** The row; `None` for the first level. */
+/** The index of the row, or `None` for the bitmap of the first level. */
 row: number | null,
-/** The bit at which the scan began. */
+/** The number of the bit at which the scan began. */
 from: number,
-/** The bit that the scan found. */
+/** The set bit that the scan found, if any. */
 found: number | null, } | { "is": "inspect",
 /** The position. */
 at: number,
 /** The size. */
 bytes: number,
-/** `true` if the search keeps the block. */
+/** `true` if the search keeps the block as its result. */
 kept: boolean, } | { "is": "split",
 /** The position. */
 at: number,
@@ -272,7 +272,7 @@ bytes: number, } | { "is": "neighbour",
 at: number,
 /** The size. */
 bytes: number,
-/** `true` if the neighbour was free, so that both became one block. */
+/** `true` if the neighbour was free, so that the two blocks became one. */
 merged: boolean, } | { "is": "take",
 /** The position. */
 at: number,
@@ -288,11 +288,11 @@ from: number,
 to: number, } | { "is": "handle",
 /** The handle's name. */
 name: string, } | { "is": "lanes" } | { "is": "line",
-/** The index of the memory layout. */
+/** The index of the memory layout that the walk uses. */
 array: number,
 /** The line's number. */
 line: number, } | { "is": "value",
-/** The value's place before the step. */
+/** The index of the value before the step. */
 from: number,
-/** The value's place after the step. */
+/** The index of the value after the step. */
 to: number, };

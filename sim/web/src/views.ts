@@ -20,7 +20,7 @@ operation: number,
 /** The mark's text. */
 text: string, };
 
-/** The state of the machine after an operation. */
+/** The state of the simulated machine after an operation. */
 export type View = {
 /** The number of operations so far. */
 operation: number,
@@ -32,7 +32,7 @@ steps: Array<Step>,
 failed: number,
 /** The caches that have been used so far, indexed by their number in the stream. */
 caches: Array<SeenCache>,
-/** The requested caches, slab by slab. */
+/** The caches that the page requested, slab by slab. */
 shown: Array<ShownCache>,
 /** The state of the machine's pages. */
 pages: Pages, };
@@ -53,19 +53,19 @@ per_slab: number,
 capacity: number,
 /** The number of allocated objects. */
 used: number,
-/** Free objects that CPUs hold in magazines, or in slabs that belong to a CPU. */
+/** The number of free objects that CPUs hold in magazines, or in slabs that belong to a CPU. */
 in_magazines: number,
-/** Free objects in the level between CPUs and slabs that all CPUs share. */
+/** The number of free objects in the shared level between CPUs and slabs. */
 in_depot: number,
-/** Free objects in slabs that no CPU owns. */
+/** The number of free objects in slabs that no CPU owns. */
 free_in_slabs: number,
-/** Slabs without a free object. */
+/** The number of slabs without a free object. */
 full: number,
-/** Slabs with used and free objects. */
+/** The number of slabs with used and free objects. */
 partial: number,
-/** Slabs with only free objects. */
+/** The number of slabs with only free objects. */
 empty: number,
-/** The number of magazines exchanged with the level that all CPUs share. */
+/** The number of magazines exchanged with the shared level between CPUs and slabs. */
 depot_exchanges: number,
 /** The number of slabs created so far. */
 slabs_made: number, };
@@ -82,19 +82,19 @@ per_slab: number,
 capacity: number,
 /** The number of allocated objects. */
 used: number,
-/** Free objects that CPUs hold in magazines, or in slabs that belong to a CPU. */
+/** The number of free objects that CPUs hold in magazines, or in slabs that belong to a CPU. */
 in_magazines: number,
-/** Free objects in the level between CPUs and slabs that all CPUs share. */
+/** The number of free objects in the shared level between CPUs and slabs. */
 in_depot: number,
-/** Free objects in slabs that no CPU owns. */
+/** The number of free objects in slabs that no CPU owns. */
 free_in_slabs: number,
-/** Slabs without a free object. */
+/** The number of slabs without a free object. */
 full: number,
-/** Slabs with used and free objects. */
+/** The number of slabs with used and free objects. */
 partial: number,
-/** Slabs with only free objects. */
+/** The number of slabs with only free objects. */
 empty: number,
-/** The number of magazines exchanged with the level that all CPUs share. */
+/** The number of magazines exchanged with the shared level between CPUs and slabs. */
 depot_exchanges: number,
 /** The number of slabs created so far. */
 slabs_made: number, };
@@ -111,9 +111,9 @@ large: number,
 blocks: number,
 /** The number of pages in per-CPU magazines. */
 per_cpu: number,
-/** The number of free, committed pages. */
+/** The number of free pages that are committed. */
 free: number,
-/** The number of free, uncommitted pages. */
+/** The number of free pages that are not committed. */
 uncommitted: number,
 /** The number of free blocks for each migrate type, by order. */
 orders: Array<[number, number, number]>,
@@ -124,7 +124,7 @@ cpus: Array<Array<number>>,
 /** The number of blocks in the magazines that all CPUs share, by order. */
 depot: Array<number>, };
 
-/** A part of an operation. Most operations have one part; the free of a block in several pieces has several parts. */
+/** A step: an operation, or a part of an operation. Most operations have one step; the free of a block in several pieces has several steps. */
 export type Step = {
 /** The CPU that ran the step. */
 cpu: number,
@@ -132,11 +132,11 @@ cpu: number,
 cache: number | null,
 /** The first page of the object's slab, and the object's index in the slab. */
 object: [number, number] | null,
-/** The level that served the step. `None` if the step did nothing. */
+/** The level that served the step. The level is `None` if the step did nothing. */
 path: Path | null,
-/** A description of the step. */
+/** A sentence that describes the step. */
 sentence: string,
-/** The events that the shipping code reported. The shipping design gets all events; a model gets only page events. */
+/** The events that the shipping code reported. For the shipping design, these are all events; for a model, only the events of its page allocator. */
 did: Array<string>, } & ({ "what": "alloc" } | { "what": "free",
 /** The CPU on which the object was allocated. */
 allocated_on: number, } | { "what": "pass" } | { "what": "alloc-pages",
@@ -157,7 +157,7 @@ objects: number,
 /** The number of freed slabs. */
 slabs: number, } | { "what": "failed" } | { "what": "nothing" });
 
-/** The kind of a step. */
+/** The kind of a step of the stream. */
 export type What = { "what": "alloc" } | { "what": "free",
 /** The CPU on which the object was allocated. */
 allocated_on: number, } | { "what": "pass" } | { "what": "alloc-pages",
@@ -178,7 +178,7 @@ objects: number,
 /** The number of freed slabs. */
 slabs: number, } | { "what": "failed" } | { "what": "nothing" };
 
-/** A cache, shown slab by slab. */
+/** A cache, described slab by slab. */
 export type ShownCache = {
 /** The cache's number in the stream. */
 cache: number,
@@ -189,16 +189,16 @@ shared: Array<Array<Level>>,
 /** The slabs in the order of their lists: empty slabs, full slabs, then partial slabs by fullness. */
 slabs: Array<ShownSlab>, };
 
-/** A slab, as a picture shows it. */
+/** A slab, in the form that a page draws. */
 export type ShownSlab = {
 /** The slab's first page. */
 page: number,
 /** The name of the list that contains the slab. In the shipping allocator, the name is `full`, `partial` or `empty`. */
 list: string,
-/** One character for each object. The character is `u` for an object in use, `.` for a free object in the slab, `d` for an object in a depot. The letters `a` to `z` and `A` to `Z` are objects in magazines of CPU 0 to 51, and `+` is an object in a magazine of a later CPU. Among `a` to `z`, the letters `d` and `u` are skipped. */
+/** One character for each object. The character is `u` for an object in use, `.` for a free object in the slab, and `d` for an object in a depot. The letters `a` to `z` and `A` to `Z` mean magazines of CPUs 0 to 51, and `+` means a magazine of any later CPU. The letters `d` and `u` are skipped among `a` to `z`. */
 objects: string, };
 
-/** A level that holds objects: a stack, a sheaf, an array. */
+/** A level that holds free objects, such as a stack, a sheaf or an array. */
 export type Level = {
 /** The design's name for the level. */
 name: string,
@@ -206,10 +206,10 @@ name: string,
 objects: number,
 /** The number of objects that fit into the level. */
 room: number,
-/** The place of each object, given as its slab's first page and its index in the slab; the object to be allocated next is the last one. */
+/** The location of each object, given as its slab's first page and its index in the slab; the last object is allocated next. */
 places: Array<[number, number]>, };
 
-/** The condition that stops a run. A cache is given by its number in the stream. */
+/** The condition at which a run stops. A condition names a cache by its number in the stream. */
 export type Until = { "until": "depot-empty",
 /** The cache's number. */
 cache: number, } | { "until": "slab-born",
@@ -226,9 +226,9 @@ page: number,
 /** The object's index in its slab. */
 index: number, };
 
-/** The point at which a run stopped. */
+/** The operation at which a run stopped. */
 export type Found = {
-/** The number of operations that have run. */
+/** The number of operations that have run so far. */
 operation: number,
 /** The CPU of the last operation. */
 cpu: number,

@@ -4,7 +4,7 @@ use lru::LruCache;
 use std::num::NonZeroUsize;
 use uslab::{CacheInfo, Subsystem};
 
-/// Statistics of the caches of nodes. Each `LruCache` has one cache of nodes.
+/// Returns the statistics of all caches of nodes. Each `LruCache` has one cache of nodes.
 fn nodes() -> Vec<CacheInfo> {
     let caches = Subsystem::global().unwrap().info().caches;
     caches.into_iter().filter(|cache| &*cache.name == "lru-node").collect()

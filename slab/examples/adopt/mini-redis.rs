@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use uslab::Subsystem;
 
-/// Number of objects in use in the caches whose names begin with `name`.
+/// Returns the number of objects in use in all caches whose names begin with `name`.
 fn used(name: &str) -> u64 {
     let caches = Subsystem::global().unwrap().info().caches;
     caches.iter().filter(|cache| cache.name.starts_with(name)).map(|cache| cache.used).sum()

@@ -8,23 +8,25 @@ use tokio::net::TcpStream;
 
 /// Minimum number of free bytes in the buffer for a read.
 const MIN_READ_ROOM: usize = 16 << 10;
-/// Maximum number of bytes that a freed buffer keeps.
-const MAX_KEPT_BYTES: usize = 64 << 10;
+/// Maximum capacity in bytes that a freed buffer keeps.
+const MAX_KEPT_BUFFER_BYTES: usize = 64 << 10;
 
-/// Appends bytes to a vector that has room for them. `extend_from_slice` of allocator-api2 0.2 would copy byte by byte.
+/// Appends bytes to a vector that has enough capacity for them. `extend_from_slice` of allocator-api2 0.2 would copy
+/// byte by byte.
 ///
 /// # Panics
-/// Panics if the vector has no room.
+/// Panics if the vector's capacity is too small.
 pub(crate) fn append<A: Allocator>(to: &mut Vec<u8, A>, bytes: &[u8]) {
     to.spare_capacity_mut()[..bytes.len()].write_copy_of_slice(bytes);
     // SAFETY: this number of bytes after the old bytes was just written.
     unsafe { to.set_len(to.len() + bytes.len()) };
 }
 
-/// A queue of bytes. The queue's memory is allocated on first use and then kept, so the object stays constructed.
+/// A queue of bytes of one connection. The queue's memory is allocated on first use and then kept, so the object stays
+/// constructed.
 pub(crate) struct Buffer<A: Allocator> {
     bytes: Vec<u8, A>,
-    /// Index of the first byte of the queue.
+    /// Index in `bytes` of the first byte of the queue.
     start: usize,
 }
 
@@ -33,10 +35,10 @@ impl<A: Allocator> Buffer<A> {
         Self { bytes: Vec::new_in(memory), start: 0 }
     }
 
-    /// Prepares the buffer for its next user, by emptying it and freeing excess memory.
+    /// Prepares the buffer for its next user: empties it, and frees excess memory.
     pub(crate) fn reset(&mut self) {
         self.consume(self.len());
-        if self.bytes.capacity() > MAX_KEPT_BYTES {
+        if self.bytes.capacity() > MAX_KEPT_BUFFER_BYTES {
             self.bytes.shrink_to(0);
         }
     }
@@ -79,12 +81,11 @@ impl<A: Allocator> Buffer<A> {
         self.bytes.try_reserve(n.max(MIN_READ_ROOM))
     }
 
-    /// Appends the bytes that the client has sent, as far as there is room for them. Returns `Ok(0)` if the client
-    /// will send no more bytes.
+    /// Appends as many bytes from the client's socket as the buffer has room for. Returns `Ok(0)` if the client has
+    /// closed its sending side.
     ///
     /// # Errors
-    /// Returns `WouldBlock` if the client has sent nothing yet, `OutOfMemory` if there is no room, and the errors of
-    /// the socket.
+    /// Returns `WouldBlock` if no bytes have arrived, `OutOfMemory` if there is no room, and any error of the socket.
     pub(crate) fn receive(&mut self, stream: &TcpStream) -> io::Result<usize> {
         self.reserve(MIN_READ_ROOM).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let received = stream.try_read_buf(&mut self.bytes.spare_capacity_mut())?;

@@ -5,14 +5,14 @@ use super::protocol::{Replies, ReplyResult, Request};
 use super::store::{OutOfMemory, Store};
 use allocator_api2_02::alloc::Allocator;
 
-/// What the server does next with the connection.
+/// What the server does with the connection after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextAction {
     GoOn,
     Close,
 }
 
-/// Reason why a number was not incremented.
+/// The reason why a command could not increment a number.
 enum IncrementError {
     NoNumber,
     OutOfMemory,
@@ -26,8 +26,11 @@ impl From<OutOfMemory> for IncrementError {
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'";
 const NOT_A_NUMBER: &str = "ERR value is not an integer or out of range";
 
-/// Replies `OK`, or an error if memory is short. The client's connection stays open.
-fn reply_done<A: Allocator>(result: Result<(), OutOfMemory>, replies: &mut Replies<'_, A>) -> ReplyResult {
+/// Replies `OK`, or an error if memory is short. After either reply the client's connection stays open.
+fn reply_ok_or_error<A: Allocator>(
+    result: Result<(), OutOfMemory>,
+    replies: &mut Replies<'_, A>,
+) -> ReplyResult {
     match result {
         Ok(()) => replies.push_status("OK"),
         Err(OutOfMemory) => replies.error(OUT_OF_MEMORY),
@@ -54,11 +57,11 @@ pub(crate) fn execute<M: Memory>(
     let name = if request[0].len() > 8 { &[] } else { &name[..length] };
     match (name, request.len()) {
         (b"GET", 2) => store.get(&request[1], |value| replies.string(value)),
-        (b"SET", 3) => reply_done(store.set(&request[1], &request[2]), replies),
+        (b"SET", 3) => reply_ok_or_error(store.set(&request[1], &request[2]), replies),
         (b"SET", 4..) => replies.error("ERR syntax error: this server's SET takes no options"),
-        (b"DEL", 2..) => replies.push_int(count_if(request, |key| store.remove(key))),
+        (b"DEL", 2..) => replies.push_int(count_matching_keys(request, |key| store.remove(key))),
         (b"EXISTS", 2..) => {
-            replies.push_int(count_if(request, |key| store.get(key, |value| value.is_some())))
+            replies.push_int(count_matching_keys(request, |key| store.get(key, |value| value.is_some())))
         }
         (b"INCR", 2) => increase(store, &request[1], replies),
         (b"MGET", 2..) => {
@@ -72,7 +75,7 @@ pub(crate) fn execute<M: Memory>(
         // set.
         (b"MSET", 3..) if !request.len().is_multiple_of(2) => {
             let mut pairs = (1..request.len()).step_by(2);
-            reply_done(pairs.try_for_each(|at| store.set(&request[at], &request[at + 1])), replies)
+            reply_ok_or_error(pairs.try_for_each(|at| store.set(&request[at], &request[at + 1])), replies)
         }
         (b"DBSIZE", 1) => replies.push_int(store.len() as i64),
         (b"FLUSHALL", 1) => {
@@ -110,8 +113,8 @@ pub(crate) fn execute<M: Memory>(
     Ok(NextAction::GoOn)
 }
 
-/// Number of keys for which `what` is true.
-fn count_if(request: Request<'_>, mut what: impl FnMut(&[u8]) -> bool) -> i64 {
+/// Returns the number of keys in the request for which `what` returns `true`.
+fn count_matching_keys(request: Request<'_>, mut what: impl FnMut(&[u8]) -> bool) -> i64 {
     request.from(1).filter(|key| what(key)).count() as i64
 }
 

@@ -10,12 +10,11 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Number of bytes of replies above which the server sends the replies before it executes the next
-/// request.
+/// If the replies exceed this number of bytes, the server sends them before it executes the next request.
 const SEND_THRESHOLD: usize = 32 << 10;
 
-/// State of a client. An idle connection has no buffers for requests and replies. The next request allocates the
-/// buffers again.
+/// The state of one client's connection. An idle connection has no buffers for requests and replies. The next request
+/// on the connection allocates new buffers.
 pub(crate) struct Connection<M: Memory> {
     parser: Parser<M::Bytes>,
     input: Option<M::Object<Buffer<M::Bytes>>>,
@@ -25,9 +24,9 @@ pub(crate) struct Connection<M: Memory> {
 /// Result of answering the available requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AnswerResult {
-    /// All available requests are answered.
+    /// The server has answered all available requests.
     All,
-    /// More requests may be available, but the replies should be sent first.
+    /// More requests may be available, but the server should send the replies first.
     Some,
     /// The client will send no more requests.
     Last,

@@ -39,25 +39,26 @@ use uslab::debug::flags::DebugRules;
 /// nothing.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Address and port; port 0 is any free one
+    /// Address and port to listen at; port 0 selects any free port
     #[arg(long, default_value = "127.0.0.1:6379")]
     listen: SocketAddr,
-    /// Where connections, buffers and entries come from
+    /// Allocator of connections, buffers and entries
     #[arg(long, value_enum, default_value = "uslab")]
     memory: Source,
-    /// MiB that keys and values may take, 16 at least; what does not fit is refused with an error
+    /// Limit in MiB for keys and values, at least 16; a larger value is refused with an error
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..))]
     max_memory: Option<u32>,
-    /// Clients that are served at a time, at most one more for each slab of connections; those beyond wait for their turn
+    /// Number of clients that are served at a time, rounded up to whole slabs of connections; more clients wait until
+    /// one disconnects
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     max_clients: Option<u32>,
-    /// Look for mistakes with the objects of which caches: FZPU, or FZ,entry;U,malloc-*
+    /// Debug rules that select the caches whose objects are checked, such as FZPU, or FZ,entry;U,malloc-*
     #[arg(long, value_name = "RULES")]
     slab_debug: Option<DebugRules>,
-    /// Serve a page for Prometheus there, of the caches and of tokio's runtime
+    /// Address at which the server provides Prometheus metrics of its caches and of tokio's runtime
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
-    /// Threads that serve [default: one a CPU]
+    /// Number of worker threads [default: one per CPU]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 }
@@ -66,7 +67,7 @@ struct Options {
 enum Source {
     /// Object caches
     Uslab,
-    /// `Box`: the program's allocator
+    /// `Box`, which uses the program's allocator
     Box,
 }
 

@@ -1,4 +1,4 @@
-//! Memory of the server: object caches, or `Box` and thus the program's allocator.
+//! Memory sources of the server: object caches, or `Box` and thus the program's allocator.
 
 use super::buffer::Buffer;
 use super::connection::Connection;
@@ -12,32 +12,32 @@ use uslab::buddy::{PAGE_SIZE, PageConfig};
 use uslab::magazine::Cpus;
 use uslab::{AllocError, CacheBox, Config, Info, Limit, Malloc, ObjectCache, Reaper, Subsystem};
 
-/// A source of memory for all data of clients and keys. `Memory` is passed by value, because it is a reference.
+/// A source of memory for all data of clients and keys. A source is a reference, so the functions take it by value.
 pub(crate) trait Memory: Copy + Send + Sync + 'static {
     /// Allocator for keys, values, tables, and the contents of buffers.
     type Bytes: Allocator + Copy + Send + Sync + 'static;
-    /// An owned object of one of the types of objects that the source allocates.
+    /// An owned object, such as an entry, a buffer or a connection.
     type Object<T: Send + 'static>: DerefMut<Target = T> + Send;
 
     fn byte_allocator(self) -> Self::Bytes;
     fn alloc_entry(self) -> Result<Self::Object<Entry<Self::Bytes>>, AllocError>;
     fn alloc_buffer(self) -> Result<Self::Object<Buffer<Self::Bytes>>, AllocError>;
-    /// Allocates a connection that has received nothing yet. If the limit of connections is reached, `alloc_connection`
+    /// Allocates a connection that has received no bytes yet. If the number of connections is at its limit, the call
     /// waits.
     fn alloc_connection(
         self,
     ) -> impl Future<Output = Result<Self::Object<Connection<Self>>, AllocError>> + Send;
 
-    /// Lines for the `INFO` command: a name, a colon, and numbers.
+    /// Returns lines for the `INFO` command; each line has a name, a colon, and numbers.
     fn info(self) -> String;
-    /// The table of caches in the format of the kernel's slabinfo.
+    /// Returns the table of caches in the format of the kernel's slabinfo.
     fn slabinfo(self) -> String;
-    /// Statistics of the heaps, with their names.
+    /// Returns the statistics of each heap, with the heap's name.
     fn heaps(self) -> Vec<(&'static str, Info)>;
 }
 
-/// The memory source that uses `Box`. This source has no limit. If the program's allocator has no memory for an
-/// object, the program aborts.
+/// The memory source that uses `Box`. The `Box` source has no memory limit. If the program's allocator fails, the
+/// program aborts.
 #[derive(Clone, Copy)]
 pub(crate) struct Heap;
 
@@ -68,13 +68,13 @@ impl Memory for Heap {
     }
 }
 
-/// Interval between two passes of the reaper. Idle memory moves from magazines to slabs and per-CPU pages, and is
-/// decommitted some intervals later.
+/// Interval between two passes of the reaper. After one interval, idle memory moves from magazines to slabs and per-CPU
+/// pages; some intervals later it is decommitted.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The source of memory that uses object caches, which belong to two subsystems. The limit only applies to the data,
-/// so clients at the limit can still connect, get the error, and delete a key. The server's caches live as long as the
-/// process.
+/// The source of memory that uses object caches; they belong to two subsystems. The limit only applies to keys and
+/// values, so a client can still connect at the limit, get the error, and delete a key. The server's caches exist until
+/// the process exits.
 pub(crate) struct Caches {
     data: Subsystem,
     clients: Subsystem,
@@ -86,8 +86,9 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// Makes caches for about `connections` connections; the keys, the values and the table together take at most
-    /// `limit` bytes. `as_asked` configures both subsystems.
+    /// Makes caches for about `connections` connections; the keys, the values and the hash table together take at most
+    /// `limit` bytes. The function `as_asked` applies the command line options to the configurations of both
+    /// subsystems.
     pub(crate) fn new(
         limit: Option<usize>,
         max_clients: Option<u32>,

@@ -1,4 +1,4 @@
-//! Statistics for Prometheus: the heaps of the server, and tokio's runtime.
+//! Prometheus metrics of the server's heaps and of tokio's runtime.
 
 use super::memory::Memory;
 use prometheus_client::collector::Collector;
@@ -59,8 +59,8 @@ pub(crate) async fn serve(listener: TcpListener, registry: Registry) {
     }
 }
 
-/// Sends the metrics page, whatever the request. The request is read to its end first, because closing a socket with
-/// unread bytes would reset the connection.
+/// Sends the metrics page as the response to any request. The server first reads the whole request, because closing a
+/// socket with unread bytes would reset the connection.
 async fn answer(mut stream: TcpStream, registry: Arc<Registry>) -> io::Result<()> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {

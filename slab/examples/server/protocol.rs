@@ -10,16 +10,16 @@ use std::fmt;
 use std::io::Write;
 use std::ops::{Index, Range};
 
-/// Maximum size of an argument in bytes: the size of the largest block of pages.
-const MAX_ARGUMENT: usize = 4 << 20;
-const MAX_ARGUMENTS: usize = 1 << 20;
+/// Maximum size in bytes of one argument: the size of the largest block of pages.
+const MAX_ARGUMENT_BYTES: usize = 4 << 20;
+const MAX_ARGUMENT_COUNT: usize = 1 << 20;
 const MAX_REQUEST: usize = 64 << 20;
-const MAX_LINE: usize = 64 << 10;
-/// Capacity for arguments that the parser keeps for the next request.
-const KEPT_ARGUMENTS: usize = 64;
+const MAX_LINE_BYTES: usize = 64 << 10;
+/// Number of arguments whose memory the parser keeps for the next request.
+const KEPT_ARGUMENT_CAPACITY: usize = 64;
 
-/// A request that does not follow the protocol. This error ends the connection, because the start of the next
-/// request is unknown.
+/// Reason why a request violates the protocol. Such a request ends the connection, because the server cannot know where
+/// the next request starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Malformed {
     ArgumentCount,
@@ -33,17 +33,19 @@ pub(crate) enum Malformed {
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ArgumentCount => write!(f, "invalid multibulk length, expected 0 to {MAX_ARGUMENTS}"),
-            Self::ArgumentLength => write!(f, "invalid bulk length, expected 0 to {MAX_ARGUMENT} bytes"),
+            Self::ArgumentCount => write!(f, "invalid multibulk length, expected 0 to {MAX_ARGUMENT_COUNT}"),
+            Self::ArgumentLength => {
+                write!(f, "invalid bulk length, expected 0 to {MAX_ARGUMENT_BYTES} bytes")
+            }
             Self::NoArgument(byte) => write!(f, "expected '$', got '{}'", byte.escape_ascii()),
             Self::NoLineEnd => f.write_str("expected a line end after the argument"),
-            Self::LongLine => write!(f, "too big inline request, expected at most {MAX_LINE} bytes"),
+            Self::LongLine => write!(f, "too big inline request, expected at most {MAX_LINE_BYTES} bytes"),
             Self::LongRequest => write!(f, "too big request, expected at most {MAX_REQUEST} bytes"),
         }
     }
 }
 
-/// Reason why no request was parsed.
+/// The reason why the parser returned no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Malformed(Malformed),
@@ -56,16 +58,16 @@ impl From<Malformed> for Failure {
     }
 }
 
-/// A parser of requests, whose bytes may arrive in pieces. The parser continues where the last
-/// piece ended.
+/// A request parser, which accepts a request in several pieces. For each new piece, the parser continues after the
+/// bytes that it has parsed.
 pub(crate) struct Parser<A: Allocator> {
-    /// Ranges of the arguments, relative to the start of the request.
+    /// Byte ranges of the arguments, relative to the start of the request.
     arguments: Vec<Range<usize>, A>,
-    /// Number of parsed bytes of the request.
+    /// Number of bytes of the request that were parsed so far.
     at: usize,
-    /// Number of missing arguments; `None` before the first line.
+    /// Number of arguments still to be parsed; `None` before the first line.
     missing: Option<usize>,
-    /// Length of the next argument in bytes, once known.
+    /// Length in bytes of the next argument; `None` until it is parsed.
     length: Option<usize>,
 }
 
@@ -76,7 +78,7 @@ impl<A: Allocator> Parser<A> {
 
     pub(crate) fn reset(&mut self) {
         self.arguments.clear();
-        if self.arguments.capacity() > KEPT_ARGUMENTS {
+        if self.arguments.capacity() > KEPT_ARGUMENT_CAPACITY {
             self.arguments.shrink_to(0);
         }
         (self.at, self.missing, self.length) = (0, None, None);
@@ -87,41 +89,41 @@ impl<A: Allocator> Parser<A> {
         self.at
     }
 
-    /// Parses the request at the start of `bytes`. Returns `None` as long as the request is incomplete. Call
-    /// [`reset`](Self::reset) after the request was answered. Until `reset`, each call must pass the bytes of the
-    /// previous calls again.
+    /// Parses the request at the start of `bytes`. Returns `None` as long as the request is incomplete. After the
+    /// server has answered the request, it must call [`reset`](Self::reset). Until then, each call must pass the bytes
+    /// of the previous calls again.
     ///
     /// # Errors
     /// Returns an error if the bytes are not a request, or if memory is short.
     pub(crate) fn next<'b>(&'b mut self, bytes: &'b [u8]) -> Result<Option<Request<'b>>, Failure> {
         let complete = match self.missing {
-            None if bytes.first().is_some_and(|first| *first != b'*') => self.parse_words(bytes)?,
+            None if bytes.first().is_some_and(|first| *first != b'*') => self.parse_inline_words(bytes)?,
             None => match self.number(bytes, b'*')? {
                 // By the specification, a negative number means no arguments.
                 Some(number) => {
                     let number = number.max(0) as usize;
-                    if number > MAX_ARGUMENTS {
+                    if number > MAX_ARGUMENT_COUNT {
                         return Err(Malformed::ArgumentCount.into());
                     }
                     self.missing = Some(number);
-                    self.parse_strings(bytes)?
+                    self.parse_byte_strings(bytes)?
                 }
                 None => false,
             },
-            Some(_) => self.parse_strings(bytes)?,
+            Some(_) => self.parse_byte_strings(bytes)?,
         };
         Ok(complete.then_some(Request { bytes, arguments: &self.arguments }))
     }
 
-    /// Parses the missing byte strings. Returns `true` if all arguments are complete.
-    fn parse_strings(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+    /// Parses the byte strings that are still missing from the request. Returns `true` if all arguments are complete.
+    fn parse_byte_strings(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
         while let Some(missing @ 1..) = self.missing {
             let length = match self.length {
                 Some(length) => length,
                 None => match self.number(bytes, b'$')? {
                     Some(length) => usize::try_from(length)
                         .ok()
-                        .filter(|length| *length <= MAX_ARGUMENT)
+                        .filter(|length| *length <= MAX_ARGUMENT_BYTES)
                         .ok_or(Malformed::ArgumentLength)?,
                     None => return Ok(false),
                 },
@@ -142,8 +144,8 @@ impl<A: Allocator> Parser<A> {
         Ok(true)
     }
 
-    /// Parses words up to the end of the line. Returns `true` if the line is complete.
-    fn parse_words(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+    /// Parses words up to the end of the line. Returns `true` if the line has its end.
+    fn parse_inline_words(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
         let Some(line) = self.next_line(bytes)? else { return Ok(false) };
         for word in line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
             let start = word.as_ptr().addr() - bytes.as_ptr().addr();
@@ -168,12 +170,12 @@ impl<A: Allocator> Parser<A> {
     /// Returns the next line without its line end.
     fn next_line<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<&'b [u8]>, Malformed> {
         let remaining = &bytes[self.at..];
-        match remaining.iter().take(MAX_LINE).position(|byte| *byte == b'\n') {
+        match remaining.iter().take(MAX_LINE_BYTES).position(|byte| *byte == b'\n') {
             Some(end) => {
                 self.at += end + 1;
                 Ok(Some(remaining[..end].strip_suffix(b"\r").unwrap_or(&remaining[..end])))
             }
-            None if remaining.len() < MAX_LINE => Ok(None),
+            None if remaining.len() < MAX_LINE_BYTES => Ok(None),
             None => Err(Malformed::LongLine),
         }
     }
@@ -185,7 +187,8 @@ impl<A: Allocator> Parser<A> {
     }
 }
 
-/// A request: its arguments, beginning with the command's name. The request of an empty line has no arguments.
+/// A parsed request: the command's name, followed by its arguments. A request from an empty line has no name and no
+/// arguments.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'b> {
     bytes: &'b [u8],
@@ -232,8 +235,8 @@ impl<A: Allocator> Replies<'_, A> {
         self.push(word.as_bytes())?;
         self.push(b"\r\n")
     }
-    /// Writes an error: its kind in capitals, and a sentence. Characters that would end the line of the reply are
-    /// omitted.
+    /// Writes an error reply: an error kind in capitals, and a sentence. Control characters are omitted, because they
+    /// could end the line of the reply.
     pub(crate) fn error(&mut self, text: impl fmt::Display) -> ReplyResult {
         let mut line = format!("-{text}");
         line.retain(|c| !c.is_control());
@@ -243,14 +246,14 @@ impl<A: Allocator> Replies<'_, A> {
     pub(crate) fn push_int(&mut self, number: i64) -> ReplyResult {
         self.number(':', number)
     }
-    /// Writes a byte string, or nil.
+    /// Writes a byte string; `None` is written as nil.
     pub(crate) fn string(&mut self, bytes: Option<&[u8]>) -> ReplyResult {
         let Some(bytes) = bytes else { return self.push(b"$-1\r\n") };
         self.number('$', bytes.len())?;
         self.push(bytes)?;
         self.push(b"\r\n")
     }
-    /// Starts an array, whose elements are the next `length` replies.
+    /// Begins an array, whose elements are the next `length` replies.
     pub(crate) fn push_array(&mut self, length: usize) -> ReplyResult {
         self.number('*', length)
     }

@@ -1,4 +1,4 @@
-//! The keys and their values: a hash table in shards, each with a lock.
+//! The store of keys and values: a hash table in shards, each with a lock.
 
 use super::buffer::append;
 use super::memory::Memory;
@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 use std::hash::{BuildHasher, RandomState};
 use std::mem;
 
-/// Error: memory is short.
+/// The error that memory is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory;
 
-/// Number of shards. With 64 shards, two threads rarely need the same lock, and a shard of millions of
-/// keys is small.
+/// Number of shards. With 64 shards, two threads rarely need the same lock, and each shard remains small even with
+/// millions of keys.
 const SHARDS: usize = 64;
 
 type Bytes<A> = BoxIn<[u8], A>;
@@ -33,7 +33,7 @@ pub(crate) struct Entry<A: Allocator> {
 }
 
 impl<A: Allocator + Copy> Entry<A> {
-    /// Creates an entry without key and value, which takes no memory.
+    /// Creates an entry without key and value, which owns no memory.
     pub(crate) fn new_in(memory: A) -> Self {
         let empty = || Vec::new_in(memory).into_boxed_slice();
         Self { key: empty(), value: empty() }
@@ -45,7 +45,8 @@ impl<A: Allocator + Copy> Entry<A> {
 
 type Table<M> = HashTable<<M as Memory>::Object<Entry<<M as Memory>::Bytes>>, <M as Memory>::Bytes>;
 
-/// All entries of the server. Removed entries are freed after the lock is released.
+/// All entries of the server, which are its keys and values. A removed entry is freed only after the shard's lock is
+/// released.
 pub(crate) struct Store<M: Memory> {
     memory: M,
     hasher: RandomState,
@@ -83,10 +84,10 @@ impl<M: Memory> Store<M> {
         self.update(key, |_| Ok(value))
     }
 
-    /// Sets the value of `key` to the result of `change`, which gets the old value.
+    /// Replaces the value of `key` by the result of `change`, which gets the old value.
     ///
     /// # Errors
-    /// Returns the errors of `change`, or an error if memory is short. If `update` fails, nothing has changed.
+    /// Returns the errors of `change`, or an error if memory is short. If `update` fails, the store is unchanged.
     pub(crate) fn update<V: AsRef<[u8]>, E: From<OutOfMemory>>(
         &self,
         key: &[u8],
@@ -110,7 +111,7 @@ impl<M: Memory> Store<M> {
         Ok(())
     }
 
-    /// Removes `key`. Returns `false` if the key did not exist.
+    /// Removes `key`. Returns `false` if the key was not in the store.
     pub(crate) fn remove(&self, key: &[u8]) -> bool {
         let (hash, part) = self.find(key);
         let removed = {

@@ -7,8 +7,8 @@
 //!   └──────────────────────┴─────────────────────────┘
 //! ```
 //!
-//! Invariant: the generation is not 0. No handle is the word 0, so `Option<Handle>` has the size of a handle. The price
-//! of a non-zero generation is one life: 8 bits count 255 lives of a slot, not 256.
+//! Invariant of a handle: its generation is not 0. No handle is the word 0, so `Option<Handle>` is as small as a
+//! handle. A generation cannot be 0, so 8 bits count 255 lives of a slot instead of 256.
 
 use core::fmt;
 use core::hash::Hash;
@@ -37,7 +37,7 @@ pub(super) mod sealed {
     pub trait Word: Copy + Ord + Hash + fmt::Debug + Into<u64> + Send + Sync + 'static {
         type NonZero: Copy + Ord + Hash + fmt::Debug + Into<Self> + TryFrom<Self> + Send + Sync;
         const BITS: u32;
-        /// Converts `bits`, which must fit into the word.
+        /// Converts `bits` into the word type; `bits` must fit.
         fn of(bits: u64) -> Self;
     }
     impl Word for u32 {
@@ -58,11 +58,11 @@ pub(super) mod sealed {
     }
 }
 
-/// A small value that names an object of one table, map or cache. A handle differs from the handles of all earlier
-/// objects in the same slot.
+/// A small value that names an object of one table, map or cache. A handle differs from all earlier handles of its
+/// slot.
 ///
-/// `GENERATION_BITS` bits of the word count the lives of the slot, and the other bits are the slot's index: 1 to 32
-/// bits each. A handle does not know its table, so a handle of another table may be valid by chance.
+/// `GENERATION_BITS` bits of the word hold the generation, and the other bits hold the index of the slot; each part has
+/// 1 to 32 bits. A handle does not know its table, so a handle of another table can be valid by chance.
 ///
 /// ```
 /// use uslab_handle::{Handle, Handle24x8};
@@ -89,34 +89,34 @@ pub type Handle24x8 = Handle<u32, 8>;
 pub type Handle20x12 = Handle<u32, 12>;
 /// Handles of 65,536 slots with 65,535 lives each.
 pub type Handle16x16 = Handle<u32, 16>;
-/// Handles of 4,294,967,296 slots with 4,294,967,295 lives each, like Bevy's entity. One slot that is reused every
-/// microsecond lasts for 72 minutes.
+/// Handles of 4,294,967,296 slots with 4,294,967,295 lives each, like Bevy's entity. A slot that is reused every
+/// microsecond uses up these generations in 72 minutes.
 pub type Handle32x32 = Handle<u64, 32>;
 
 impl<W: Word, const GENERATION_BITS: u32> Handle<W, GENERATION_BITS> {
-    /// Number of bits of the index.
+    /// Number of bits of the slot index.
     pub const INDEX_BITS: u32 = {
         assert!(GENERATION_BITS >= 1 && GENERATION_BITS <= 32, "a generation has 1 to 32 bits");
         assert!(GENERATION_BITS < W::BITS && W::BITS - GENERATION_BITS <= 32, "an index has 1 to 32 bits");
         W::BITS - GENERATION_BITS
     };
-    /// Number of distinct slots.
+    /// Number of slots that the index bits can distinguish.
     pub const SLOTS: u64 = 1 << Self::INDEX_BITS;
-    /// The last generation, which equals the number of successive handles of one slot.
+    /// Highest generation, which equals the number of successive handles of one slot.
     pub const LAST_GENERATION: u32 = u32::MAX >> (32 - GENERATION_BITS);
 
-    /// Makes the handle of a slot and a generation. Returns `None` if slot and generation do not fit into the bits, or
-    /// if the generation is 0.
+    /// Makes the handle for a slot index and a generation. Returns `None` if the index or the generation does not fit
+    /// into its bits, or if the generation is 0.
     pub fn new(index: u32, generation: u32) -> Option<Self> {
         let fits = u64::from(index) < Self::SLOTS && generation <= Self::LAST_GENERATION;
         if fits { Self::from_bits(pack::<W, GENERATION_BITS>(index, generation)) } else { None }
     }
-    /// Index of the slot.
+    /// Returns the index of the slot.
     #[inline(always)]
     pub fn index(self) -> u32 {
         index_of::<W, GENERATION_BITS>(self.to_bits())
     }
-    /// Generation of the slot, from 1.
+    /// Returns the generation of the slot; the first generation is 1.
     #[doc(alias = "version")]
     #[inline(always)]
     pub fn generation(self) -> u32 {
@@ -127,7 +127,7 @@ impl<W: Word, const GENERATION_BITS: u32> Handle<W, GENERATION_BITS> {
     pub fn to_bits(self) -> W {
         self.0.into()
     }
-    /// Makes a handle from a word. Returns `None` for generation 0, because no handle has this generation.
+    /// Makes a handle from a word. Returns `None` if the generation in the word is 0, which no handle has.
     #[inline(always)]
     pub fn from_bits(bits: W) -> Option<Self> {
         if generation_of::<W, GENERATION_BITS>(bits) == 0 {
@@ -159,7 +159,7 @@ impl<W: Word, const GENERATION_BITS: u32> fmt::Debug for Handle<W, GENERATION_BI
     }
 }
 
-/// A handle is serialised as its word. A handle that is loaded in another run is stale: see [`remap`](super::remap).
+/// A handle is serialised as its word. A handle that another run has saved is stale: see [`remap`](super::remap).
 #[cfg(feature = "serde")]
 impl<W: Word, const GENERATION_BITS: u32> Serialize for Handle<W, GENERATION_BITS> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn bit_split_of_a_handle_determines_slot_and_generation_limits() {
+    fn generation_bits_of_a_handle_limit_slots_and_generations() {
         check_limits::<u32, 8>(16_777_216, 255);
         check_limits::<u32, 12>(1 << 20, 4095);
         check_limits::<u32, 16>(1 << 16, 65_535);

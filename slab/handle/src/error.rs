@@ -3,11 +3,11 @@
 use core::convert::Infallible;
 use core::fmt;
 
-/// Reason why an allocation that returns a handle failed. A failed allocation changes nothing. The caller may free an
-/// object and try again.
+/// The reason why an allocation that returns a handle failed. After a failed allocation, the container is unchanged.
+/// The caller may free an object and try again.
 ///
-/// If handles name objects of a cache, `E` is the reason why the cache supplied no object. Tables and maps
-/// store their values themselves.
+/// If handles name objects of a cache, `E` says why the cache supplied no object. Tables and maps store their values
+/// themselves, so `E` is never used.
 ///
 /// ```
 /// use uslab_handle::{HandleError, HandleTable};
@@ -21,16 +21,16 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandleError<E = Infallible> {
-    /// Every index is in use, or retired because its generations are used up.
+    /// Every index is in use, or is retired because its slot has used up its generations.
     Full {
-        /// Number of distinct indexes of a handle.
+        /// Number of different indexes that a handle can have.
         slots: u64,
-        /// Number of retired slots; the number `slots` includes these slots.
+        /// Number of retired slots, which `slots` includes.
         retired: u64,
     },
-    /// Memory for a larger table is short.
+    /// There is not enough memory for a larger table.
     Memory,
-    /// No object is available for the handle.
+    /// The cache has no object for the handle.
     Object(E),
 }
 

@@ -1,10 +1,10 @@
 //! Tests what happens if a slot counts its generation in more bits than a handle has.
 //!
-//! The listing in the tutorial "Memory Allocators from Scratch" counts a slot's lives in 32 bits and packs 8
-//! of them into a handle. The tutorial says that after 256 frees a stale handle is mistaken for a new one.
-//! The tutorial is wrong: after 256 frees, the slot's count is 256 and a new handle has generation 0, so
-//! *every* handle of the slot is stale from the start. The tutorial would be right if the slot also counted
-//! in 8 bits. A retired slot is neither lost while in use nor reached by a stale handle.
+//! In the tutorial "Memory Allocators from Scratch", a slot counts its lives in 32 bits, and a handle holds only 8 of
+//! these bits. The tutorial says that after 256 frees a stale handle is mistaken for a new one. The tutorial is wrong:
+//! after 256 frees, the slot's count is 256 and a new handle has generation 0, so *every* handle of the slot is stale
+//! from the start. The claim would be true if the slot also counted in 8 bits. A retired slot is neither lost while in
+//! use nor reached by a stale handle.
 
 use super::{HandleTable, WrapPolicy};
 
@@ -17,10 +17,10 @@ struct GenerationSlot {
 }
 
 impl GenerationSlot {
-    fn of_bits(bits: u32) -> Self {
+    fn from_handle_bits(bits: u32) -> Self {
         Self { bits, ..Self::default() }
     }
-    /// Returns the 32 bits of a handle: the index 0 in the low 24 bits, and the low bits of the generation above.
+    /// Returns the 32 bits of a handle: index 0 in the low 24 bits, and the generation's low 8 bits above them.
     fn spawn(&mut self) -> u32 {
         self.alive = true;
         self.generation << 24
@@ -40,7 +40,7 @@ impl GenerationSlot {
 
 #[test]
 fn slot_with_32_bit_generation_dies_after_256_frees() {
-    let mut slot = GenerationSlot::of_bits(32);
+    let mut slot = GenerationSlot::from_handle_bits(32);
     let first = slot.spawn();
     assert!(slot.free(first));
     for _ in 1..256 {
@@ -60,7 +60,7 @@ fn slot_with_32_bit_generation_dies_after_256_frees() {
 
 #[test]
 fn eight_bit_generation_revives_a_handle_after_256_frees() {
-    let mut slot = GenerationSlot::of_bits(8);
+    let mut slot = GenerationSlot::from_handle_bits(8);
     let first = slot.spawn();
     for _ in 0..256 {
         let handle = slot.spawn();

@@ -1,21 +1,21 @@
-//! The packed array: values without gaps, at 0 to `len`, for iterating over all of them.
+//! The packed array: values at indexes 0 to `len`, without gaps, for iterating over all of them.
 //!
-//! A free moves the last value into the gap (swap and pop). An index names a value only until the next free, and a free
-//! costs a copy of a value:
+//! A free moves the last value into the gap (swap and pop). An index names a value only until the next free, and each
+//! free copies one value:
 //!
 //! ```text
 //!   free(1):   [ A ][ B ][ C ][ D ]   ->   [ A ][ D ][ C ]
 //!                     ^-----------+
 //! ```
 //!
-//! The packed array is `Vec::swap_remove` with error values. The source of the packed array is act 4 of "Arena pools:
-//! from naive pool to slot map" (the pool article). A packed array lacks permanent names, which act 6 of the article
-//! adds: [`SlotMap`](super::SlotMap).
+//! The packed array works like `Vec::swap_remove`, but returns errors. The source of the packed array is act 4 of
+//! "Arena pools: from naive pool to slot map" (the pool article). The array has no permanent names for its values; act
+//! 6 of the article adds them: [`SlotMap`](super::SlotMap).
 
 use super::error::HandleError;
 use alloc::vec::Vec;
 
-/// Values without gaps, at changing indexes.
+/// An array of values without gaps, whose indexes change.
 ///
 /// ```
 /// use uslab_handle::PackedArray;
@@ -32,12 +32,12 @@ use alloc::vec::Vec;
 pub struct PackedArray<T>(Vec<T>);
 
 impl<T> PackedArray<T> {
-    /// Makes an empty array, without memory.
+    /// Makes an empty array, which takes no memory.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
-    /// Appends `value` and returns its index; the index is valid until the next free. Cost: O(1). When the array grows,
-    /// all values move.
+    /// Appends `value` and returns its index; the index is valid until the next free. Cost: O(1). If the array must
+    /// grow, all values move.
     ///
     /// # Errors
     /// Returns an error and drops `value` if memory is short.
@@ -50,8 +50,8 @@ impl<T> PackedArray<T> {
     pub(super) fn reserve(&mut self) -> Result<(), HandleError> {
         self.0.try_reserve(1).map_err(|_| HandleError::Memory)
     }
-    /// Removes and returns the value at `index`, and moves the last value to `index`. Returns `None` if `index` has no
-    /// value. Cost: a copy of a value.
+    /// Removes and returns the value at `index`, and moves the last value to `index`. Returns `None` if no value is at
+    /// `index`. Cost: one copy of a value.
     #[doc(alias("swap_remove", "remove", "erase"))]
     pub fn free(&mut self, index: usize) -> Option<T> {
         (index < self.0.len()).then(|| self.0.swap_remove(index))
@@ -64,11 +64,11 @@ impl<T> PackedArray<T> {
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         self.0.get_mut(index)
     }
-    /// All values as a slice.
+    /// Returns all values as a slice.
     pub fn as_slice(&self) -> &[T] {
         &self.0
     }
-    /// All values as a mutable slice.
+    /// Returns all values as a mutable slice.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         &mut self.0
     }
@@ -76,7 +76,7 @@ impl<T> PackedArray<T> {
     pub fn len(&self) -> usize {
         self.0.len()
     }
-    /// Returns `true` if the array has no value.
+    /// Returns `true` if the array is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -105,10 +105,10 @@ mod tests {
         assert_eq!(array.alloc(7), Ok(0));
     }
 
-    /// A user interface marks the particle at index 5 of a hundred particles, and physics frees that particle. After
-    /// the free, index 5 names particle 99. A handle of the freed particle would be stale.
+    /// A user interface marks particle 5 of a hundred particles, and then the physics code frees that particle. After
+    /// the free, index 5 names particle 99. A handle to the freed particle would be stale.
     #[test]
-    fn stored_index_names_a_wrong_particle_after_a_free() {
+    fn stored_index_names_the_wrong_particle_after_a_free() {
         let mut particles = PackedArray::new();
         let mut map = crate::SlotMap::<u32>::new();
         let handles: Vec<_> = (0..100)

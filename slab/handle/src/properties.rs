@@ -4,8 +4,8 @@ use super::{HandleTable, SlotMap};
 use proptest::prelude::*;
 
 proptest! {
-    /// Each handle gives the same results as the matching key of the `slotmap` crate. Iterations yield equal
-    /// values, in equal order if both maps are dense.
+    /// Each handle must give the same results as the matching key of the `slotmap` crate. Iterations must yield equal
+    /// values, in the same order if both maps are dense.
     #[test]
     fn slot_maps_and_tables_agree_with_the_slotmap_crate(
         steps in prop::collection::vec((any::<bool>(), any::<u16>(), any::<u32>()), 1..200)

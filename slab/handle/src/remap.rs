@@ -1,11 +1,11 @@
-//! Saving and loading data with handles, which do not outlive their table.
+//! Saves and loads data with handles, which are valid only as long as their table exists.
 //!
-//! A loaded object gets any free slot, in any generation. A handle that was saved as a number is stale after the load.
-//! A saved handle may even be valid for another object: the first object of every table has index 0 and generation 1. A
-//! handle from the network may be wrong in the same ways. Programs should save *stable ids* instead, such as a name, a
-//! serial number or a UUID. [`StableIds`] translates between ids and handles. To reject an old handle that is used by
-//! mistake, the new table begins at a [generation](super::Generations) that the old table had not reached
-//! ([`fresh_generation`](super::HandleTable::fresh_generation)).
+//! A loaded object may get any free slot and any generation. A handle that was saved as a number is stale after the
+//! data is loaded. A saved handle may even be valid and name another object: the first object of every table has index
+//! 0 and generation 1. The same errors are possible with a handle from the network. A program should save *stable ids*
+//! instead of handles, such as a name, a serial number or a UUID. [`StableIds`] translates between ids and handles. To
+//! reject old handles that are used by mistake, the new table begins at a [generation](super::Generations) that the
+//! old table never reached ([`fresh_generation`](super::HandleTable::fresh_generation)).
 //!
 //! ```
 //! use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@
 //! #[derive(Serialize, Deserialize)]
 //! struct Saved { fresh: u32, monsters: Vec<(String, Option<String>)> } // names, not handles
 //!
-//! /// `None`: a slot is in its last generation, so handles of this table could be mistaken for those of a later one.
+//! /// `None`: a slot is in its last generation, so handles of this table could be mistaken for handles of a later table.
 //! fn save(world: &SlotMap<Monster>, ids: &StableIds<String>) -> Option<Saved> {
 //!     // A target that has died has no name any more.
 //!     let target = |monster: &Monster| ids.id(monster.target?).cloned();
@@ -81,7 +81,7 @@ pub struct StableIds<Id, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     ids: HashMap<Handle<W, GENERATION_BITS>, Id>,
 }
 
-/// Reason why an id could not be assigned to an object.
+/// The reason why an id could not be assigned to an object.
 ///
 /// ```
 /// use uslab_handle::{HandleTable, StableIds, IdConflict};
@@ -95,9 +95,9 @@ pub struct StableIds<Id, W: Word = u64, const GENERATION_BITS: u32 = 32> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdConflict {
-    /// The id is assigned to another object.
+    /// The id already belongs to another object.
     Id,
-    /// The object has another id.
+    /// The object already has another id.
     Handle,
 }
 
@@ -112,7 +112,7 @@ impl fmt::Display for IdConflict {
 impl core::error::Error for IdConflict {}
 
 impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W, GENERATION_BITS> {
-    /// Makes an empty mapping.
+    /// Makes an empty mapping between ids and handles.
     pub fn new() -> Self {
         Self { handles: HashMap::new(), ids: HashMap::new() }
     }
@@ -149,7 +149,7 @@ impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W
         self.handles.remove(&id);
         Some(id)
     }
-    /// Removes an id. Returns the id's handle; the handle can then get another id.
+    /// Removes an id. Removes an id, and returns its handle; the handle can then get another id.
     pub fn remove_id<Q: Hash + Eq + ?Sized>(&mut self, id: &Q) -> Option<Handle<W, GENERATION_BITS>>
     where
         Id: Borrow<Q>,
@@ -162,7 +162,7 @@ impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W
     pub fn len(&self) -> usize {
         self.handles.len()
     }
-    /// Returns `true` if the mapping has no id.
+    /// Returns `true` if the mapping is empty.
     pub fn is_empty(&self) -> bool {
         self.handles.is_empty()
     }
@@ -183,7 +183,7 @@ mod tests {
 
     type Table = HandleTable<&'static str, u32, 8>;
 
-    /// Without stable ids, the first handle of the old table names the first object of the loaded table.
+    /// Without stable ids, the old table's first handle names the first object of the loaded table.
     #[test]
     fn saved_raw_handle_names_a_wrong_object_after_loading() {
         let mut old = Table::new();

@@ -1,4 +1,4 @@
-//! The slot map: values without gaps, and handles that find the values after moves.
+//! The slot map: values are stored without gaps, and handles find them after moves.
 //!
 //! ```text
 //!   handle (sparse index 2, generation 1)
@@ -11,8 +11,8 @@
 //!   dense_to_sparse [ 0 ][ 2 ]             the handle of a value that moves
 //! ```
 //!
-//! Invariant: for each valid handle `h`, `sparse_to_dense[h.index()]` is the place of `h`'s value, and
-//! `dense_to_sparse` at that place is `h`. The map has as many values as valid handles.
+//! Invariant: for each valid handle `h`, `sparse_to_dense[h.index()]` is the position of `h`'s value, and
+//! `dense_to_sparse` at that position is `h`. The number of values equals the number of valid handles.
 //!
 //! The slot map is act 6 of "Arena pools: from naive pool to slot map". Allan Deutsch proposed the slot map for C++ as
 //! `std::slot_map` (P0661, 2017). The names in these sources and in the `slotmap` crate are doc aliases.
@@ -23,7 +23,7 @@ use super::packed::PackedArray;
 use super::slots::{Generations, Slots};
 use alloc::vec::Vec;
 
-/// Values without gaps that are named by handles, for one owner.
+/// A map of values without gaps, which are named by handles; it has one owner.
 ///
 /// ```
 /// use uslab_handle::SlotMap;
@@ -38,13 +38,13 @@ use alloc::vec::Vec;
 /// # Ok::<(), uslab_handle::HandleError>(())
 /// ```
 ///
-/// Overhead: one handle for each value, and one word and 4 bytes for each slot that was ever in use. Handles
-/// of 64 bits cost 20 bytes per value, and handles of 32 bits cost 12 bytes.
+/// Overhead: one handle for each value, plus one word and 4 bytes for each slot that was ever in use. Handles of 64
+/// bits cost 20 bytes per value, and handles of 32 bits cost 12 bytes.
 #[doc(alias = "DenseSlotMap")]
 #[derive(Clone, Debug)]
 pub struct SlotMap<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     slots: Slots<W, GENERATION_BITS>,
-    /// Places of the values, by sparse index. The place of a free slot is meaningless.
+    /// Position of each slot's value in the dense array, by slot index. For a free slot, the position is meaningless.
     sparse_to_dense: Vec<u32>,
     /// The handle of each value, in the order of `values`.
     dense_to_sparse: Vec<Handle<W, GENERATION_BITS>>,
@@ -56,7 +56,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
     pub fn new() -> Self {
         Self::with(Generations::default())
     }
-    /// Makes an empty map with the given generations, or with a [`WrapPolicy`](super::WrapPolicy).
+    /// Makes an empty map with the given sequence of generations, or with a [`WrapPolicy`](super::WrapPolicy).
     pub fn with(generations: impl Into<Generations>) -> Self {
         Self {
             slots: Slots::new(generations.into()),
@@ -66,19 +66,19 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
         }
     }
 
-    /// Appends `value` and returns its handle. Cost: O(1). When the map grows, all values move.
+    /// Appends `value` and returns its handle. Cost: O(1). If the map must grow, all values move.
     ///
     /// # Errors
     /// Returns an error and drops `value` if no index is left, or if memory is short. Unlike `alloc`,
-    /// [`alloc_with`](Self::alloc_with) makes the value only after the check.
+    /// [`alloc_with`](Self::alloc_with) makes the value only after these conditions were checked.
     #[doc(alias("insert", "spawn"))]
     pub fn alloc(&mut self, value: T) -> Result<Handle<W, GENERATION_BITS>, HandleError> {
         self.alloc_with(|_| value)
     }
-    /// Appends the result of `make`, which gets the new handle. If `make` panics, the map is unchanged.
+    /// Calls `make` with the new handle, and appends the result. If `make` panics, the map is unchanged.
     ///
     /// # Errors
-    /// Returns the errors of [`alloc`](Self::alloc), without running `make`.
+    /// Returns the errors of [`alloc`](Self::alloc); `make` does not run in this case.
     #[doc(alias("insert_with_key", "emplace"))]
     pub fn alloc_with(
         &mut self,
@@ -98,8 +98,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
         Ok(handle)
     }
 
-    /// Removes and returns the value, moves the last value into its place, and makes all copies of the handle stale.
-    /// Returns `None` for a stale handle. Cost: O(1), a copy of a value.
+    /// Removes and returns the value, moves the last value into the gap, and makes all copies of the handle stale.
+    /// Returns `None` for a stale handle. Cost: O(1), with one copy of a value.
     #[doc(alias("remove", "erase", "despawn"))]
     pub fn free(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<T> {
         if !self.slots.free(handle) {
@@ -124,7 +124,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
         }
     }
 
-    /// Returns `true` if the handle is not stale. Cost: one load.
+    /// Returns `true` if the handle names a value of this map. Cost: one load.
     #[doc(alias("contains_key", "is_alive"))]
     #[inline]
     pub fn is_valid(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
@@ -138,29 +138,29 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
         }
         self.sparse_to_dense.get(handle.index() as usize).map(|place| *place as usize)
     }
-    /// Returns the value, or `None` for a stale handle. Cost: two loads in addition to the load of the value.
+    /// Returns the value, or `None` for a stale handle. Cost: two loads before the load of the value.
     #[doc(alias("find", "at"))]
     #[inline]
     pub fn get(&self, handle: Handle<W, GENERATION_BITS>) -> Option<&T> {
         self.values.get(self.place(handle)?)
     }
-    /// Returns the value, mutably, or `None` for a stale handle.
+    /// Returns a mutable reference to the value, or `None` for a stale handle.
     #[inline]
     pub fn get_mut(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<&mut T> {
         let place = self.place(handle)?;
         self.values.get_mut(place)
     }
 
-    /// All values as a slice.
+    /// Returns all values as a slice.
     #[doc(alias = "data")]
     pub fn as_slice(&self) -> &[T] {
         self.values.as_slice()
     }
-    /// All values as a mutable slice.
+    /// Returns all values as a mutable slice.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         self.values.as_mut_slice()
     }
-    /// Handles of the values, in the order of the values.
+    /// Returns the handles of all values, in the order of the values.
     #[doc(alias = "keys")]
     pub fn handles(&self) -> &[Handle<W, GENERATION_BITS>] {
         &self.dense_to_sparse
@@ -169,7 +169,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (Handle<W, GENERATION_BITS>, &T)> {
         self.dense_to_sparse.iter().copied().zip(self.as_slice())
     }
-    /// Iterates over the values with their handles, the values mutably.
+    /// Iterates over mutable references to the values, with their handles.
     pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = (Handle<W, GENERATION_BITS>, &mut T)> {
         self.dense_to_sparse.iter().copied().zip(self.values.as_mut_slice())
     }
@@ -177,11 +177,11 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
     pub fn len(&self) -> usize {
         self.values.len()
     }
-    /// Returns `true` if the map has no value.
+    /// Returns `true` if the map is empty.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
-    /// Number of retired slots, each of which still takes its words.
+    /// Number of retired slots, whose words still take memory.
     pub fn retired(&self) -> u64 {
         self.slots.retired()
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_the_middle_value_moves_the_last() {
+    fn removing_a_middle_value_moves_the_last_value() {
         let mut map = Map::new();
         let [a, b, c] = ['A', 'B', 'C'].map(|name| map.alloc(name).unwrap());
         assert_eq!((&*map.sparse_to_dense, sparse_words(&map)), (&[0, 1, 2][..], vec![0, 1, 2]));

@@ -1,4 +1,4 @@
-//! Allocation of indexes: the generations of all slots, and the list of the free slots, in one array of words.
+//! Allocates slot indexes: one array of words holds the generations of all slots and the list of free slots.
 //!
 //! ```text
 //!   slot      0          1          2          3
@@ -7,20 +7,20 @@
 //! ```
 //!
 //! * The word of a slot in use equals its handle, so a handle is checked by one load and one comparison.
-//! * The word of a slot that is not in use has another slot's index: the index of the next free slot, or an arbitrary
-//!   index (in the last free slot and in retired slots). The word of a free slot equals no handle of the slot. The
-//!   generation in a free slot's word is the slot's next generation.
+//! * The word of a slot that is not in use holds another index: the next free slot's, or an arbitrary one in the last
+//!   free slot and in retired slots. The word of a free slot differs from all handles of the slot. The generation in a
+//!   free slot's word is the slot's next generation.
 //!
-//! The list inside the array is EnTT's (Caini, "ECS back and forth", part 3: why you don't need to store deleted
-//! entities, 2019). The list of free slots is last in, first out, so that the reused slot is still in the CPU's cache.
-//! A queue of free slots would spread the generations over all slots, as in Frykholm, "Managing Decoupling Part 4: The
-//! ID Lookup Table", 2011.
+//! EnTT also keeps the list of free slots inside the array (Caini, "ECS back and forth", part 3: why you don't need to
+//! store deleted entities, 2019). The list of free slots is last in, first out, so that a reused slot is probably still
+//! in the CPU's cache. A first-in, first-out queue of free slots would use generations evenly in all slots, as in
+//! Frykholm, "Managing Decoupling Part 4: The ID Lookup Table", 2011.
 
 use super::bits::{Handle, Word, generation_of, index_of, pack};
 use super::error::HandleError;
 use alloc::vec::Vec;
 
-/// The treatment of a slot whose last generation was freed.
+/// What happens to a slot whose last generation was freed.
 ///
 /// ```
 /// use uslab_handle::{HandleError, HandleTable, WrapPolicy};
@@ -36,16 +36,16 @@ use alloc::vec::Vec;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WrapPolicy {
-    /// The slot is no longer used, so a stale handle is never mistaken for a new handle. Retiring costs the slot's
-    /// memory.
+    /// The slot is never used again, so a stale handle is never mistaken for a new handle. The memory of the retired
+    /// slot is lost.
     #[default]
     Retire,
-    /// The slot begins at generation 1 again. After the slot wraps, a handle from [`Handle::LAST_GENERATION`] lives ago
-    /// is valid again, and names another object (the ABA problem).
+    /// The slot begins at generation 1 again. After a slot has wrapped, a handle from [`Handle::LAST_GENERATION`] lives
+    /// ago is valid again, and names another object (the ABA problem).
     Wrap,
 }
 
-/// The sequence of a slot's generations.
+/// The sequence of generations that each slot runs through.
 ///
 /// ```
 /// use uslab_handle::{Generations, HandleError, HandleTable};
@@ -61,9 +61,9 @@ pub enum WrapPolicy {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generations {
-    /// Generation of a slot's first handle. A first generation above 1 distinguishes the handles of this
-    /// table from the handles of an earlier table: see [`remap`](super::remap). If `first` exceeds the last
-    /// generation, a slot has no generation, or generation 1 with [`Wrap`](WrapPolicy::Wrap).
+    /// The generation of each slot's first handle. A first generation above 1 distinguishes this table's handles from
+    /// handles of an earlier table: see [`remap`](super::remap). If `first` exceeds the last generation, slots have no
+    /// generation, or generation 1 with [`Wrap`](WrapPolicy::Wrap).
     pub first: u32,
     /// The policy for a slot whose last generation was freed.
     pub policy: WrapPolicy,
@@ -82,7 +82,8 @@ impl From<WrapPolicy> for Generations {
 }
 
 impl Generations {
-    /// Returns the generation after `generation`, out of `last` generations.
+    /// Returns the generation that follows `generation`, or `None` if the slot retires; `last` is the highest
+    /// generation.
     #[inline(always)]
     pub fn next_generation(self, generation: u32, last: u32) -> Option<u32> {
         match self.policy {
@@ -92,20 +93,20 @@ impl Generations {
         }
     }
 
-    /// Returns a generation that exceeds all generations in `used` and is at least the first generation.
+    /// Returns a generation that is higher than all generations in `used`, and at least the first generation.
     pub fn fresh(self, used: impl Iterator<Item = u32>, last: u32) -> Option<u32> {
         let newest = used.max().unwrap_or(0).max(self.first.max(1) - 1);
         (newest < last).then(|| newest + 1)
     }
 
-    /// Returns the first generation of a new slot.
+    /// Returns the generation with which a new slot begins.
     #[inline(always)]
     pub fn first(self, last: u32) -> Option<u32> {
         self.next_generation(self.first.max(1) - 1, last)
     }
 }
 
-/// The slots of a table. See the module.
+/// All slots of a handle table: their generations, and the list of free slots. See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Slots<W: Word, const G: u32> {
     words: Vec<W>,
@@ -120,7 +121,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
         Self { words: Vec::new(), head: 0, free: 0, retired: 0, generations }
     }
 
-    /// Returns the handle that [`take`](Self::take) would use, after making room for it.
+    /// Makes room for one more handle, and returns the handle that [`take`](Self::take) will mark as in use.
     pub(super) fn next(&mut self) -> Result<Handle<W, G>, HandleError> {
         let (index, generation) = if self.free > 0 {
             (self.head, generation_of::<W, G>(self.words[self.head as usize]))
@@ -138,7 +139,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
         Handle::from_bits(pack::<W, G>(index, generation)).ok_or(HandleError::Memory)
     }
 
-    /// Marks the handle that [`next`](Self::next) has just returned as in use.
+    /// Marks the slot of the handle that [`next`](Self::next) has just returned as in use.
     pub(super) fn take(&mut self, handle: Handle<W, G>) {
         match self.words.get_mut(handle.index() as usize) {
             Some(word) => {
@@ -156,7 +157,7 @@ impl<W: Word, const G: u32> Slots<W, G> {
         self.words.get(handle.index() as usize) == Some(&handle.to_bits())
     }
 
-    /// Ends the life of a valid handle. Returns `false` if the handle is not valid.
+    /// Frees the slot of a valid handle. Returns `false` if the handle is not valid.
     pub(super) fn free(&mut self, handle: Handle<W, G>) -> bool {
         if !self.is_valid(handle) {
             return false;
@@ -190,13 +191,13 @@ impl<W: Word, const G: u32> Slots<W, G> {
         let handle = Handle::from_bits(*self.words.get(index)?)?;
         (handle.index() as usize == index).then_some(handle)
     }
-    /// Generation of a slot: the current life of a slot in use, the next life of a free slot, or the last
+    /// Returns the generation of a slot: the current life of a slot in use, the next life of a free slot, or the last
     /// life of a retired slot.
     pub(super) fn generation_at(&self, index: usize) -> Option<u32> {
         self.words.get(index).map(|word| generation_of::<W, G>(*word))
     }
-    /// Returns a generation above all handles so far, including the handles of earlier tables, and above the
-    /// next generations of free slots. Returns `None` if the result would exceed the last generation.
+    /// Returns a generation that is higher than all handles so far, including those of earlier tables, and higher than
+    /// the next generations of free slots. Returns `None` if the result would exceed the last generation.
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.words.iter().map(|word| generation_of::<W, G>(*word));
         self.generations.fresh(used, Handle::<W, G>::LAST_GENERATION)
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn word_of_a_free_slot_is_not_a_valid_handle() {
+    fn word_of_a_free_slot_equals_no_valid_handle() {
         let mut slots = SmallSlots::new(Generations::default());
         let handles = [(); 4].map(|()| alloc(&mut slots).unwrap());
         assert_eq!(alloc(&mut slots), Err(HandleError::Full { slots: 4, retired: 0 }));
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn error_counts_slots_if_all_are_retired() {
+    fn full_table_error_counts_the_retired_slots() {
         let mut slots = Slots::<u32, 31>::new(Generations { first: u32::MAX >> 1, ..Generations::default() });
         for _ in 0..2 {
             let handle = alloc(&mut slots).unwrap();
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn initial_generation_beyond_the_last_follows_the_wrap_policy() {
+    fn first_generation_above_the_maximum_follows_the_wrap_policy() {
         let generations = Generations { first: 256, policy: WrapPolicy::Retire };
         assert_eq!(
             Slots::<u32, 8>::new(generations).next(),

@@ -1,23 +1,23 @@
-//! The handle table: values that keep their index, named by handles.
+//! The handle table: handles name values, and each value keeps its index.
 //!
 //! ```text
 //!   generations   [ g 1 ][ g 4 ][ g 2 ] ...      one word per slot, separate from the values
 //!   values        [  A  ][ ---- ][  C  ] ...     of any size
 //! ```
 //!
-//! The generations are in a separate array. Rejecting a stale handle takes one load, with sixteen 4-byte
-//! words in a cache line, whatever the size of the values. In the tutorial "Memory Allocators from Scratch",
-//! the generation is behind the value, so a check of a large value loads a line with no other useful data. A
-//! test of this module prints the addresses of both layouts. For small live values, a generation behind the
-//! value is better, because a check loads one cache line instead of two: 5 ns against 10 ns in
-//! `benches/handles.rs`, with 100,000 values of 64 bytes. Growth may move values, and handles stay valid.
+//! The generations are in a separate array. Rejecting a stale handle takes one load, whatever the size of the values; a
+//! cache line holds sixteen 4-byte words. In the tutorial "Memory Allocators from Scratch", the generation is stored
+//! after the value, so checking a large value loads a cache line with no other useful data. A test of this module
+//! prints the addresses of both layouts. For small live values, a generation after the value is better, because a check
+//! loads one cache line instead of two: 5 ns instead of 10 ns in `benches/handles.rs`, with 100,000 values of 64 bytes.
+//! If the table grows, values may move, but handles stay valid.
 
 use super::bits::{Handle, Word};
 use super::error::HandleError;
 use super::slots::{Generations, Slots};
 use alloc::vec::Vec;
 
-/// Values named by handles, for one owner. Each value keeps its index until it is freed.
+/// A table of values that are named by handles; it has one owner. Each value keeps its index until it is freed.
 ///
 /// ```
 /// use uslab_handle::{HandleTable, WrapPolicy};
@@ -32,7 +32,7 @@ use alloc::vec::Vec;
 /// # Ok::<(), uslab_handle::HandleError>(())
 /// ```
 ///
-/// Memory: a word and an `Option<T>` for each slot that was ever in use, kept until the table is dropped.
+/// Memory: a word and an `Option<T>` for each slot that was ever in use; the table keeps them until it is dropped.
 #[derive(Clone, Debug)]
 pub struct HandleTable<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     slots: Slots<W, GENERATION_BITS>,
@@ -44,24 +44,24 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
     pub fn new() -> Self {
         Self::with(Generations::default())
     }
-    /// Makes an empty table with the given generations, or with a [`WrapPolicy`](super::WrapPolicy).
+    /// Makes an empty table with the given sequence of generations, or with a [`WrapPolicy`](super::WrapPolicy).
     pub fn with(generations: impl Into<Generations>) -> Self {
         Self { slots: Slots::new(generations.into()), values: Vec::new() }
     }
 
-    /// Stores `value` and returns its handle. Cost: O(1). When the table grows, all values move.
+    /// Stores `value` and returns its handle. Cost: O(1). If the table must grow, all values move.
     ///
     /// # Errors
     /// Returns an error and drops `value` if no index is left, or if memory is short. Unlike `alloc`,
-    /// [`alloc_with`](Self::alloc_with) makes the value only after the check.
+    /// [`alloc_with`](Self::alloc_with) makes the value only after these conditions were checked.
     #[doc(alias("insert", "spawn"))]
     pub fn alloc(&mut self, value: T) -> Result<Handle<W, GENERATION_BITS>, HandleError> {
         self.alloc_with(|_| value)
     }
-    /// Stores the result of `make`, which gets the new handle. If `make` panics, the table is unchanged.
+    /// Calls `make` with the new handle, and stores the result. If `make` panics, the table is unchanged.
     ///
     /// # Errors
-    /// Returns the errors of [`alloc`](Self::alloc), without running `make`.
+    /// Returns the errors of [`alloc`](Self::alloc); `make` does not run in this case.
     #[doc(alias("insert_with_key", "emplace"))]
     pub fn alloc_with(
         &mut self,
@@ -90,13 +90,13 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
         self.values[handle.index() as usize].take()
     }
 
-    /// Returns `true` if the handle is not stale. Cost: one load.
+    /// Returns `true` if the handle names a value of this table. Cost: one load.
     #[doc(alias("contains_key", "is_alive"))]
     #[inline]
     pub fn is_valid(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
         self.slots.is_valid(handle)
     }
-    /// Returns the value, or `None` for a stale handle. Cost: one load in addition to the load of the value.
+    /// Returns the value, or `None` for a stale handle. Cost: one load before the load of the value.
     #[doc(alias("find", "at"))]
     #[inline]
     pub fn get(&self, handle: Handle<W, GENERATION_BITS>) -> Option<&T> {
@@ -105,7 +105,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
         }
         self.values.get(handle.index() as usize)?.as_ref()
     }
-    /// Returns the value, mutably, or `None` for a stale handle.
+    /// Returns a mutable reference to the value, or `None` for a stale handle.
     #[inline]
     pub fn get_mut(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<&mut T> {
         if !self.is_valid(handle) {
@@ -114,21 +114,21 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
         self.values.get_mut(handle.index() as usize)?.as_mut()
     }
 
-    /// Iterates over the values with their handles, by index. Cost: visits every slot that was ever in use. A
-    /// [`SlotMap`](super::SlotMap) has no gaps.
+    /// Iterates over the values with their handles, in the order of the indexes. Cost: the iteration visits every slot
+    /// that was ever in use. A [`SlotMap`](super::SlotMap) has no gaps to visit.
     pub fn iter(&self) -> impl Iterator<Item = (Handle<W, GENERATION_BITS>, &T)> {
         let values = self.values.iter().enumerate();
         values.filter_map(|(index, value)| Some((self.slots.handle_at(index)?, value.as_ref()?)))
     }
-    /// Iterates over the values with their handles, the values mutably. Cost: visits every slot, like
+    /// Iterates over mutable references to the values, with their handles. Cost: the iteration visits every slot, like
     /// [`iter`](Self::iter).
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Handle<W, GENERATION_BITS>, &mut T)> {
         let slots = &self.slots;
         let values = self.values.iter_mut().enumerate();
         values.filter_map(|(index, value)| Some((slots.handle_at(index)?, value.as_mut()?)))
     }
-    /// Frees all values for which `keep` returns `false`. `keep` is called once for each value, by index. Cost: visits
-    /// every slot, like [`iter`](Self::iter).
+    /// Frees all values for which `keep` returns `false`. The function calls `keep` once for each value, in the order
+    /// of the indexes. Cost: the call visits every slot, like [`iter`](Self::iter).
     pub fn retain(&mut self, mut keep: impl FnMut(Handle<W, GENERATION_BITS>, &mut T) -> bool) {
         for index in 0..self.values.len() {
             if let Some(handle) = self.slots.handle_at(index)
@@ -143,22 +143,23 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
     pub fn len(&self) -> usize {
         self.slots.len()
     }
-    /// Returns `true` if the table has no value.
+    /// Returns `true` if the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Number of retired slots, each of which still takes its memory.
+    /// Number of retired slots, whose memory is still allocated.
     pub fn retired(&self) -> u64 {
         self.slots.retired()
     }
-    /// Generation of a slot that was ever in use: its current life if it is in use, its next life if it is free, or its
-    /// last life if it is retired.
+    /// Returns the generation of a slot that was ever in use: its current life if it is in use, its next life if it is
+    /// free, or its last life if it is retired.
     pub fn generation_at(&self, index: usize) -> Option<u32> {
         self.slots.generation_at(index)
     }
-    /// Returns a generation for the table that [succeeds this table](super::remap). The returned generation is above
-    /// all handles so far and above the next generations of free slots. Returns `None` if the result would exceed the
-    /// last generation. After slots have wrapped, the returned generation is meaningless. Cost: reads every slot.
+    /// Returns the first generation for the table that [succeeds this table](super::remap). The returned generation is
+    /// higher than all handles so far, and higher than the next generations of free slots. Returns `None` if the result
+    /// would exceed the last generation. After slots have wrapped, the returned generation is meaningless. Cost: reads
+    /// every slot.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.slots.fresh_generation()
     }
@@ -177,8 +178,8 @@ mod tests {
 
     type Table<T> = HandleTable<T, u32, 8>;
 
-    /// In a physics engine, contacts refer to manifolds by handle. Manifolds of sleeping bodies are freed while the
-    /// contacts stay.
+    /// Example from a physics engine: contacts refer to manifolds by handle. The engine frees the manifolds of sleeping
+    /// bodies, while the contacts stay.
     #[test]
     fn stale_contact_handles_detect_freed_manifolds() {
         struct Contact {
@@ -319,10 +320,10 @@ mod tests {
         assert_eq!(std::rc::Rc::strong_count(&count), 1);
     }
 
-    /// Generations in an array are adjacent whatever the size of the values. Generations behind the values are on
-    /// separate lines.
+    /// In a separate array, generations are adjacent whatever the size of the values. If each generation is stored
+    /// after its value, the generations are on separate cache lines.
     #[test]
-    fn check_of_a_handle_reads_only_generations() {
+    fn handle_check_reads_only_generations() {
         const LINE: usize = 64;
         fn neighbours<T: Default>() -> (usize, bool) {
             let mut table = Table::new();

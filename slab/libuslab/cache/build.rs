@@ -1,4 +1,4 @@
-//! Link arguments: the library's soname, as in the `Makefile`, and `-z nodelete`.
+//! Sets the link arguments: the library's soname, as in the `Makefile`, and `-z nodelete`.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libuslab-cache.so.0");

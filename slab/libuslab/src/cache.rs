@@ -1,5 +1,5 @@
-//! Object caches for C programs: the functions of `uslab.h`. Two libraries are built from this source.
-//! `crate::home` has the subsystem of the caches.
+//! Object caches for C programs: the functions of `uslab.h`. Both libraries, `libuslab.so` and `libuslab-cache.so`, are
+//! built from this source. `crate::home` provides the subsystem of the caches.
 
 use crate::callbacks::{Callbacks, UserFunctions};
 use crate::home;
@@ -16,7 +16,7 @@ use uslab::{
     AllocError, CacheError, Gfp, KmemCache, KmemCacheBuilder, Limit, Magazines, Registration, SlabDebug,
 };
 
-/// `enum uslab_error`, whose numbers have the order of the header.
+/// `enum uslab_error` of `uslab.h`; the numbers follow the order in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 enum Code {
@@ -72,7 +72,7 @@ impl From<CacheError> for Code {
 }
 
 /// # Safety
-/// `error` must be null or writable.
+/// `error` must be null or point to writable memory.
 unsafe fn set_error(error: *mut c_int, code: Code) {
     if !error.is_null() {
         // SAFETY: `error` is null or writable, by this function's contract.
@@ -104,7 +104,7 @@ impl UslabCacheOptions {
     /// header.
     ///
     /// # Safety
-    /// `options` must have as many bytes as its first word states.
+    /// `options` must point to as many readable bytes as its first word states.
     unsafe fn read(options: *const Self) -> Result<Self, Code> {
         const KNOWN_OPTIONS_BYTES: usize = size_of::<UslabCacheOptions>();
         // SAFETY: by this function's contract, the first word is readable, and so are as many bytes as it
@@ -139,7 +139,7 @@ impl UslabCacheOptions {
     }
 
     /// # Safety
-    /// The name must be null or end in a NUL.
+    /// The name must be null or a string that ends in a NUL.
     unsafe fn builder(&self) -> Result<KmemCacheBuilder, Code> {
         if self.name.is_null() {
             return Err(Code::BadName);
@@ -188,8 +188,7 @@ pub struct UslabCache {
 }
 
 /// # Safety
-/// `options` must fulfil the conditions of [`UslabCacheOptions::read`] and
-/// [`UslabCacheOptions::builder`].
+/// `options` must fulfil the conditions of [`UslabCacheOptions::read`] and [`UslabCacheOptions::builder`].
 unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> {
     // SAFETY: by this function's contract, `options` has as many bytes as its first word states.
     let options = unsafe { UslabCacheOptions::read(options) }?;
@@ -220,12 +219,13 @@ unsafe fn create(options: *const UslabCacheOptions) -> Result<UslabCache, Code> 
     Ok(UslabCache { cache, shrinker, callbacks })
 }
 
-/// Upper bound of the bytes that the data of one cache takes.
+/// Upper bound for the bytes of internal data per cache.
 const MAX_CACHE_BYTES: usize = 16 << 10;
 
 /// # Safety
-/// `options` must have as many bytes as its first word states, and its name must end in a NUL. Until the cache is
-/// destroyed, any thread may call the functions in `options` with their pointer. `error` must be null or writable.
+/// `options` must point to as many bytes as its first word states, and its name must end in a NUL. Until the cache is
+/// destroyed, any thread may call the functions in `options` and pass them the data pointer in `options`. `error` must
+/// be null or point to writable memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_create(
     options: *const UslabCacheOptions,
@@ -242,8 +242,8 @@ pub unsafe extern "C" fn uslab_cache_create(
 }
 
 /// # Safety
-/// `cache` must be null or come from [`uslab_cache_create`]. During the call, and after a success, no thread may use
-/// the cache. No callback of the cache may call `uslab_cache_destroy`.
+/// `cache` must be null or a pointer from [`uslab_cache_create`]. During the call and after a successful call, no
+/// thread may use the cache. No callback of the cache may call `uslab_cache_destroy`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_destroy(cache: *mut UslabCache) -> c_int {
     if cache.is_null() {
@@ -261,7 +261,8 @@ pub unsafe extern "C" fn uslab_cache_destroy(cache: *mut UslabCache) -> c_int {
 }
 
 /// # Safety
-/// `cache` must come from [`uslab_cache_create`] and not be destroyed. `error` must be null or writable.
+/// `cache` must come from [`uslab_cache_create`] and must not be destroyed. `error` must be null or point to writable
+/// memory.
 #[inline(always)]
 unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mut c_void {
     // SAFETY: the cache exists, by this function's contract.
@@ -271,8 +272,8 @@ unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mu
         None => unsafe { alloc_slow(cache, gfp, error) },
     }
 }
-/// The function that `allocate` tail-calls, so that the caller keeps no values across the call. The function is
-/// `extern "C"`, because a function with this ABI does not unwind.
+/// The function to which `allocate` makes a tail call, so that `allocate` keeps no values across the call. The function
+/// is `extern "C"`, because a function with this ABI does not unwind.
 ///
 /// # Safety
 /// The contract of [`allocate`] applies.
@@ -297,8 +298,8 @@ unsafe fn fail(why: AllocError, error: *mut c_int) -> *mut c_void {
 }
 
 /// # Safety
-/// `cache` must come from [`uslab_cache_create`] and not be destroyed. `error` must be null or writable. A successful
-/// allocation does not write `error`.
+/// `cache` must come from [`uslab_cache_create`] and must not be destroyed. `error` must be null or point to writable
+/// memory. A successful allocation does not write to `error`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_alloc(cache: *const UslabCache, error: *mut c_int) -> *mut c_void {
     // SAFETY: the cache exists, and `error` is null or writable, by this function's contract.
@@ -358,7 +359,8 @@ pub unsafe extern "C" fn uslab_cache_alloc_bulk(
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_alloc`] applies. `object` must be null or come from this cache, and is no longer used.
+/// The contract of [`uslab_cache_alloc`] applies. `object` must be null or come from this cache, and the caller must no
+/// longer use it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_free(cache: *const UslabCache, object: *mut c_void) {
     if let Some(object) = NonNull::new(object.cast()) {
@@ -370,7 +372,7 @@ pub unsafe extern "C" fn uslab_cache_free(cache: *const UslabCache, object: *mut
         }
     }
 }
-/// The slow half of a free, which may make system calls, and preserves `errno`.
+/// The slow path of a free, which may make system calls, and preserves `errno`.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_missed(cache: *const UslabCache, object: NonNull<u8>) {
@@ -381,7 +383,7 @@ unsafe extern "C" fn free_missed(cache: *const UslabCache, object: NonNull<u8>) 
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_free`] applies to each of `n` objects.
+/// The contract of [`uslab_cache_free`] applies to each of the `n` objects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_free_bulk(
     cache: *const UslabCache,
@@ -416,7 +418,7 @@ pub unsafe extern "C" fn uslab_cache_validate(cache: *const UslabCache) -> u64 {
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_alloc`] applies, and the caller must own `fd`.
+/// The contract of [`uslab_cache_alloc`] applies, and the caller must own the file descriptor `fd`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_alloc_traces(cache: *const UslabCache, fd: c_int) -> c_int {
     // SAFETY: the cache exists, and the caller owns `fd`, by this function's contract.
@@ -451,8 +453,7 @@ pub struct UslabCacheInfo {
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_alloc`] applies. `info` must be writable, and must have as many bytes as its first
-/// word states.
+/// The contract of [`uslab_cache_alloc`] applies. `info` must point to as many writable bytes as its first word states.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_info(cache: *const UslabCache, info: *mut UslabCacheInfo) {
     // SAFETY: by this function's contract, the cache exists, and the first word of `info` is
@@ -479,7 +480,7 @@ pub unsafe extern "C" fn uslab_cache_info(cache: *const UslabCache, info: *mut U
 }
 
 /// # Safety
-/// `text` must be null or have `size` writable bytes.
+/// `text` must be null or point to `size` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_check(text: *mut c_char, size: usize) -> c_int {
     let (code, said) = match home::check() {
@@ -504,7 +505,7 @@ pub extern "C" fn uslab_reap() -> usize {
 }
 
 /// # Safety
-/// The caller must own `fd`.
+/// The caller must own the file descriptor `fd`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_slabinfo(fd: c_int) -> c_int {
     let table = home::slabinfo().map(|table| table.to_string()).unwrap_or_default();
@@ -513,7 +514,7 @@ pub unsafe extern "C" fn uslab_slabinfo(fd: c_int) -> c_int {
 }
 
 /// # Safety
-/// The caller must own `fd`.
+/// The caller must own the file descriptor `fd`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_leaks(fd: c_int) -> c_int {
     let holders = home::leaks().map(|holders| holders.to_string()).unwrap_or_default();
@@ -522,7 +523,7 @@ pub unsafe extern "C" fn uslab_leaks(fd: c_int) -> c_int {
 }
 
 /// # Safety
-/// The caller must own `fd`.
+/// The caller must own the file descriptor `fd`.
 unsafe fn write(fd: c_int, text: &str) -> c_int {
     if fd < 0 {
         Errno::EBADF.set();
@@ -539,14 +540,14 @@ unsafe fn write(fd: c_int, text: &str) -> c_int {
     }
 }
 
-/// Returns the description of an error, a static string.
+/// Returns the description of an error as a static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslab_error_text(error: c_int) -> *const c_char {
     let text = usize::try_from(error).ok().and_then(|error| ERROR_TEXTS.get(error));
     text.copied().unwrap_or(c"not an error code of this library").as_ptr()
 }
 
-/// Returns the library's version, a static string.
+/// Returns the library's version as a static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn uslab_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

@@ -1,15 +1,15 @@
-//! Callbacks of a C program's cache, and the wait for their end.
+//! Callbacks of a C program's cache, and the code that waits until none of them runs.
 //!
-//! A thread that frees memory runs destructors, and a thread that is short of memory runs shrinkers. Any thread of the
-//! program may run callbacks, even while another thread destroys the cache. `uslab_cache_destroy` guarantees that no
-//! callback runs after it has returned. After that, the program may free the data that its functions use. To guarantee
-//! this, `uslab_cache_destroy` waits for all threads that still refer to the cache. Each thread that refers to the
-//! cache keeps these [`Callbacks`] alive by an `Arc`.
+//! A thread that frees memory may run destructors, and a thread that is short of memory may run shrinkers. Any thread
+//! of the program may run callbacks, even while another thread destroys the cache. `uslab_cache_destroy` guarantees
+//! that no callback runs after it has returned. After the return, the program may free the data that its callbacks use.
+//! To guarantee this, `uslab_cache_destroy` waits for all threads that still refer to the cache. Each thread that
+//! refers to the cache keeps these [`Callbacks`] alive by an `Arc`.
 //!
-//! In the child of a fork, some threads that have the cache do not exist, and the wait would never end. In the child,
-//! the [`Gate`] therefore decides if callbacks still run. The gate counts the threads inside a callback, and begins
-//! to count anew after each fork. If a missing thread was processing objects, the child loses these objects, and
-//! their destructors do not run.
+//! In a forked child, some threads that refer to the cache do not exist, so the wait would never end. In the child, the
+//! [`CallbackGate`] therefore decides if callbacks may still run. The gate counts the threads inside a callback, and
+//! restarts its count after each fork. If a thread was processing objects when another thread forked, the child loses
+//! these objects, and their destructors do not run.
 
 use core::ffi::{c_int, c_void};
 use core::fmt;
@@ -20,37 +20,35 @@ use uslab::{Gfp, Shrinker};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Counter};
 
-/// Number of forks between the process that made the first cache and this process.
+/// Number of forks from the process that made the first cache to this process.
 static FORK_COUNT: Counter = Counter::new(0);
 
 extern "C" fn on_fork() {
     FORK_COUNT.add(1);
 }
 
-/// Registers the handler that counts forks, if it is not registered yet.
-fn count_forks() {
-    static COUNTS_FORKS: AtomicBool = AtomicBool::new(false);
+/// Registers the fork handler that counts forks, unless it is registered already.
+fn register_fork_counter() {
+    static FORK_COUNTER_REGISTERED: AtomicBool = AtomicBool::new(false);
     // Relaxed: the swap only decides which thread registers.
-    if !COUNTS_FORKS.swap(true, Relaxed) {
+    if !FORK_COUNTER_REGISTERED.swap(true, Relaxed) {
         // SAFETY: the handler is a function of this library, which is never unloaded.
         unsafe { libc::pthread_atfork(None, None, Some(on_fork)) };
     }
 }
 
-/// Number of threads that are inside a callback, in a word with the fields `forks: 32 | closed: 1 |
-/// inside: 31`.
-struct Gate(AtomicU64);
+/// A word with the fields `forks: 32 | closed: 1 | inside: 31`; `inside` is the number of threads inside a callback.
+struct CallbackGate(AtomicU64);
 
 const CLOSED: u64 = 1 << 31;
 
-/// Returns the word for a process after `forks` forks; threads of an earlier process do not count as
-/// inside.
-fn word_of_process(word: u64, forks: u64) -> u64 {
+/// Returns the word for a process after `forks` forks; threads of an earlier process do not count as inside.
+fn gate_word_of_process(word: u64, forks: u64) -> u64 {
     if word >> 32 == forks & u64::from(u32::MAX) { word } else { forks << 32 | word & CLOSED }
 }
 
-impl Gate {
-    /// Replaces the word by the result of `to`. Returns `false` if `to` returns `None`.
+impl CallbackGate {
+    /// Replaces the word by the value that `to` computes from it. Returns `false` if `to` returns `None`.
     fn try_update(&self, to: impl Fn(u64) -> Option<u64>) -> bool {
         let mut word = self.0.load(Relaxed);
         while let Some(next) = to(word) {
@@ -64,41 +62,41 @@ impl Gate {
         }
         false
     }
-    /// Runs `call`, unless the gate is closed. An exception aborts the process, because no exception may unwind
-    /// through the allocator.
+    /// Runs `call` unless the gate is closed. An exception in `call` aborts the process, because exceptions must not
+    /// unwind through the allocator.
     fn pass<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
         let forks = FORK_COUNT.get();
         let entered = self.try_update(|word| {
-            let word = word_of_process(word, forks);
+            let word = gate_word_of_process(word, forks);
             (word & CLOSED == 0).then_some(word + 1)
         });
         let result = entered.then(|| run_or_abort(call))?;
         // In the child, the count of a thread that on_fork inside a callback may have been reset.
-        self.try_update(|word| (word_of_process(word, forks) == word).then(|| word - 1));
+        self.try_update(|word| (gate_word_of_process(word, forks) == word).then(|| word - 1));
         Some(result)
     }
-    /// Prevents further calls, and returns when no thread is inside.
+    /// Closes the gate to further calls, and waits until no thread is inside.
     fn close(&self) {
         // Acquire, Release: pairs with the orderings in `try_update`.
         let mut word = self.0.fetch_or(CLOSED, AcqRel);
-        while word_of_process(word, FORK_COUNT.get()) & (CLOSED - 1) > 0 {
+        while gate_word_of_process(word, FORK_COUNT.get()) & (CLOSED - 1) > 0 {
             pause();
             word = self.0.load(Acquire);
         }
     }
 }
 
-/// Calls a function of the program. If the function throws or panics, the process aborts.
+/// Calls a callback of the program. If the callback throws or panics, the process aborts.
 extern "C" fn run_or_abort<R>(call: impl FnOnce() -> R) -> R {
     call()
 }
 
-/// Waits briefly. Callbacks are short, and a thread rarely has to wait for one.
+/// Waits briefly. Callbacks are short, so a thread rarely waits for one.
 fn pause() {
     std::thread::sleep(Duration::from_micros(100));
 }
 
-/// The functions of a cache that `struct uslab_cache_options` passes.
+/// The callback functions of a cache, from `struct uslab_cache_options`.
 pub(crate) struct UserFunctions {
     pub(crate) user: *mut c_void,
     pub(crate) ctor: Option<unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> c_int>,
@@ -114,15 +112,15 @@ unsafe impl Sync for UserFunctions {}
 
 pub(crate) struct Callbacks {
     functions: UserFunctions,
-    gate: Gate,
+    gate: CallbackGate,
     forks: u64,
 }
 
 impl Callbacks {
     pub(crate) fn new(functions: UserFunctions) -> Arc<Self> {
-        count_forks();
+        register_fork_counter();
         let forks = FORK_COUNT.get();
-        Arc::new(Self { functions, gate: Gate(AtomicU64::new(forks << 32)), forks })
+        Arc::new(Self { functions, gate: CallbackGate(AtomicU64::new(forks << 32)), forks })
     }
     /// Constructs the object; returns `false` if the constructor fails.
     pub(crate) fn construct(&self, object: &mut [u8]) -> bool {
@@ -138,7 +136,7 @@ impl Callbacks {
             self.gate.pass(|| unsafe { dtor(object.as_mut_ptr().cast(), self.functions.user) });
         }
     }
-    /// Closes the gate, and returns when no callback runs any more. The caller must have dropped the cache.
+    /// Closes the gate, and waits until no callback runs. The caller must have dropped the cache before.
     pub(crate) fn end(mut this: Arc<Self>) {
         while this.forks == FORK_COUNT.get() {
             if Arc::get_mut(&mut this).is_some() {

@@ -1,12 +1,12 @@
-//! C++'s `operator new` and `operator delete`. A `delete` with a size need not look up the size, and a `new` is only
-//! one call.
+//! C++'s `operator new` and `operator delete`, implemented by this library. A `delete` with a size skips the lookup of
+//! the size, and a `new` is only one call.
 //!
 //! A program may replace some forms of `new` and `delete`. If a program replaces one form, C++ requires that certain
-//! other forms call it. `delete` with a size calls `delete` without a size, and array forms call object forms. Each
-//! form therefore first checks if the form that it must call belongs to this library.
+//! other forms call the replacement. For example, `delete` with a size calls `delete` without a size, and array forms
+//! call object forms. Each form therefore first checks if the form that it should call belongs to this library.
 //!
-//! The forms with `std::nothrow` stay in C++'s library, and call the forms of this library. If an allocation
-//! fails, the `operator new` of the C++ library tries again, calls the handler, and throws.
+//! The `std::nothrow` forms remain in the C++ library, and call this library's forms. If an allocation fails, the
+//! `operator new` of the C++ library retries it, calls the new-handler, and throws.
 
 use crate::{align_to_cache_line, allocate, free, has_size, malloc};
 use core::ffi::{CStr, c_void};
@@ -17,24 +17,24 @@ use uslab::{Gfp, Uslab};
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{AtomicBool, AtomicPtr};
 
-/// The definition that the program uses for a replaceable operator.
+/// The definition of a replaceable operator that the program uses.
 struct OperatorDefinition {
     name: &'static CStr,
-    /// The pointer is null until the name was looked up.
+    /// The pointer is null until the operator was looked up.
     found: AtomicPtr<c_void>,
-    /// True if the definition belongs to this library.
+    /// `true` if the definition belongs to this library.
     ours: AtomicBool,
 }
 
 static NEW: OperatorDefinition = OperatorDefinition::new(c"_Znwm");
-static NEW_ALIGNED: OperatorDefinition = OperatorDefinition::new(c"_ZnwmSt11align_val_t");
-static DELETE: OperatorDefinition = OperatorDefinition::new(c"_ZdlPv");
-static DELETE_ARRAY: OperatorDefinition = OperatorDefinition::new(c"_ZdaPv");
-static DELETE_ALIGNED: OperatorDefinition = OperatorDefinition::new(c"_ZdlPvSt11align_val_t");
-static DELETE_ARRAY_ALIGNED: OperatorDefinition = OperatorDefinition::new(c"_ZdaPvSt11align_val_t");
+static OPERATOR_NEW_ALIGNED: OperatorDefinition = OperatorDefinition::new(c"_ZnwmSt11align_val_t");
+static OPERATOR_DELETE: OperatorDefinition = OperatorDefinition::new(c"_ZdlPv");
+static OPERATOR_DELETE_ARRAY: OperatorDefinition = OperatorDefinition::new(c"_ZdaPv");
+static OPERATOR_DELETE_ALIGNED: OperatorDefinition = OperatorDefinition::new(c"_ZdlPvSt11align_val_t");
+static OPERATOR_DELETE_ARRAY_ALIGNED: OperatorDefinition = OperatorDefinition::new(c"_ZdaPvSt11align_val_t");
 
 type New = extern "C-unwind" fn(usize) -> *mut c_void;
-type NewAligned = extern "C-unwind" fn(usize, usize) -> *mut c_void;
+type OperatorNewAlignedFn = extern "C-unwind" fn(usize, usize) -> *mut c_void;
 type Delete = unsafe extern "C" fn(*mut c_void);
 type DeleteAligned = unsafe extern "C" fn(*mut c_void, usize);
 
@@ -42,7 +42,7 @@ impl OperatorDefinition {
     const fn new(name: &'static CStr) -> Self {
         Self { name, found: AtomicPtr::new(null_mut()), ours: AtomicBool::new(false) }
     }
-    /// Returns `true` if the definition belongs to this library. Returns `false` before the name was looked up.
+    /// Returns `true` if the definition belongs to this library. Returns `false` if the operator was not looked up yet.
     #[inline(always)]
     fn is_ours(&self) -> bool {
         // Relaxed: every thread finds the same definition.
@@ -59,7 +59,7 @@ impl OperatorDefinition {
         self.ours.store(is_in_this_library(found.as_ptr()), Relaxed);
         found
     }
-    /// Returns the definition in C++'s library, even if `dlopen` loaded that library for a part of the program.
+    /// Returns the C++ library's definition, even if only a part of the program loaded that library by `dlopen`.
     fn next_definition(&self) -> NonNull<c_void> {
         let next = find_symbol(libc::RTLD_NEXT, self.name);
         let is_library = |name: &&CStr| {
@@ -72,22 +72,29 @@ impl OperatorDefinition {
     }
 }
 
-/// Looks up all forms when the library is loaded. A lookup at the first call could deadlock: `dlsym` waits for threads
-/// in `dlopen`, where a constructor may wait for the caller.
+/// Looks up all operators when the library is loaded. A lookup at the first call could deadlock: `dlsym` waits for any
+/// thread in `dlopen`, and a constructor in that thread may wait for the caller.
 pub(crate) fn find() {
-    let forms = [&NEW, &NEW_ALIGNED, &DELETE, &DELETE_ARRAY, &DELETE_ALIGNED, &DELETE_ARRAY_ALIGNED];
+    let forms = [
+        &NEW,
+        &OPERATOR_NEW_ALIGNED,
+        &OPERATOR_DELETE,
+        &OPERATOR_DELETE_ARRAY,
+        &OPERATOR_DELETE_ALIGNED,
+        &OPERATOR_DELETE_ARRAY_ALIGNED,
+    ];
     forms.into_iter().for_each(|form| _ = form.found_definition());
 }
 
-/// Looks up a symbol. The lookup always succeeds: this library has all forms, and a caller that needs the next
-/// definition has C++'s library.
+/// Looks up a symbol by name. The lookup always succeeds: this library defines every form, and a caller that needs the
+/// next definition has the C++ library.
 fn find_symbol(within: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: the name ends in a NUL.
     NonNull::new(unsafe { libc::dlsym(within, name.as_ptr()) })
 }
 
-/// Returns `true` if an address is within this library. `dladdr` would visit all symbols of the library at each start
-/// of a program. If the program has replaced a function, the function's address is in the program.
+/// Returns `true` if an address is inside this library. `dladdr` is not used, because it would visit all symbols of the
+/// library at each program start. If the program replaces a function, its address is inside the program.
 fn is_in_this_library(address: *const c_void) -> bool {
     // The linker defines these symbols as the first mapped byte of the library, and as its end.
     unsafe extern "C" {
@@ -109,7 +116,7 @@ pub extern "C-unwind" fn new(size: usize) -> *mut c_void {
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_slow(size: usize) -> *mut c_void {
-    if let Some(memory) = Uslab.allocate_next(size, MAX_ALIGN) {
+    if let Some(memory) = Uslab.allocate_after_fast_miss(size, MAX_ALIGN) {
         return memory.as_ptr().cast();
     }
     let memory = malloc(size);
@@ -134,7 +141,7 @@ extern "C-unwind" fn new_array_slow(size: usize) -> *mut c_void {
     found(size)
 }
 
-/// `operator new(size_t, align_val_t)`. The alignment is a power of two.
+/// `operator new(size_t, align_val_t)`. The alignment must be a power of two.
 #[unsafe(export_name = "_ZnwmSt11align_val_t")]
 pub extern "C-unwind" fn new_aligned(size: usize, align: usize) -> *mut c_void {
     match Uslab.allocate_fast(size, align.max(MAX_ALIGN)) {
@@ -150,33 +157,40 @@ extern "C-unwind" fn new_aligned_slow(size: usize, align: usize) -> *mut c_void 
         return memory;
     }
     // SAFETY: the name of the symbol determines its type.
-    let next = unsafe { core::mem::transmute::<NonNull<c_void>, NewAligned>(NEW_ALIGNED.next_definition()) };
+    let next = unsafe {
+        core::mem::transmute::<NonNull<c_void>, OperatorNewAlignedFn>(OPERATOR_NEW_ALIGNED.next_definition())
+    };
     next(size, align)
 }
 
 /// `operator new[](size_t, align_val_t)`.
 #[unsafe(export_name = "_ZnamSt11align_val_t")]
 pub extern "C-unwind" fn new_array_aligned(size: usize, align: usize) -> *mut c_void {
-    if NEW_ALIGNED.is_ours() { new_aligned(size, align) } else { new_array_aligned_slow(size, align) }
+    if OPERATOR_NEW_ALIGNED.is_ours() {
+        new_aligned(size, align)
+    } else {
+        new_array_aligned_slow(size, align)
+    }
 }
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_array_aligned_slow(size: usize, align: usize) -> *mut c_void {
     // SAFETY: the name of the symbol determines its type.
-    let found =
-        unsafe { core::mem::transmute::<NonNull<c_void>, NewAligned>(NEW_ALIGNED.found_definition()) };
+    let found = unsafe {
+        core::mem::transmute::<NonNull<c_void>, OperatorNewAlignedFn>(OPERATOR_NEW_ALIGNED.found_definition())
+    };
     found(size, align)
 }
 
-/// Frees memory that `new` or `new_aligned` returned for this size and alignment. Returns `false` if the fast path
-/// cannot free the memory.
+/// Frees memory that `new` or `new_aligned` returned for this size and alignment. Returns `false` if the memory needs
+/// the slow path.
 #[inline(always)]
 unsafe fn free_fast(memory: *mut c_void, size: usize, align: usize) -> bool {
     // SAFETY: the memory has this size and alignment, by the callers' contract. `free_sized_fast` refuses an address in
     // no page, such as null.
     unsafe { Uslab.free_sized_fast(memory.cast(), size, align) }
 }
-/// Calls the definition of `form` that the program uses.
+/// Calls the program's definition of `form`.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_slow(memory: *mut c_void, form: &OperatorDefinition) {
@@ -184,7 +198,7 @@ unsafe extern "C" fn delete_slow(memory: *mut c_void, form: &OperatorDefinition)
     // deleted.
     unsafe { core::mem::transmute::<NonNull<c_void>, Delete>(form.found_definition())(memory) };
 }
-/// Calls the definition of `form` that the program uses, for memory of a known size.
+/// Calls the program's definition of `form`, for memory whose size is known.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_sized_slow(memory: *mut c_void, size: usize, form: &OperatorDefinition) {
@@ -205,17 +219,17 @@ unsafe extern "C" fn delete_aligned_slow(memory: *mut c_void, align: usize, form
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_aligned_sized_slow(memory: *mut c_void, size: usize, align: usize) {
-    DELETE_ALIGNED.found_definition();
-    if !DELETE_ALIGNED.is_ours() || has_size(memory, size, align.max(MAX_ALIGN)) {
+    OPERATOR_DELETE_ALIGNED.found_definition();
+    if !OPERATOR_DELETE_ALIGNED.is_ours() || has_size(memory, size, align.max(MAX_ALIGN)) {
         // SAFETY: the memory may be deleted, by the callers' contract.
-        unsafe { delete_aligned_slow(memory, align, &DELETE_ALIGNED) };
+        unsafe { delete_aligned_slow(memory, align, &OPERATOR_DELETE_ALIGNED) };
     }
 }
 
 /// `operator delete(void*)`.
 ///
 /// # Safety
-/// `memory` must be null or come from the matching `operator new`, and is no longer used.
+/// `memory` must be null or come from the matching `operator new`, and the caller must no longer use it.
 #[unsafe(export_name = "_ZdlPv")]
 pub unsafe extern "C" fn delete(memory: *mut c_void) {
     // SAFETY: the memory may be deleted, by this function's contract.
@@ -227,15 +241,15 @@ pub unsafe extern "C" fn delete(memory: *mut c_void) {
 /// `operator delete[](void*)`.
 ///
 /// # Safety
-/// `memory` must be null or come from the matching `operator new`, and is no longer used.
+/// `memory` must be null or come from the matching `operator new`, and the caller must no longer use it.
 #[unsafe(export_name = "_ZdaPv")]
 pub unsafe extern "C" fn delete_array(memory: *mut c_void) {
     // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
-        if DELETE.is_ours() {
+        if OPERATOR_DELETE.is_ours() {
             free(memory);
         } else {
-            delete_slow(memory, &DELETE)
+            delete_slow(memory, &OPERATOR_DELETE)
         }
     }
 }
@@ -243,14 +257,14 @@ pub unsafe extern "C" fn delete_array(memory: *mut c_void) {
 /// `operator delete(void*, size_t)`.
 ///
 /// # Safety
-/// `memory` must be null or come from the matching `operator new`, and is no longer used.
+/// `memory` must be null or come from the matching `operator new`, and the caller must no longer use it.
 #[unsafe(export_name = "_ZdlPvm")]
 pub unsafe extern "C" fn delete_sized(memory: *mut c_void, size: usize) {
     align_to_cache_line();
     // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
-        if !(DELETE.is_ours() && free_fast(memory, size, MAX_ALIGN)) {
-            delete_sized_slow(memory, size, &DELETE)
+        if !(OPERATOR_DELETE.is_ours() && free_fast(memory, size, MAX_ALIGN)) {
+            delete_sized_slow(memory, size, &OPERATOR_DELETE)
         }
     }
 }
@@ -258,15 +272,15 @@ pub unsafe extern "C" fn delete_sized(memory: *mut c_void, size: usize) {
 /// `operator delete[](void*, size_t)`.
 ///
 /// # Safety
-/// `memory` must be null or come from the matching `operator new`, and is no longer used.
+/// `memory` must be null or come from the matching `operator new`, and the caller must no longer use it.
 #[unsafe(export_name = "_ZdaPvm")]
 pub unsafe extern "C" fn delete_array_sized(memory: *mut c_void, size: usize) {
     // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
-        if DELETE_ARRAY.is_ours() {
+        if OPERATOR_DELETE_ARRAY.is_ours() {
             delete_sized(memory, size);
         } else {
-            delete_slow(memory, &DELETE_ARRAY)
+            delete_slow(memory, &OPERATOR_DELETE_ARRAY)
         }
     }
 }
@@ -274,7 +288,7 @@ pub unsafe extern "C" fn delete_array_sized(memory: *mut c_void, size: usize) {
 /// `operator delete(void*, align_val_t)`.
 ///
 /// # Safety
-/// `memory` must be null or come from the matching `operator new`, and is no longer used.
+/// `memory` must be null or come from the matching `operator new`, and the caller must no longer use it.
 #[unsafe(export_name = "_ZdlPvSt11align_val_t")]
 pub unsafe extern "C" fn delete_aligned(memory: *mut c_void, _align: usize) {
     // SAFETY: the memory may be deleted, by this function's contract.
@@ -286,15 +300,15 @@ pub unsafe extern "C" fn delete_aligned(memory: *mut c_void, _align: usize) {
 /// `operator delete[](void*, align_val_t)`.
 ///
 /// # Safety
-/// `memory` must be null or come from the matching `operator new`, and is no longer used.
+/// `memory` must be null or come from the matching `operator new`, and the caller must no longer use it.
 #[unsafe(export_name = "_ZdaPvSt11align_val_t")]
 pub unsafe extern "C" fn delete_array_aligned(memory: *mut c_void, align: usize) {
     // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
-        if DELETE_ALIGNED.is_ours() {
+        if OPERATOR_DELETE_ALIGNED.is_ours() {
             free(memory);
         } else {
-            delete_aligned_slow(memory, align, &DELETE_ALIGNED)
+            delete_aligned_slow(memory, align, &OPERATOR_DELETE_ALIGNED)
         }
     }
 }
@@ -302,12 +316,12 @@ pub unsafe extern "C" fn delete_array_aligned(memory: *mut c_void, align: usize)
 /// `operator delete(void*, size_t, align_val_t)`.
 ///
 /// # Safety
-/// `memory` must be null or come from the matching `operator new`, and is no longer used.
+/// `memory` must be null or come from the matching `operator new`, and the caller must no longer use it.
 #[unsafe(export_name = "_ZdlPvmSt11align_val_t")]
 pub unsafe extern "C" fn delete_aligned_sized(memory: *mut c_void, size: usize, align: usize) {
     // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
-        if !(DELETE_ALIGNED.is_ours() && free_fast(memory, size, align.max(MAX_ALIGN))) {
+        if !(OPERATOR_DELETE_ALIGNED.is_ours() && free_fast(memory, size, align.max(MAX_ALIGN))) {
             delete_aligned_sized_slow(memory, size, align)
         }
     }
@@ -316,15 +330,15 @@ pub unsafe extern "C" fn delete_aligned_sized(memory: *mut c_void, size: usize, 
 /// `operator delete[](void*, size_t, align_val_t)`.
 ///
 /// # Safety
-/// `memory` must be null or come from the matching `operator new`, and is no longer used.
+/// `memory` must be null or come from the matching `operator new`, and the caller must no longer use it.
 #[unsafe(export_name = "_ZdaPvmSt11align_val_t")]
 pub unsafe extern "C" fn delete_array_aligned_sized(memory: *mut c_void, size: usize, align: usize) {
     // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
-        if DELETE_ARRAY_ALIGNED.is_ours() {
+        if OPERATOR_DELETE_ARRAY_ALIGNED.is_ours() {
             delete_aligned_sized(memory, size, align);
         } else {
-            delete_aligned_slow(memory, align, &DELETE_ARRAY_ALIGNED)
+            delete_aligned_slow(memory, align, &OPERATOR_DELETE_ARRAY_ALIGNED)
         }
     }
 }

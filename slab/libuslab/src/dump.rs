@@ -1,5 +1,5 @@
-//! Statistics on demand, which `USLAB_OPTIONS=dump=/run/app.%p.json` enables, and `kill -USR2` writes. The option
-//! `USLAB_OPTIONS=profile=512k,dump=/run/app.%p.%n.pb.gz` enables the heap profile.
+//! Statistics on demand: `USLAB_OPTIONS=dump=/run/app.%p.json` enables a dump, and `kill -USR2` writes it. The option
+//! `USLAB_OPTIONS=profile=512k,dump=/run/app.%p.%n.pb.gz` enables dumps of the heap profile.
 //!
 //! ```text
 //! the library is loaded ── the option is set ── a sleeping thread, and a handler
@@ -8,17 +8,17 @@
 //!
 //! # Rules
 //!
-//! * Without the option `dump`, there is no thread and no handler.
-//! * The signal remains under the program's control: a handler that the program installs replaces this handler. A
-//!   handler that exists at the start stays installed, and an ignored signal stays ignored. The library installs its
-//!   handler before `main`, and never again.
-//! * The dump thread blocks all signals, so no handler of the program runs on it.
-//! * A file is replaced atomically, so a reader finds a whole dump. If the file is a link, a pipe or a device, the
-//!   dump is written to it directly.
-//! * A heap profile contains addresses instead of symbols, and is written while it is made. A dump of 500 stacks
-//!   takes 1 MiB. Call stacks begin outside this library, which may have no debug information.
-//! * The process exits with the last thread of the program, for which the dump thread checks once per second.
-//! * The child of a fork does not have the dump thread. In the child, the signal has no effect until an
+//! * Without the option `dump`, the library starts no thread and installs no signal handler.
+//! * The program keeps control of the signal: a handler that the program installs replaces the library's handler. If a
+//!   handler exists when the library starts, it stays installed; an ignored signal stays ignored. The library installs
+//!   its handler once, before `main`.
+//! * The dump thread blocks all signals, so the program's handlers do not run on it.
+//! * A dump file is replaced atomically, so a reader always finds a complete dump. If the file name refers to a link, a
+//!   pipe or a device, the dump is written to it directly.
+//! * A heap profile contains addresses instead of symbols, and is written to the file piece by piece. A dump of 500
+//!   stacks takes 1 MiB. Each recorded call stack begins outside this library, which may have no debug information.
+//! * The process exits when the last thread of the program exits; the dump thread checks for this once per second.
+//! * The child of a fork does not have the dump thread. In the child, the signal has no effect until the child calls
 //!   `exec`.
 
 use core::ffi::{c_int, c_uint};
@@ -36,24 +36,24 @@ use uslab::Uslab;
 use uslab::options::{Dump, DumpSignal};
 use uslab::process::{OwnThread, are_alone};
 
-/// The function runs when the library is loaded, which is after the C library is initialised and
-/// before `main`.
+/// The function runs when the library is loaded: after the C library is initialised, and before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = on_load;
 
-/// Mean number of allocations per guard sample. The file `slab/book/src/harden.md` states the cost.
+/// Mean number of allocations until one is sampled for the guard. The file `slab/book/src/harden.md` states what the
+/// sampling costs.
 const GUARD_PERIOD: u32 = 500_000;
 
-/// Semaphore that counts requested dumps. This is a semaphore instead of an `eventfd` or a pipe, because
-/// programs close descriptors that they do not know.
+/// Semaphore that counts the requested dumps. A semaphore is used instead of an `eventfd` or a pipe, because some
+/// programs close all descriptors that they do not know.
 static mut REQUESTED_DUMPS: MaybeUninit<libc::sem_t> = MaybeUninit::uninit();
 
 fn dump_semaphore() -> *mut libc::sem_t {
     (&raw mut REQUESTED_DUMPS).cast()
 }
 
-/// The handler calls only async-signal-safe functions.
+/// The signal handler calls only async-signal-safe functions.
 extern "C" fn wake(_signal: c_int) {
     // SAFETY: the semaphore was initialised before this handler was installed, and `errno` belongs to this
     // thread.
@@ -143,7 +143,7 @@ fn run(dump: Dump) {
     }
 }
 
-/// Returns the file name, in which `%p` is replaced by the pid and `%n` by the number of the dump.
+/// Returns the dump file's name: `%p` is replaced by the pid, and `%n` by the number of the dump.
 fn numbered_path(name: &[u8], number: u64) -> PathBuf {
     let mut parts = name.split(|byte| *byte == b'%');
     let mut file = parts.next().unwrap_or_default().to_vec();
@@ -164,7 +164,7 @@ fn numbered_path(name: &[u8], number: u64) -> PathBuf {
 type DumpWriter = Box<dyn FnOnce(&mut dyn Write) -> Result<()>>;
 
 fn write(file: &Path) -> Result<()> {
-    let numbers = writer_for(file)?;
+    let numbers = dump_writer_for_file(file)?;
     let write_to = |file| {
         let mut file = BufWriter::new(file);
         numbers(&mut file)?;
@@ -182,20 +182,20 @@ fn write(file: &Path) -> Result<()> {
     })
 }
 
-/// Base address of the file that has this code.
-fn module_start(code: *const ()) -> Option<*mut core::ffi::c_void> {
+/// Returns the base address of the file that contains this code.
+fn module_base_address(code: *const ()) -> Option<*mut core::ffi::c_void> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: `dladdr` writes the description of an address, or nothing. An all-zero description is valid.
     let (found, info) = unsafe { (libc::dladdr(code.cast(), info.as_mut_ptr()), info.assume_init()) };
     (found != 0).then_some(info.dli_fbase)
 }
 
-/// Returns the writer of the format that the file name's extension selects.
-fn writer_for(file: &Path) -> Result<DumpWriter> {
+/// Returns the writer for the format that the file name's extension selects.
+fn dump_writer_for_file(file: &Path) -> Result<DumpWriter> {
     let profile = || match Uslab.profile() {
         mut profile if profile.rate > 0 => {
-            let own_module = module_start(writer_for as *const ());
-            let is_own = |at| module_start(core::ptr::with_exposed_provenance(at)) == own_module;
+            let own_module = module_base_address(dump_writer_for_file as *const ());
+            let is_own = |at| module_base_address(core::ptr::with_exposed_provenance(at)) == own_module;
             profile.samples.iter_mut().for_each(|sample| sample.stack = sample.stack.skip(is_own));
             Ok(profile)
         }

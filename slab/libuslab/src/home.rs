@@ -1,5 +1,5 @@
-//! The subsystem of this library's caches of `uslab.h`: the malloc's own subsystem. All caches share the malloc's
-//! pages, so one table shows everything and a fork holds all locks.
+//! Provides the subsystem for this library's object caches (`uslab.h`): the subsystem of the malloc. All caches share
+//! the malloc's pages, so one table shows all of them, and a fork holds all locks.
 
 use uslab::report::leaks::Holders;
 use uslab::{CacheError, Census, KmemCache, KmemCacheBuilder, SlabInfo, Uslab, Violation};

@@ -5,9 +5,9 @@
 //! $ LD_PRELOAD=target/release/libuslab.so USLAB_OPTIONS=stats=1 sqlite3 :memory: 'select 1'
 //! ```
 //!
-//! The library has all functions of the C library that allocate, free, measure or describe memory. A program therefore
-//! never passes a pointer of the C library's own malloc to this library. The functions behave as glibc's manual
-//! describes. If glibc's versions differ, the functions behave as most programs need. For example, `aligned_alloc`
+//! The library replaces every function of the C library that allocates, frees, measures or describes memory. A program
+//! therefore never passes memory of the C library's malloc to this library. The functions behave as glibc's manual
+//! describes. If glibc versions differ, the functions behave as most programs expect. For example, `aligned_alloc`
 //! accepts any alignment, as in glibc up to 2.37, and `realloc` to size 0 frees the memory and returns null. Memory is
 //! aligned to 16 bytes, and `malloc(0)` returns a unique pointer. The library replaces `dlopen` because of the flag
 //! `RTLD_DEEPBIND` (see [`loader`]).
@@ -26,20 +26,20 @@
 //! | writing to an object that is free | at its next allocation | with `slab_debug=P` | with `slab_debug=P` |
 //! | accessing the result of `malloc(0)` | yes | no | no |
 //!
-//! The library samples one allocation in 500,000. Any error with a sampled allocation ends the program
-//! immediately, and the report has the call stacks of the allocation and its free. `guard=N` sets another
-//! sampling interval, and `guard=0` disables sampling.
+//! By default, the library samples one allocation in 500,000 for the guard. Any misuse of a sampled allocation ends the
+//! program immediately, and the report shows the call stacks of the allocation and its free. The option `guard=N` sets
+//! another sampling interval, and `guard=0` disables sampling.
 //!
-//! If an error is found, the first line on standard error names the call and the address (see
+//! If the library finds an error, the first line on standard error names the function and the address (see
 //! [`corruption`](uslab::corruption)).
 //!
 //! The library also contains C++'s `new` and `delete` (see [`cplusplus`]).
 //!
-//! Object caches for C are in `uslab.h` and [`cache`]. `libuslab-cache` has these caches without a malloc, from the
-//! same source. Options make the library write its statistics on a signal ([`dump`]), and record each call
+//! Object caches for C are in `uslab.h` and [`cache`]. `libuslab-cache` provides these caches without the malloc, from
+//! the same source. Options make the library write its statistics on a signal ([`dump`]), or record each call
 //! ([`record`]).
 //!
-//! If a program finds the symbol `uslab_version`, it runs with one of the two libraries.
+//! A program that finds the symbol `uslab_version` runs with `libuslab` or `libuslab-cache`.
 
 #[cfg(any(uslab_heap, not(target_os = "linux")))]
 compile_error!("libuslab needs Linux and mapped pages: a malloc cannot get its memory from malloc");
@@ -63,9 +63,9 @@ use nix::errno::Errno;
 use uslab::malloc::MAX_ALIGN;
 use uslab::{Gfp, Uslab};
 
-/// The global allocator of this library's own code, whose functions are not inlined. An inlined [`Uslab`] would be in
-/// each of the thousand places that drop a box. The loader would then relocate the descriptors of all inlined
-/// restartable sequences: 44 KiB of each process, and a tenth of its start.
+/// The global allocator of this library's own code, whose functions are not inlined. If [`Uslab`] were inlined, its
+/// code would be in each of the thousand places that drop a box. The loader would then relocate the descriptors of all
+/// inlined restartable sequences, which would take 44 KiB of each process and a tenth of its start time.
 struct OutOfLineAllocator;
 
 #[global_allocator]
@@ -95,20 +95,21 @@ unsafe impl GlobalAlloc for OutOfLineAllocator {
     }
 }
 
-/// Size of a page in bytes, for functions that align to a page.
+/// Size of a page in bytes, for functions that align to whole pages.
 const PAGE: usize = 4096;
 
-/// Aligns the calling function to a cache line, so that its conditional jumps do not cross the end of a block of 32
-/// bytes, nor end there. Intel's processors from Skylake to Cascade Lake do not cache the decoded form of jumps that
-/// cross the end of a block of 32 bytes, or end there ("Mitigations for Jump Conditional Code Erratum", 2019). Without
-/// this alignment, batches of allocations take 5 % longer.
+/// Aligns the calling function to a cache line, so that none of its conditional jumps crosses or touches the end of a
+/// 32-byte block. Intel's processors from Skylake to Cascade Lake do not cache the decoded form of a jump that crosses
+/// or touches the end of a 32-byte block ("Mitigations for Jump Conditional Code Erratum", 2019). Without this
+/// alignment, batches of allocations take 5 % longer.
 #[inline(always)]
 pub(crate) fn align_to_cache_line() {
     // SAFETY: the directive adds no instruction, or `nop`s if the compiler has put instructions before it.
     unsafe { core::arch::asm!(".p2align 6", options(nomem, nostack, preserves_flags)) };
 }
 
-/// Allocates memory. Each result is unique, even for size 0. Returns null and sets `ENOMEM` if memory is short.
+/// Allocates memory. Each call returns a unique pointer, even for size 0. Returns null and sets `ENOMEM` if memory is
+/// short.
 #[inline(always)]
 fn allocate(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
     match Uslab.allocate_fast(size, align) {
@@ -119,14 +120,14 @@ fn allocate(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
             }
             memory.as_ptr().cast()
         }
-        None => allocate_slow(size, align, gfp),
+        None => allocate_slow_path(size, align, gfp),
     }
 }
 #[cold]
 #[inline(never)]
-fn allocate_slow(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
+fn allocate_slow_path(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
     let layout = Layout::from_size_align(size, align).ok();
-    let memory = layout.map_or(null_mut(), |layout| Uslab.allocate_missed(layout, gfp).cast());
+    let memory = layout.map_or(null_mut(), |layout| Uslab.allocate_after_miss(layout, gfp).cast());
     record::record_alloc(memory, size, align);
     if memory.is_null() { no_memory() } else { memory }
 }
@@ -142,7 +143,7 @@ fn invalid() -> *mut c_void {
     null_mut()
 }
 
-/// `malloc(3)`.
+/// Implements `malloc(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
     align_to_cache_line();
@@ -154,13 +155,13 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_slow(size: usize) -> *mut c_void {
-    match Uslab.allocate_next(size, MAX_ALIGN) {
+    match Uslab.allocate_after_fast_miss(size, MAX_ALIGN) {
         Some(memory) => memory.as_ptr().cast(),
-        None => allocate_slow(size, MAX_ALIGN, Gfp::KERNEL),
+        None => allocate_slow_path(size, MAX_ALIGN, Gfp::KERNEL),
     }
 }
 
-/// `calloc(3)`.
+/// Implements `calloc(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     count.checked_mul(size).map_or_else(no_memory, |bytes| allocate(bytes, MAX_ALIGN, Gfp::ZERO))
@@ -169,7 +170,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// `free(3)`, which preserves `errno`.
 ///
 /// # Safety
-/// `memory` must be null or come from this library, and is no longer used.
+/// `memory` must be null or come from this library, and the caller must no longer use it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(memory: *mut c_void) {
     align_to_cache_line();
@@ -180,7 +181,7 @@ pub unsafe extern "C" fn free(memory: *mut c_void) {
         }
     }
 }
-/// The slow half of `free`, which may make system calls.
+/// The slow path of `free`, which may make system calls.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_slow(memory: *mut c_void) {
@@ -188,7 +189,7 @@ unsafe extern "C" fn free_slow(memory: *mut c_void) {
     // SAFETY: `errno` belongs to this thread, and its address does not change. By contract, the freed memory is
     // no longer used.
     unsafe {
-        if Uslab.free_next(memory.as_ptr()) {
+        if Uslab.free_after_fast_miss(memory.as_ptr()) {
             return;
         }
         let errno = nix::libc::__errno_location();
@@ -199,8 +200,8 @@ unsafe extern "C" fn free_slow(memory: *mut c_void) {
     }
 }
 
-/// C23's `free_sized`. If frees are checked, the call verifies the size. If frees are not checked, the call ignores
-/// the size, because memory that `realloc` kept in place may have another size.
+/// C23's `free_sized`. If frees are checked, the function verifies the size. If frees are not checked, the function
+/// ignores the size, because memory that `realloc` kept in place may have another size.
 ///
 /// # Safety
 /// The contract of [`free`] applies.
@@ -209,7 +210,7 @@ pub unsafe extern "C" fn free_sized(memory: *mut c_void, size: usize) {
     // SAFETY: the memory is null or belongs to this library and is no longer used, by this function's contract.
     unsafe { free_aligned_sized(memory, MAX_ALIGN, size) };
 }
-/// Returns `false` if the memory is known to have another size than `size`. If the size differs, `has_size` ends the
+/// Returns `false` if the memory certainly has another size than `size`. If the size differs, `has_size` ends the
 /// program, unless the memory is null.
 #[cold]
 #[inline(never)]
@@ -287,8 +288,8 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     0
 }
 
-/// `aligned_alloc(3)` as in glibc up to 2.37, where it is the same as [`memalign`]. From version 2.38 on, glibc
-/// refuses an alignment that is not a power of two. Programs made for either glibc version work with this library.
+/// `aligned_alloc(3)` as in glibc up to 2.37, in which it is the same as [`memalign`]. From version 2.38 on, glibc
+/// rejects an alignment that is not a power of two. Programs built for either glibc version work with this library.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     memalign(align, size)
@@ -301,7 +302,7 @@ pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     align.map_or_else(invalid, |align| allocate(size, align.max(MAX_ALIGN), Gfp::KERNEL))
 }
 
-/// `valloc(3)`.
+/// Implements `valloc(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
     allocate(size, PAGE, Gfp::KERNEL)
@@ -316,15 +317,14 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// `malloc_usable_size(3)`.
 ///
 /// # Safety
-/// `memory` must be null or come from this library, and not be freed yet.
+/// `memory` must be null or come from this library, and must not be freed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
     // SAFETY: the memory belongs to this library and is not freed, by this function's contract.
     NonNull::new(memory.cast()).map_or(0, |memory| unsafe { Uslab.usable_size(memory) })
 }
 
-/// Number of bytes that `malloc_trim` ignores, which are untouched pages that CPUs took in batches for a few small
-/// blocks.
+/// Number of bytes that `malloc_trim` ignores: untouched pages that CPUs took in batches for a few small blocks.
 const TRIM_SLACK: usize = 1 << 20;
 
 /// `malloc_trim(3)`, which decommits all unused memory. Returns 1 if more than [`TRIM_SLACK`] bytes were decommitted.

@@ -1,13 +1,13 @@
 //! Replaces `setrlimit` and `prlimit`, to notice a new limit on addresses (`RLIMIT_AS`).
 //!
-//! The kernel applies `RLIMIT_AS` to all mapped addresses of a process, used or not. The allocator's range of pages
-//! initially maps 64 GiB of addresses. A program that sets a lower limit could therefore map nothing more: no thread
-//! stack, no library, no memory above 4 MiB. Smaller allocations need no further mapping, so the limit would not apply
-//! to them. Setting the limit unmaps the unused part of the range: see [`Uslab::fit_address_limit`]. Afterwards, pages
-//! get their addresses when they are committed, and leave some addresses for other uses.
+//! The kernel applies `RLIMIT_AS` to all mapped addresses of a process, even if they are unused. The allocator's range
+//! of pages initially maps 64 GiB of addresses. A program that sets a lower limit could therefore map nothing more: no
+//! thread stacks, no libraries, no blocks above 4 MiB. Smaller allocations need no further mapping, so the limit would
+//! not apply to them. Setting the limit unmaps the unused part of the range: see [`Uslab::fit_address_limit`]. Pages
+//! then get addresses only when they are committed, and some addresses stay free for other uses.
 //!
-//! The library does not notice a limit that is set without these functions (by the bare system call, or by another
-//! process's `prlimit`). The allocator's start reads a limit that exists when the program starts.
+//! The library does not notice a limit that is set in another way (by the bare system call, or by another process's
+//! `prlimit`). When the allocator starts, it reads the limit that exists at that time.
 
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;
@@ -18,7 +18,7 @@ use uslab::Uslab;
 /// `prlimit(2)`.
 ///
 /// # Safety
-/// `new` and `old` must be null or point to limits.
+/// `new` and `old` must be null or point to `rlimit` structs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prlimit(
     process: libc::pid_t,
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn prlimit(
 /// `setrlimit(2)`.
 ///
 /// # Safety
-/// `limit` must point to a limit.
+/// `limit` must point to an `rlimit` struct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit(resource: c_uint, limit: *const libc::rlimit) -> c_int {
     // SAFETY: `limit` is valid, by this function's contract.
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn setrlimit(resource: c_uint, limit: *const libc::rlimit)
 /// `setrlimit64`, which is the same as [`setrlimit`] on 64-bit machines.
 ///
 /// # Safety
-/// `limit` must point to a limit.
+/// `limit` must point to an `rlimit64` struct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit64(resource: c_uint, limit: *const libc::rlimit) -> c_int {
     // SAFETY: `limit` is valid, by this function's contract.

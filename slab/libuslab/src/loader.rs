@@ -1,23 +1,23 @@
 //! A replacement of `dlopen` that ignores the flag `RTLD_DEEPBIND`.
 //!
-//! A library that is opened with `RTLD_DEEPBIND` searches its own dependencies first, and finds the C library's
-//! `malloc` and `free` instead of this library's. One allocator would then free memory that another allocator has
-//! allocated, which ends the program. PHP opens its extensions with `RTLD_DEEPBIND`. The `dlopen` of this library
-//! clears the flag, so that the opened library uses the same allocator as all other libraries. Sanitizers also refuse
-//! libraries opened with `RTLD_DEEPBIND`.
+//! A library opened with `RTLD_DEEPBIND` searches its own dependencies first, so it finds the `malloc` and `free` of
+//! the C library instead of this library's. One allocator would then free memory of another allocator, which ends the
+//! program. PHP opens its extensions with `RTLD_DEEPBIND`. The `dlopen` of this library clears the flag, so that the
+//! opened library uses the same allocator as all other libraries. Sanitizers also refuse libraries opened with
+//! `RTLD_DEEPBIND`.
 //!
-//! The dynamic loader uses the caller's address to find the caller's `RUNPATH` and namespace. The `dlopen` of this
-//! library jumps to the C library's function instead of calling it, with the caller's return address in place.
+//! The dynamic loader uses the caller's address to find the caller's `RUNPATH` and namespace. This library's `dlopen`
+//! jumps to the C library's function instead of calling it, so that the caller's return address stays in place.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use nix::libc;
 use uslab_magazine::sync::AtomicPtr;
 use uslab_magazine::sync::Ordering::Relaxed;
 
-/// The C library's `dlopen`; null until it was looked up.
+/// Address of the C library's `dlopen`; null until it was looked up.
 static REAL_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Looks up the C library's `dlopen`. Dependencies of this library include the C library, so its `dlopen` exists.
+/// Looks up the C library's `dlopen`. The C library is a dependency of this library, so its `dlopen` exists.
 extern "C" fn find_dlopen() -> *mut c_void {
     const DLOPEN_NAME: &CStr = c"dlopen";
     // SAFETY: the name ends in a NUL, and the search begins after this library.
@@ -33,7 +33,7 @@ extern "C" fn find_dlopen() -> *mut c_void {
 /// `dlopen(3)`.
 ///
 /// # Safety
-/// The opened library's constructors run, as with `dlopen(3)`.
+/// The constructors of the opened library run, as with `dlopen(3)`.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -58,11 +58,11 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_voi
     )
 }
 
-/// `dlopen(3)`. The caller's `RUNPATH` is searched only if the compiler turns the last call into a jump, as it does
-/// with optimisation.
+/// `dlopen(3)`. The loader searches the caller's `RUNPATH` only if the compiler turns the last call into a jump, as it
+/// does with optimisation.
 ///
 /// # Safety
-/// The opened library's constructors run, as with `dlopen(3)`.
+/// The constructors of the opened library run, as with `dlopen(3)`.
 #[cfg(not(target_arch = "x86_64"))]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {

@@ -1,4 +1,4 @@
-//! Recording of the program's malloc calls: `USLAB_OPTIONS=record=FILE_NAME`, for `uslab replay FILE_NAME`.
+//! Records the program's malloc calls: `USLAB_OPTIONS=record=FILE_NAME` writes a file for `uslab replay FILE_NAME`.
 //!
 //! ```text
 //! a call ── takes a place in the file, by one addition to a word of its header ── before a free, after an allocation
@@ -9,34 +9,34 @@
 //!
 //! # Rules
 //!
-//! * While a recording runs, the inlined paths are closed, so each call reaches this module. Without a recording,
-//!   only slow calls reach this module, and each costs one load.
-//! * The record of an allocation always follows the record of the free that released its address, whatever the order of
-//!   threads. If a `realloc` moves memory, it makes two records in the order that the program sees: a free of the old
-//!   memory, and an allocation. A `realloc` in place records the new size.
-//! * Allocations of the library itself, object caches ([`cache`](crate::cache)), and frees of null are not recorded.
-//!   If the C library allocates memory for a thread of this library, this is recorded: 288 bytes for the reaper's
-//!   thread, with `reap=MS`.
-//! * Recording takes no lock and uses no heap: any caller of malloc may be recorded, even a signal handler. If the file
-//!   cannot be made, the report uses the library's own memory.
-//! * Each process has a new file: FILE_NAME if it does not exist, otherwise FILE_NAME.PID, FILE_NAME.PID.2 and so on. If a recorded
-//!   program starts other programs, these therefore have separate files. A process makes its recording file at its
-//!   first call of malloc. The child of a fork makes its file at the first call after the fork. If the child frees
-//!   memory of the parent, the child's file has no allocation for this free. A child of `vfork` shares its parent's
-//!   memory and file.
-//! * The file is opened by its name each time it grows, because the program may close any descriptor. If the
-//!   recording file is removed, or can no longer be opened, the recording ends. The recording file must not be
+//! * During a recording, the inlined paths are closed, so each call reaches this module. Without a recording, only
+//!   slow-path calls reach this module, which costs them one load.
+//! * If an allocation reuses an address, its record always follows the record of the free, whatever the order of
+//!   threads. A `realloc` that moves memory makes two records, a free of the old memory and then an allocation. A
+//!   `realloc` in place records the new size.
+//! * Allocations by the library itself, object caches ([`cache`](crate::cache)), and frees of null are not recorded.
+//!   Memory that the C library allocates for a thread of this library is recorded: 288 bytes for the reaper's thread,
+//!   with `reap=MS`.
+//! * Recording takes no lock and uses no heap, so any caller of malloc can be recorded, even a signal handler. If the
+//!   file cannot be created, the error report uses only memory of the library.
+//! * Each process has a new file: FILE_NAME if it does not exist, otherwise FILE_NAME.PID, FILE_NAME.PID.2 and so on.
+//!   If a recorded program starts other programs, each of them has a separate file. A process creates its recording
+//!   file at its first call of malloc. A forked child creates its own file at its first call after the fork. If the
+//!   child frees memory that the parent allocated, the child's file has the free without the allocation. A child of
+//!   `vfork` shares the memory and the file of its parent.
+//! * The recorder opens the file by its name each time the file grows, because the program may close any descriptor. If
+//!   the recording file is removed or can no longer be opened, the recording ends. The recording file must not be
 //!   truncated while the program runs, because an access would raise `SIGBUS`. Addresses for the maximum size of the
 //!   recording file are reserved at the start.
 
-/// The source of the reader is included, so that the format has only one definition.
+/// The source code of the reader is included here, so that the format has only one definition.
 #[allow(dead_code, reason = "a recorder uses some items, and a reader the others")]
 #[path = "../../../sim/trace/src/record_format.rs"]
 mod format;
 
 use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, dangling_mut, null_mut};
-use format::{CALLS, HEADER, Header, Kind, RECORD, ROOM, Record, WORD};
+use format::{CALLS, CAPACITY_WORD_INDEX, HEADER, Header, Kind, RECORD, Record, WORD};
 use nix::errno::Errno;
 use nix::libc;
 use std::io::{Error, Result, Write};
@@ -47,53 +47,53 @@ use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, Kept};
 
 /// Minimum and maximum number of records by which the file grows. Between these bounds, the file doubles in size.
-const MIN_GROWTH: u64 = (64 << 10) / (RECORD * WORD) as u64;
-const MAX_GROWTH: u64 = (1 << 20) / (RECORD * WORD) as u64;
+const MIN_FILE_GROWTH_RECORDS: u64 = (64 << 10) / (RECORD * WORD) as u64;
+const MAX_FILE_GROWTH_RECORDS: u64 = (1 << 20) / (RECORD * WORD) as u64;
 
-/// The recorder is in a page that the system clears in the child of a fork. A child of any kind of fork starts a new
-/// recording.
+/// The recorder is stored in a page that the kernel clears in the child of a fork. A child of any kind of fork starts a
+/// new recording.
 struct Recorder {
-    /// The words of the file. Before the file exists, the pointer is null. While the file is being made, and if
-    /// making it fails, the pointer is [`NO_FILE`].
+    /// Pointer to the mapped words of the file. Before the file exists, the pointer is null. While the file is being
+    /// created, and if its creation fails, the pointer is [`NO_FILE_POINTER`].
     file: AtomicPtr<AtomicU64>,
     most: AtomicU64,
 }
 
-const NO_FILE: *mut AtomicU64 = dangling_mut();
+const NO_FILE_POINTER: *mut AtomicU64 = dangling_mut();
 
-/// The recorder of a process that has no file; the children of the process use it, too, and do not try again.
-static RECORDER_WITHOUT_FILE: Recorder = Recorder { file: AtomicPtr::new(NO_FILE), most: AtomicU64::new(0) };
+/// The recorder of a process without a file; child processes use it, too, and do not try to create a file.
+static RECORDER_WITHOUT_FILE: Recorder =
+    Recorder { file: AtomicPtr::new(NO_FILE_POINTER), most: AtomicU64::new(0) };
 
-/// The process's recorder; null before the first call.
+/// The recorder of this process; null before the first call.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 
-/// The process that was recorded last: this process, or a process from which it was forked.
+/// Pid of the process that was recorded last: this process, or a process from which it was forked.
 static LAST_PID: AtomicU32 = AtomicU32::new(0);
 
-/// The name of the file, by which the file is opened when it grows.
-static FILE_NAME: Kept<FormatFound> = Kept::new();
+/// The name by which the file is opened when it grows.
+static FILE_NAME: Kept<RecordFileIdentity> = Kept::new();
 
-/// A buffer for a file name. The buffer is shorter than the longest possible file name, because it is on the stack
-/// of the first caller.
+/// A buffer for a file name. The buffer is shorter than the longest possible file name, because it is on the stack of
+/// the first caller of malloc.
 type FileName = [u8; 1024];
 
-struct FormatFound {
+struct RecordFileIdentity {
     name: FileName,
-    /// Length of the requested name, with which derived names begin.
+    /// Length of the requested file name, which is the start of all derived names.
     length: usize,
     device: libc::dev_t,
     inode: libc::ino_t,
 }
 
-/// A place in the file for one record, and the record's time.
+/// A position in the file for one record, and the record's time.
 struct RecordSlot {
     words: &'static [AtomicU64],
     cpu: u16,
     time_ns: u64,
 }
 
-/// Makes the file if a recording is enabled, so that even a program that never calls malloc has a
-/// file.
+/// Creates the file if recording is enabled, so that even a program that never calls malloc has a file.
 pub(crate) fn begin() {
     let _ = file();
 }
@@ -103,7 +103,7 @@ pub(crate) fn record_alloc(memory: *mut c_void, size: usize, align: usize) {
     write(take_slot(), Kind::Alloc, memory.addr(), size, align);
 }
 
-/// Records a free before the memory is freed.
+/// Records a free; the caller frees the memory afterwards.
 #[inline]
 pub(crate) fn record_free(memory: NonNull<u8>) {
     write(take_slot(), Kind::Free, memory.addr().get(), 0, 1);
@@ -147,19 +147,19 @@ fn write(place: Option<RecordSlot>, kind: Kind, address: usize, size: usize, ali
     }
 }
 
-/// Takes the next place. Returns `None` if no recording is enabled, or if the file is full.
+/// Reserves the next position in the file. Returns `None` if recording is disabled, or if the file is full.
 #[inline]
 fn take_slot() -> Option<RecordSlot> {
     Uslab.record()?;
-    take_slot_of_file()
+    take_record_slot()
 }
 #[cold]
-fn take_slot_of_file() -> Option<RecordSlot> {
+fn take_record_slot() -> Option<RecordSlot> {
     let (recorder, file) = file()?;
     // Relaxed: additions to one word are ordered, and a later addition gets a later place.
     let place = word_at(file, CALLS).fetch_add(1, Relaxed);
     // Acquire: pairs with the Release in `grow`, so that the file is at least this long.
-    if place >= word_at(file, ROOM).load(Acquire) && !recorder.grow(file, place) {
+    if place >= word_at(file, CAPACITY_WORD_INDEX).load(Acquire) && !recorder.grow(file, place) {
         return None;
     }
     // SAFETY: the file has room for the record, and is never unmapped. No other thread has this place in the file.
@@ -179,7 +179,7 @@ fn word_at(file: *mut AtomicU64, at: usize) -> &'static AtomicU64 {
     unsafe { &*file.add(at) }
 }
 
-/// Returns the recorder and its file, and makes the file if it does not exist.
+/// Returns the recorder and its file, and creates the file if it does not exist.
 fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
     let (requested_path, limit) = Uslab.record()?;
     let recorder = recorder()?;
@@ -188,7 +188,7 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
     if file.is_null() {
         // Calls that happen while the file is being made are not recorded. During the first call the process has no
         // other thread, so a concurrent call can come only from a signal handler.
-        if recorder.file.compare_exchange(file, NO_FILE, Acquire, Relaxed).is_err() {
+        if recorder.file.compare_exchange(file, NO_FILE_POINTER, Acquire, Relaxed).is_err() {
             return None;
         }
         let errno = Errno::last_raw();
@@ -203,12 +203,12 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
                 let _ = writeln!(std::io::stderr(), "uslab: record `{name}`: {error}; nothing is recorded");
                 // Relaxed: readers find a static value, which is initialised from the start.
                 RECORDER.store((&raw const RECORDER_WITHOUT_FILE).cast_mut(), Relaxed);
-                file = NO_FILE;
+                file = NO_FILE_POINTER;
             }
         }
         Errno::set_raw(errno);
     }
-    (file != NO_FILE).then_some((recorder, file))
+    (file != NO_FILE_POINTER).then_some((recorder, file))
 }
 
 fn recorder() -> Option<&'static Recorder> {
@@ -246,7 +246,7 @@ impl Recorder {
         };
         let mut number = 0;
         let descriptor = loop {
-            append_number(&mut name, length, process, number).map_err(too_long)?;
+            append_file_number(&mut name, length, process, number).map_err(too_long)?;
             match open(&name, libc::O_CREAT | libc::O_EXCL) {
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => number += 1,
                 opened => break opened?,
@@ -269,11 +269,13 @@ impl Recorder {
         // Relaxed: the number is published with the file.
         self.most.store(max_records as u64, Relaxed);
         // SAFETY: only this thread makes a file, and no thread grows it yet.
-        unsafe { FILE_NAME.put(FormatFound { name, length, device: status.st_dev, inode: status.st_ino }) };
+        unsafe {
+            FILE_NAME.put(RecordFileIdentity { name, length, device: status.st_dev, inode: status.st_ino })
+        };
         Ok(file)
     }
 
-    /// Maps a new file, which only this process uses.
+    /// Maps a new file, which no other process uses.
     fn map(&self, descriptor: &Descriptor, bytes: usize) -> Result<*mut AtomicU64> {
         let recorder = core::ptr::from_ref(self).cast_mut();
         descriptor.extend(0, HEADER * WORD)?;
@@ -286,8 +288,8 @@ impl Recorder {
         if advised { Ok(file.cast()) } else { Err(Error::last_os_error()) }
     }
 
-    /// Makes room for the record at `place`. Returns `false` if the file cannot grow. Several threads may call `grow`
-    /// concurrently.
+    /// Extends the file until it contains the record at index `place`. Returns `false` if the file cannot grow. Several
+    /// threads may call `grow` concurrently.
     #[cold]
     fn grow(&self, file: *mut AtomicU64, place: u64) -> bool {
         // Relaxed: the header has the number of lost records.
@@ -297,11 +299,11 @@ impl Recorder {
         }
         let errno = Errno::last_raw();
         // Acquire: if another thread was first, pairs with the Release below.
-        let room_before = word_at(file, ROOM).load(Acquire);
+        let room_before = word_at(file, CAPACITY_WORD_INDEX).load(Acquire);
         if place < room_before {
             return true;
         }
-        let room = max_records.min(place + place.clamp(MIN_GROWTH, MAX_GROWTH));
+        let room = max_records.min(place + place.clamp(MIN_FILE_GROWTH_RECORDS, MAX_FILE_GROWTH_RECORDS));
         let [from, to] = [room_before, room].map(|records| (HEADER + records as usize * RECORD) * WORD);
         // SAFETY: `FILE_NAME` was written before the file was published, and is not written again in this process.
         let grown = unsafe { FILE_NAME.get() }.is_some_and(|found| {
@@ -310,8 +312,8 @@ impl Recorder {
                 .is_ok_and(|descriptor| descriptor.is_same_file(found) && descriptor.extend(from, to).is_ok())
         });
         if grown {
-            // Release: pairs with the Acquire in `take_slot_of_file`.
-            word_at(file, ROOM).fetch_max(room, Release);
+            // Release: pairs with the Acquire in `take_record_slot`.
+            word_at(file, CAPACITY_WORD_INDEX).fetch_max(room, Release);
         } else {
             // Relaxed: the number is a hint. If the file could not grow, later calls do not try
             // again.
@@ -326,7 +328,7 @@ impl Recorder {
 /// directory.
 ///
 /// # Errors
-/// Returns an error if the name is too long.
+/// Returns an error if the name is too long for the buffer.
 fn absolute_path(file: &[u8]) -> Result<(FileName, usize)> {
     let mut name = [0; _];
     let mut tail = &mut name[..];
@@ -341,12 +343,11 @@ fn absolute_path(file: &[u8]) -> Result<(FileName, usize)> {
     Ok((name, length))
 }
 
-/// Completes `name`, whose first `length` bytes are given: adds nothing, or a numbered suffix if a file of that
-/// name exists.
+/// Completes the file name, whose first `length` bytes are given: adds a numbered suffix if a file of that name exists.
 ///
 /// # Errors
-/// Returns an error if the name is too long.
-fn append_number(name: &mut FileName, length: usize, process: u32, number: u32) -> Result<()> {
+/// Returns an error if the name is too long for the buffer.
+fn append_file_number(name: &mut FileName, length: usize, process: u32, number: u32) -> Result<()> {
     let mut remaining = &mut name[length..];
     match number {
         0 => {}
@@ -383,11 +384,11 @@ impl Descriptor {
             _ => Err(Error::last_os_error()),
         }
     }
-    fn is_same_file(&self, found: &FormatFound) -> bool {
+    fn is_same_file(&self, found: &RecordFileIdentity) -> bool {
         self.status().is_ok_and(|status| (status.st_dev, status.st_ino) == (found.device, found.inode))
     }
-    /// Allocates bytes for the file on its device. Without this allocation, a write to the mapping would end the
-    /// program if the device is full; a size beyond the process's limit would also end it.
+    /// Allocates blocks on the file's device. Without allocated blocks, a write to the mapping would kill the program
+    /// if the device is full or the file exceeds the process's size limit.
     fn extend(&self, from: usize, to: usize) -> Result<()> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the call writes its result, and the descriptor is open.

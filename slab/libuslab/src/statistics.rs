@@ -1,8 +1,8 @@
 //! glibc's functions that describe or tune its malloc, implemented for this malloc: `mallinfo2(3)`,
 //! `malloc_info(3)`, `malloc_stats(3)`, and `mallopt(3)`.
 //!
-//! glibc's own functions would describe an unused heap. The numbers have the meaning that glibc's manual describes.
-//! Numbers of parts that this malloc does not have (fast bins, a top chunk) are 0.
+//! glibc's own functions would describe the unused heap of glibc. The numbers have the meaning that glibc's manual
+//! describes. Numbers about parts that this malloc does not have (fast bins, a top chunk) are 0.
 
 use core::ffi::c_int;
 use core::fmt::Write as _;
@@ -11,7 +11,7 @@ use nix::libc;
 use std::io::Write as _;
 use uslab::{HeapUsage, Info, Uslab};
 
-/// `struct mallinfo2`, or with `c_int` the older struct `mallinfo`.
+/// The result of `mallinfo2`; with `c_int` numbers, the result of the older `mallinfo`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MallInfo<N> {
@@ -26,9 +26,9 @@ pub struct MallInfo<N> {
     hblkhd: N,
     usmblks: N,
     fsmblks: N,
-    /// Number of bytes of `arena` in use.
+    /// Number of bytes of `arena` that are in use.
     uordblks: N,
-    /// Number of bytes of `arena` not in use.
+    /// Number of bytes of `arena` that are not in use.
     fordblks: N,
     keepcost: N,
 }
@@ -50,13 +50,13 @@ impl<N> MallInfo<N> {
     }
 }
 
-/// `mallinfo2(3)`.
+/// Implements `mallinfo2(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> MallInfo<usize> {
     MallInfo::new(&Uslab.usage(), |number| number)
 }
 
-/// `mallinfo(3)`. Numbers that do not fit are replaced by the largest value.
+/// `mallinfo(3)`. A number that does not fit is replaced by the largest value.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo() -> MallInfo<c_int> {
     MallInfo::new(&Uslab.usage(), |number| c_int::try_from(number).unwrap_or(c_int::MAX))
@@ -75,11 +75,11 @@ pub extern "C" fn malloc_stats() {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// `malloc_info(3)`, which prints glibc's XML. For each size, `count` is the number of free objects
-/// of that size.
+/// `malloc_info(3)`, which prints XML in glibc's format. For each size, `count` is the number of free objects of that
+/// size.
 ///
 /// # Safety
-/// `to` must be an open stream.
+/// `to` must be an open `FILE` stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_info(options: c_int, to: *mut libc::FILE) -> c_int {
     if options != 0 {

@@ -1,5 +1,4 @@
-//! The interface between guards or collections and the allocator that serves them, and its implementations for
-//! pools.
+//! The interface between guards or collections and the allocator below them, with implementations for pools.
 
 use super::area::Area;
 use super::best_fit::BestFit;
@@ -17,14 +16,14 @@ use core::ptr::NonNull;
 #[cfg(feature = "std")]
 use std::alloc::{GlobalAlloc, System};
 
-/// An allocator whose requests have a layout and an offset.
+/// An allocator whose requests have a layout and the offset of the byte to align.
 ///
 /// # Safety
-/// Memory that [`allocate`](Self::allocate) returns must be valid for reads and writes of the layout's size, and its
-/// byte `offset` aligned as the layout requires. The allocator must not use the memory until it is released, the
-/// allocator is dropped, or another method ends the allocation.
+/// Memory that [`allocate`](Self::allocate) returns must be valid for reads and writes of the layout's size, and the
+/// byte at `offset` must be aligned as the layout requires. The allocator must not use the memory until the caller
+/// releases it, the allocator is dropped, or another method ends the allocation.
 pub unsafe trait Allocator {
-    /// Allocates memory for `layout`, in which byte `offset` is aligned.
+    /// Allocates memory for `layout`; the byte at `offset` is aligned.
     ///
     /// # Errors
     /// Returns an error if memory is short, or if the request can never be served.
@@ -32,26 +31,26 @@ pub unsafe trait Allocator {
     /// Frees memory.
     ///
     /// # Errors
-    /// Returns an error if the address is invalid, as far as the allocator checks.
+    /// Returns an error if the allocator detects that the address is invalid.
     ///
     /// # Safety
     /// This allocator must have allocated the memory with this layout and offset. The memory must not have been
-    /// released since, and is no longer used.
+    /// released since, and the caller must no longer use it.
     unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, offset: usize) -> Result<(), BadFree>;
-    /// Resizes memory in place to a layout of the same alignment. If the memory cannot be resized in place, changes
-    /// nothing and returns `false`.
+    /// Resizes memory in place to another size, with the same alignment. If the memory cannot be resized in place,
+    /// changes nothing and returns `false`.
     ///
     /// # Safety
-    /// This allocator must have allocated the memory with the old layout and that offset, and not released it since.
-    /// If the call succeeds, the memory has the new layout.
+    /// This allocator must have allocated the memory with the old layout and this offset, and must not have released it
+    /// since. If the call succeeds, the memory has the new layout.
     unsafe fn resize(&mut self, _memory: NonNull<u8>, _old: Layout, _new: Layout, _offset: usize) -> bool {
         false
     }
 }
 
-/// An allocator of slots, which fixes the size of its largest object when it is made.
+/// An allocator with slots of one size; the largest object's size is fixed when the allocator is made.
 pub trait Pooled: Allocator {
-    /// Size and alignment of the largest object.
+    /// Size and alignment of the largest object that fits a slot.
     fn slots(&self) -> SlotLayout;
 }
 
@@ -85,7 +84,7 @@ pooled!([A: Area] FixedPool<A>);
 #[cfg(feature = "std")]
 pooled!([] ChunkedPool, [] ReservedPool);
 
-/// Returns `layout` with padding before it, such that byte `offset` is aligned, and the number of bytes of padding.
+/// Returns `layout` with padding before it, so that the byte at `offset` is aligned, and the number of padding bytes.
 /// Allocators that align the start of a block call this function.
 fn padded_layout(layout: Layout, offset: usize) -> Option<(Layout, usize)> {
     let pad = offset.wrapping_neg() & (layout.align() - 1);

@@ -1,6 +1,6 @@
-//! Compares the allocators of blocks of any size with a shadow model. The tested blocks are aligned, do not overlap,
-//! and keep their bytes when they are resized. A request is refused only if there is no room. At the end of a test, all
-//! memory is one free block again.
+//! Tests the allocators of arbitrary block sizes against a shadow model. The test checks that blocks are aligned, do
+//! not overlap, and keep their bytes when they are resized. The test also checks that an allocator refuses a request
+//! only if it has no room. At the end of a test, all memory is one free block again.
 
 use crate::area::{Area, HeapArea, StackArea};
 use crate::best_fit::{Fit, Order};
@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Memory with an odd start and an arbitrary end.
+/// A test area with an odd start address and an arbitrary end.
 #[derive(Debug)]
 struct UnalignedArea(HeapArea);
 
@@ -45,7 +45,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..if cfg!(miri) { 40 } else { 300 })
 }
 
-/// An allocator that the test can inspect.
+/// An allocator whose free space the test can inspect.
 trait Subject: Allocator {
     /// Returns `true` if the allocator has room for `layout`. Returns `None` if the free lists do not show whether
     /// the allocator has room.
@@ -68,7 +68,7 @@ macro_rules! subjects {
 }
 subjects!(Tlsf<A>, BestFit<A>);
 
-/// Allocated blocks by address, each with its layout and fill byte.
+/// The model: allocated blocks by address, each with its layout and fill byte.
 struct Shadow<S> {
     subject: S,
     blocks: BTreeMap<usize, (NonNull<u8>, Layout, u8)>,
@@ -107,7 +107,7 @@ impl<S: Subject> Shadow<S> {
     }
     fn free(&mut self, pick: usize) {
         let Some((block, layout, stamp)) = self.pick(pick) else { return };
-        assert_full_of(block, layout.size(), stamp);
+        assert_filled_with(block, layout.size(), stamp);
         // SAFETY: the block was allocated with this layout and is in use. A second free is refused, or does nothing.
         assert_eq!(unsafe { self.subject.release(block, layout, 0) }, Ok(()));
     }
@@ -117,12 +117,12 @@ impl<S: Subject> Shadow<S> {
         // SAFETY: the block was allocated with this layout and is in use.
         let resized = unsafe { self.subject.resize(block, old, new, 0) };
         assert!(resized || size > old.size(), "a block must always be able to shrink");
-        assert_full_of(block, old.size().min(if resized { size } else { old.size() }), old_stamp);
+        assert_filled_with(block, old.size().min(if resized { size } else { old.size() }), old_stamp);
         self.insert(block, if resized { new } else { old }, stamp);
     }
 }
 
-fn assert_full_of(block: NonNull<u8>, bytes: usize, stamp: u8) {
+fn assert_filled_with(block: NonNull<u8>, bytes: usize, stamp: u8) {
     // SAFETY: the block has `bytes` bytes, which were written.
     let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), bytes) };
     assert!(bytes.iter().all(|byte| *byte == stamp), "the memory was overwritten: {bytes:?}");
@@ -148,18 +148,18 @@ fn run(subject: impl Subject, steps: Vec<Step>) {
 
 proptest! {
     #[test]
-    fn tlsf_agrees_with_its_shadow(steps in steps(), bits in 2..=5_u32) {
+    fn tlsf_heap_agrees_with_a_shadow_model(steps in steps(), bits in 2..=5_u32) {
         run(Tlsf::with_steps(unaligned_area(), bits).unwrap(), steps);
     }
     #[test]
-    fn each_fit_policy_agrees_with_its_shadow(steps in steps(), fit in 0..4_usize, by_address in any::<bool>()) {
+    fn each_fit_policy_agrees_with_a_shadow_model(steps in steps(), fit in 0..4_usize, by_address in any::<bool>()) {
         let order = if by_address { Order::Address } else { Order::Lifo };
         run(BestFit::with_policy(unaligned_area(), [Fit::First, Fit::Best, Fit::Next, Fit::Worst][fit], order).unwrap(), steps);
     }
-    /// A marker can free all later allocations only once, and is refused after an earlier marker was freed. Freeing the
-    /// topmost block frees all its bytes and its padding, so at the end no byte is used.
+    /// Freeing to a marker frees all later allocations; the marker is refused if an earlier marker was freed. Freeing
+    /// the topmost block frees its bytes and its padding, so that no byte is in use at the end.
     #[test]
-    fn stack_with_markers_agrees_with_a_list(steps in prop::collection::vec((0..7_u8, any::<u16>()), 1..300)) {
+    fn stack_with_markers_agrees_with_a_list_model(steps in prop::collection::vec((0..7_u8, any::<u16>()), 1..300)) {
         let mut stack = StackAlloc::new(unaligned_area()).unwrap();
         // Each block has a layout, a stamp, and the head of the stack before its allocation. Markers are
         // identified by their index in `marks`.
@@ -186,7 +186,7 @@ proptest! {
                 }
                 4 => {
                     if let Some(Ok((block, layout, stamp, used))) = items.pop_if(|top| top.is_ok()) {
-                        assert_full_of(block, layout.size(), stamp);
+                        assert_filled_with(block, layout.size(), stamp);
                         // SAFETY: the block is the topmost block in use.
                         assert_eq!((unsafe { stack.free(block, layout) }, stack.used()), (Ok(()), used));
                     }
@@ -220,7 +220,7 @@ proptest! {
                     }
                 }
             }
-            items.iter().flatten().for_each(|(block, layout, stamp, _)| assert_full_of(*block, layout.size(), *stamp));
+            items.iter().flatten().for_each(|(block, layout, stamp, _)| assert_filled_with(*block, layout.size(), *stamp));
         }
         for place in items.into_iter().rev() {
             let freed = match place {
@@ -232,9 +232,9 @@ proptest! {
         }
         assert_eq!(stack.used(), 0);
     }
-    /// Nested scopes: values of the outer scope stay, and each scope frees its own allocations.
+    /// Tests nested scopes: values of the outer scope stay, and each scope frees its own allocations.
     #[test]
-    fn nested_arena_scopes_agree_with_a_list(steps in prop::collection::vec((0..5_u8, any::<u16>()), 1..200)) {
+    fn nested_arena_scopes_agree_with_a_list_model(steps in prop::collection::vec((0..5_u8, any::<u16>()), 1..200)) {
         fn nest<'s, G: FnMut(usize) -> Result<UnalignedArea, crate::PoolError>>(
             scope: &mut Scope<'s, UnalignedArea, G>, steps: &mut impl Iterator<Item = (u8, u16)>,
         ) {
@@ -337,8 +337,8 @@ fn block_grows_in_place_into_a_free_neighbour() {
     }
 }
 
-/// An arena in an array, a heap in the arena's memory, another heap in a block of that heap, and a stack in a block of
-/// the inner heap.
+/// Tests nested allocators: an arena in an array, a heap in the arena's memory, another heap in a block of that heap,
+/// and a stack in a block of the inner heap.
 #[test]
 fn allocators_work_inside_blocks_of_other_allocators() {
     use crate::Borrowed;
@@ -366,8 +366,8 @@ fn allocators_work_inside_blocks_of_other_allocators() {
     assert_eq!((best.free_block_sizes().len(), tlsf.free_block_sizes().len()), (1, 1));
 }
 
-/// Blocks without padding take no bytes for padding records. If padded blocks are freed in reverse
-/// order, their padding is also freed.
+/// A block without padding needs no padding record. If padded blocks are freed in reverse order, their padding is
+/// freed, too.
 #[test]
 fn blocks_freed_from_the_top_leave_no_padding() {
     let mut array = StackArea::<1024>::new();
@@ -385,8 +385,8 @@ fn blocks_freed_from_the_top_leave_no_padding() {
     }
 }
 
-/// If a block is freed or shrunk while other blocks are above it, its bytes stay. The blocks above these bytes can
-/// still be freed, starting from the top.
+/// If a block below other blocks is freed or shrunk, its bytes stay in use. The blocks above it can still be freed,
+/// starting from the top.
 #[test]
 fn marker_frees_padding_of_blocks_freed_out_of_order() {
     let mut array = StackArea::<1024>::new();
@@ -406,7 +406,7 @@ fn marker_frees_padding_of_blocks_freed_out_of_order() {
     assert_eq!((stack.free_to(marker), stack.used()), (Ok(()), 0));
 }
 
-/// Regression test: freeing to the marker restored the head and the block with the newest padding, so bytes of the
+/// Regression test: freeing to a marker restored the head, and also the block with the newest padding, so bytes of the
 /// second stack were mistaken for padding.
 #[test]
 fn marker_of_a_dropped_stack_is_refused() {
@@ -442,8 +442,8 @@ fn marker_of_another_stack_is_refused() {
     );
 }
 
-/// Later allocations may overwrite the record of a freed marker. The number in the record shows that the marker
-/// is invalid.
+/// Later allocations may overwrite the record of a marker that was freed. The number in the record shows that the
+/// marker is no longer valid.
 #[test]
 fn freed_marker_at_a_reused_position_is_refused() {
     let mut stack = StackAlloc::new(unaligned_area()).unwrap();
@@ -472,10 +472,10 @@ fn panic_ends_the_arena_scope() {
     assert_eq!(arena.used(), 0);
 }
 
-/// Regression test: each refused request kept a chunk that was too small, and lost the rest of the previous
+/// Regression test: each refused request allocated a chunk that was too small, and wasted the rest of the previous
 /// chunk.
 #[test]
-fn arena_drops_a_chunk_smaller_than_requested() {
+fn arena_discards_a_chunk_smaller_than_requested() {
     let mut arena = Arena::growing(64, |bytes| HeapArea::new(bytes.min(100), 16)).unwrap();
     arena.alloc([0_u8; 10]).unwrap();
     let result = arena.alloc_layout(layout(101, 1));

@@ -1,4 +1,4 @@
-//! Areas: the caller's choice of memory for a pool.
+//! Areas: the memory that a caller chooses for a pool.
 //!
 //! | area | memory |
 //! |---|---|
@@ -7,8 +7,7 @@
 //! | [`HeapArea`] | the global allocator's, with the requested alignment |
 //! | [`MappedArea`] | the system's: pages that are committed when they are first touched |
 //!
-//! The names come from Reinalter's area policies (2012), whose example has a heap area and memory on the
-//! stack.
+//! The name comes from Reinalter's area policies (2012), whose example has a heap area and memory on the stack.
 
 use super::error::PoolError;
 use core::alloc::Layout;
@@ -18,11 +17,11 @@ use core::ptr::NonNull;
 #[cfg(feature = "std")]
 use uslab_buddy::region::{Backend, Region};
 
-/// Memory for a pool.
+/// Provides the memory of a pool.
 ///
 /// # Safety
-/// [`memory`](Self::memory) must return the same range at each call, even after the value moved. The range must be
-/// valid for reads and writes, and not used by other code, until the value is dropped.
+/// [`memory`](Self::memory) must return the same range at each call, even after the value was moved. Until the value is
+/// dropped, the range must be valid for reads and writes, and no other code may use it.
 pub unsafe trait Area {
     /// Returns the start of the memory and its length in bytes. The contents of the memory are unspecified.
     fn memory(&self) -> NonNull<[u8]>;
@@ -71,8 +70,8 @@ impl<'m> From<&'m mut [MaybeUninit<u8>]> for Borrowed<'m> {
     }
 }
 
-/// An area of `N` bytes inside this value, aligned to 64 bytes. Lend the area to a pool instead of moving it into the
-/// pool, because a move would invalidate the pool's pointers.
+/// An area of `N` bytes inside the value itself, aligned to 64 bytes. Lend this area to a pool instead of moving it
+/// into the pool, because a move would invalidate the pool's pointers.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -125,7 +124,7 @@ unsafe impl Area for HeapArea {
 }
 
 impl HeapArea {
-    /// Allocates `bytes` bytes at a multiple of `align`.
+    /// Allocates `bytes` bytes, aligned to `align`.
     ///
     /// # Errors
     /// Returns [`PoolError::Align`] if `align` is not a power of two, [`PoolError::NoRoom`] if `bytes` is 0, and
@@ -152,8 +151,8 @@ impl Drop for HeapArea {
     }
 }
 
-/// An area of pages of the system. The first access to a page commits it; until then, the page reads as zero. Dropping
-/// the area unmaps its pages.
+/// An area of memory pages from the system. The first access to a page commits it; a new page is zero. Dropping the
+/// area unmaps its pages.
 ///
 /// ```
 /// use uslab_pool::{Area, MappedArea};
@@ -177,11 +176,12 @@ unsafe impl Area for MappedArea {
 
 #[cfg(feature = "std")]
 impl MappedArea {
-    /// Maps `bytes` bytes, rounded up to pages, at a multiple of `align`. Cost: one system call, or three if `align`
+    /// Maps `bytes` bytes, rounded up to whole pages, aligned to `align`. Cost: one system call, or three if `align`
     /// exceeds a page.
     ///
     /// # Errors
-    /// Returns [`PoolError::Align`] if `align` is not a power of two, and [`PoolError::Memory`] if the system refuses.
+    /// Returns [`PoolError::Align`] if `align` is not a power of two, and [`PoolError::Memory`] if the system refuses
+    /// the mapping.
     pub fn new(bytes: usize, align: usize) -> Result<Self, PoolError> {
         if !align.is_power_of_two() {
             return Err(PoolError::Align { align });

@@ -1,23 +1,23 @@
-//! An arena: an allocator with a policy that puts guards around each object.
+//! An arena: an allocator plus a policy that puts guards around each object.
 //!
 //! ```text
 //! allocator's slot, 40 bytes   [ guard 4 ][   object, 32 bytes   ][ guard 4 ]
 //!                                         ^ aligned: the slot's offset is 4
 //! ```
 //!
-//! A pool must know the size of its largest object when it is made. Guards make objects larger, but the arena that adds
-//! guards is made after the pool. The pool can be made first in two ways:
+//! A pool must know the size of its largest object when the pool is made. Guards enlarge the objects, but the arena
+//! that adds the guards is made after the pool. The pool can still be made first, in two ways:
 //!
 //! * [`memory_requirement`](MemoryArena::memory_requirement),
 //!   [`alignment_requirement`](MemoryArena::alignment_requirement) and
-//!   [`offset_requirement`](MemoryArena::offset_requirement) need no arena, because the policy is part of the type. The
-//!   caller makes the pool with the size, alignment and offset that the arena requires.
-//! * [`MemoryArena::of_pool`] makes a pool with the arena's requirements. The function `of_pool`
-//!   accepts only pools.
+//!   [`offset_requirement`](MemoryArena::offset_requirement) need no arena, because the policy is part of the arena's
+//!   type. The caller makes the pool with the size, alignment and offset that the arena requires.
+//! * [`MemoryArena::of_pool`] makes a pool that fulfils the arena's requirements. The function `of_pool` accepts only
+//!   pools.
 //!
-//! [`FixedSizeHeap`](super::FixedSizeHeap) combines area, pool and arena.
+//! [`FixedSizeHeap`](super::FixedSizeHeap) combines an area, a pool and an arena.
 //!
-//! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), in the answers to the post's
+//! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), including his answers to the post's
 //! comments.
 
 use super::allocator::{Allocator, Pooled};
@@ -43,14 +43,14 @@ pub trait Bounds: Debug {
     /// Checks the guards of an object.
     ///
     /// # Errors
-    /// Returns a damaged guard as the error.
+    /// Returns an error that names the damaged guard.
     ///
     /// # Safety
-    /// [`guard`](Self::guard) must have been called for this object with this size.
+    /// The caller must have called [`guard`](Self::guard) for this object with this size.
     unsafe fn check(object: NonNull<u8>, size: usize) -> Result<(), Overrun>;
 }
 
-/// No guards: objects are adjacent, and overruns are not detected.
+/// The policy without guards: objects are adjacent, and overruns are not detected.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoBounds;
 
@@ -63,19 +63,18 @@ impl Bounds for NoBounds {
     }
 }
 
-/// A policy with guards of four bytes before and four bytes after each object. Cost: two stores and two
-/// loads per object.
+/// The policy with a guard of four bytes before and after each object. Cost: two stores and two loads per object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SimpleBounds;
 
 impl SimpleBounds {
-    const GUARD: u32 = 0xFACE_B0B5;
+    const GUARD_WORD: u32 = 0xFACE_B0B5;
     const BYTES: usize = size_of::<u32>();
 
-    /// Returns the addresses of the guards.
+    /// Returns the addresses of an object's two guards.
     ///
     /// # Safety
-    /// The conditions of [`Bounds::guard`] hold.
+    /// The conditions of [`Bounds::guard`] must hold.
     unsafe fn guards(object: NonNull<u8>, size: usize) -> [(NonNull<u32>, Side); 2] {
         // SAFETY: the bytes around the object belong to the caller.
         unsafe { [(object.sub(Self::BYTES).cast(), Side::Before), (object.add(size).cast(), Side::After)] }
@@ -90,7 +89,7 @@ impl Bounds for SimpleBounds {
         // SAFETY: the bytes around the object belong to the caller, by this function's contract.
         for (guard, _) in unsafe { Self::guards(object, size) } {
             // SAFETY: the bytes belong to the caller, and need not be aligned.
-            unsafe { guard.write_unaligned(Self::GUARD) };
+            unsafe { guard.write_unaligned(Self::GUARD_WORD) };
         }
     }
     unsafe fn check(object: NonNull<u8>, size: usize) -> Result<(), Overrun> {
@@ -98,9 +97,9 @@ impl Bounds for SimpleBounds {
         for (guard, side) in unsafe { Self::guards(object, size) } {
             // SAFETY: the bytes belong to the caller, and need not be aligned.
             let value = unsafe { guard.read_unaligned() };
-            if value != Self::GUARD {
+            if value != Self::GUARD_WORD {
                 let address = object.addr().get();
-                return Err(Overrun { address, side, found: value, written: Self::GUARD });
+                return Err(Overrun { address, side, found: value, written: Self::GUARD_WORD });
             }
         }
         Ok(())
@@ -133,7 +132,7 @@ impl Bounds for SimpleBounds {
 /// MemoryArena::<_, SimpleBounds>::of_pool(32, 8, |_| Ok::<_, PoolError>(System));
 /// ```
 ///
-/// The other constructors accept any allocator:
+/// All constructors except `of_pool` accept any allocator:
 ///
 /// ```
 /// # use std::alloc::System;
@@ -161,7 +160,8 @@ impl<A, B: Bounds> MemoryArena<A, B> {
     pub const fn memory_requirement(size: usize) -> usize {
         size.saturating_add(B::FRONT).saturating_add(B::BACK)
     }
-    /// Alignment that an allocator needs for objects of alignment `align`: the same alignment, but of another byte.
+    /// Alignment that an allocator needs for objects of alignment `align`: the same value, but another byte of the
+    /// block is aligned.
     #[doc(alias = "GetMemoryAlignmentRequirement")]
     pub const fn alignment_requirement(align: usize) -> usize {
         align
@@ -174,8 +174,8 @@ impl<A, B: Bounds> MemoryArena<A, B> {
 }
 
 impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
-    /// Makes an arena on an existing allocator. If the allocator is a pool, its slots must be large enough, and it
-    /// must align the byte that the [module](self) describes.
+    /// Makes an arena on top of an existing allocator. If the allocator is a pool, its slots must be large enough, and
+    /// it must align the byte that the [module](self) describes.
     pub const fn new(allocator: A) -> Self {
         Self { allocator, bounds: PhantomData }
     }
@@ -183,9 +183,9 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
     /// Allocates an object.
     ///
     /// # Errors
-    /// Returns the allocator's error for the size with guards.
+    /// Returns the allocator's error for the object size plus the guards.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
-        let memory = self.allocator.allocate(Self::inflated_layout(layout)?, B::FRONT)?;
+        let memory = self.allocator.allocate(Self::layout_with_guards(layout)?, B::FRONT)?;
         // SAFETY: the allocation includes the guards' bytes.
         unsafe {
             let object = memory.add(B::FRONT);
@@ -196,16 +196,17 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
     /// Frees an object.
     ///
     /// # Errors
-    /// Returns [`BadFree::Overrun`] if a guard is damaged, and the object then stays allocated. Errors of the
-    /// allocator are also returned.
+    /// Returns [`BadFree::Overrun`] if a guard is damaged; in this case the object stays allocated. Errors of the
+    /// allocator are returned, too.
     ///
     /// # Safety
-    /// This arena must have allocated the object with `layout` and not freed it since. The object is no longer used.
+    /// This arena must have allocated the object with `layout`, and must not have freed it since. The caller must no
+    /// longer use the object.
     pub unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         // SAFETY: this arena allocated the object, by this function's contract.
         unsafe { self.check(object, layout) }?;
         let foreign = BadFree::Foreign { address: object.addr().get() };
-        let inflated = Self::inflated_layout(layout).map_err(|_| foreign)?;
+        let inflated = Self::layout_with_guards(layout).map_err(|_| foreign)?;
         // SAFETY: the memory was allocated with this layout and offset.
         unsafe { self.allocator.release(object.sub(B::FRONT), inflated, B::FRONT) }
     }
@@ -215,12 +216,12 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
     /// Returns [`BadFree::Overrun`] if a guard is damaged.
     ///
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold, except that the object may still be used.
+    /// The conditions of [`free`](Self::free) must hold, except that the object may still be used.
     pub unsafe fn check(&self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         // SAFETY: `alloc` wrote the guards, by this function's contract.
         unsafe { B::check(object, layout.size()) }.map_err(BadFree::Overrun)
     }
-    fn inflated_layout(layout: Layout) -> Result<Layout, Refused> {
+    fn layout_with_guards(layout: Layout) -> Result<Layout, Refused> {
         let bytes = Self::memory_requirement(layout.size());
         Layout::from_size_align(bytes, Self::alignment_requirement(layout.align()))
             .map_err(|_| Refused::Size { requested: bytes, max: isize::MAX as usize })
@@ -232,8 +233,8 @@ impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
 }
 
 impl<P: Pooled, B: Bounds> MemoryArena<P, B> {
-    /// Makes a pool, and an arena on this pool, for objects of at most `size` bytes (without guards) at a multiple
-    /// of `align`.
+    /// Makes a pool and an arena on it, for objects of at most `size` bytes (without guards) that are aligned to
+    /// `align`.
     ///
     /// # Errors
     /// Returns the error of `make`, or an error if slots of this kind are impossible.

@@ -1,5 +1,4 @@
-//! A heap with one free list and boundary tags, like the `malloc` of textbooks, which uses best fit
-//! by default.
+//! A heap with one free list and boundary tags, like the textbook `malloc`; it uses best fit by default.
 //!
 //! ```text
 //!          block of 48 bytes, used        block of 32 bytes, free
@@ -11,16 +10,17 @@
 //! finds both neighbours by arithmetic and merges with them immediately. Free blocks form one doubly linked list,
 //! whose links are stored in the blocks.
 //!
-//! - An allocation searches the free list, in which [`Fit`] selects the block. The search takes up to as many steps
-//!   as there are free blocks: O(n).
-//! - Free: O(1) with [`Order::Lifo`]. With [`Order::Address`], a free searches for the place in the list, unless a
-//!   neighbour is free.
-//! - The waste is 8 bytes of tags per block, rounding up to 16 bytes, and the gaps between blocks.
+//! - An allocation searches the free list, and [`Fit`] decides which block it takes. The search takes up to as many
+//!   steps as there are free blocks: O(n).
+//! - A free takes O(1) with [`Order::Lifo`]. With [`Order::Address`], a free searches for the block's position in the
+//!   list, unless a neighbouring block is free.
+//! - The overhead is 8 bytes of tags per block, rounding up to 16 bytes, and the gaps between blocks.
 //!
-//! [`Tlsf`](super::Tlsf) allocates and frees in O(1), and wastes a little more between blocks. The heap stores only
-//! three numbers outside its memory.
+//! [`Tlsf`](super::Tlsf) allocates and frees in O(1), and wastes slightly more memory between blocks. Outside its
+//! memory, the heap stores only three numbers.
 //!
-//! Invariants: no two neighbours are free; a block is free iff it is in the list; both tags of a block are equal.
+//! Invariants: no two neighbouring blocks are free; a block is free if and only if it is in the list; both tags of a
+//! block are equal.
 //!
 //! Source for boundary tags and the policies: Knuth, The Art of Computer Programming 1, section 2.5 (1968). Wilson,
 //! Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review" (1995), which recommends
@@ -36,31 +36,30 @@ use alloc::{format, vec};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Policy that selects the free block for a request.
+/// Decides which free block serves a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// The first block in the list that is large enough.
+    /// Takes the first block in the list that is large enough.
     First,
-    /// The smallest block that is large enough, and the first of equally small blocks.
+    /// Takes the smallest block that is large enough; of equal blocks, the first.
     Best,
-    /// The first block that is large enough, searching from where the last search ended and wrapping
-    /// around.
+    /// Takes the first block that is large enough, starting where the last search ended, and wrapping around.
     Next,
-    /// The largest block, and the first of equally large blocks.
+    /// Takes the largest block; of equal blocks, the first.
     Worst,
 }
 
-/// Position of a freed block in the list.
+/// Where a freed block is inserted into the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// A freed block becomes the first block of the list.
     Lifo,
-    /// A freed block is put at its place in address order.
+    /// A freed block is inserted in the order of addresses.
     Address,
 }
 
 const TAG: usize = 4;
-/// Flag in a tag: the block is used.
+/// Flag in a tag that marks the block as used.
 const USED: u32 = 1;
 
 /// A free-list heap in memory of the caller's choice. See the [module](self).
@@ -88,16 +87,18 @@ pub struct BestFit<A> {
 }
 
 impl<A: Area> BestFit<A> {
-    /// Makes a heap in `area` with best fit, and free blocks in address order. Memory before the area's first multiple
-    /// of 16, and after its last, is unused. The heap uses 16 bytes to mark its ends. Cost: writes a few words.
+    /// Makes a heap in `area` with best fit, and free blocks in address order. The heap does not use the memory before
+    /// the area's first multiple of 16, or after its last. The heap uses 16 bytes to mark its ends. Cost: the call
+    /// writes only a few words.
     ///
     /// # Errors
-    /// Returns [`PoolError::NoRoom`] for fewer than 32 bytes, and [`PoolError::Positions`] for more than 2 GiB.
+    /// Returns [`PoolError::NoRoom`] if the area has fewer than 32 bytes, and [`PoolError::Positions`] if it has more
+    /// than 2 GiB.
     pub fn new(area: A) -> Result<Self, PoolError> {
         Self::with_policy(area, Fit::Best, Order::Address)
     }
-    /// Makes a heap with another policy. In the literature, first fit in address order wastes hardly more than best
-    /// fit, and searches less.
+    /// Makes a heap with the given policy and order of free blocks. According to the literature, first fit in address
+    /// order wastes hardly more memory than best fit, and searches less.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
@@ -108,23 +109,22 @@ impl<A: Area> BestFit<A> {
 
 blocks_by_pointer!(BestFit);
 
-/// The heap's blocks by position, in safe code that is generic over the access to the memory's words.
+/// The blocks of the heap, addressed by position; the code is safe, and generic over the access to the memory's words.
 #[derive(Debug)]
 pub struct Blocks<M> {
     memory: M,
     fit: Fit,
     order: Order,
-    /// The first field is the position of the first block, whose payload is at a multiple of [`UNIT`]. The second field
-    /// is the position of the tag after the last block.
+    /// The field `first` is the position of the first block, whose payload is at a multiple of [`UNIT`]. The field
+    /// `end` is the position of the tag after the last block.
     first: usize,
     end: usize,
     head: u32,
-    /// Block at which the next search begins with next fit; `NONE` means the head of the list.
+    /// The block at which a next-fit search begins; `NONE` means the head of the list.
     rover: u32,
 }
 
-/// A place for a request, which consists of a free block and the gap that the alignment requires
-/// before the payload.
+/// The free block for a request, and the gap before the payload that the alignment requires.
 #[derive(Clone, Copy)]
 struct Placement {
     at: usize,
@@ -143,33 +143,33 @@ impl<M: Words> Blocks<M> {
         // The end blocks have size 0 and are used, so that no block merges beyond the ends.
         blocks.memory.store(first - TAG, USED);
         blocks.memory.store(end, USED);
-        blocks.set_tags(first, end - first, false);
+        blocks.set_boundary_tags(first, end - first, false);
         blocks.link(first, NONE, NONE);
         Ok(blocks)
     }
 
-    /// The memory of the heap, for reading its words.
+    /// Returns the heap's memory, for reading its words.
     #[inline]
     pub fn memory(&self) -> &M {
         &self.memory
     }
-    /// The memory of the heap, for writing to blocks.
+    /// Returns the heap's memory, for writing to blocks.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
-    /// Position and size of each free block, in the order of the list.
+    /// Returns the position and the size of each free block, in the order of the list.
     pub fn list(&self) -> impl Iterator<Item = (usize, usize)> {
         let block = |position: u32| {
             (position != NONE).then(|| (position as usize, self.memory.peek(position as usize) as usize))
         };
         core::iter::successors(block(self.head), move |(position, _)| block(self.memory.peek(position + TAG)))
     }
-    /// Number of bytes stored outside of the memory.
+    /// Number of bytes that the heap stores outside of its memory.
     pub fn control_bytes(&self) -> usize {
         size_of_val(&self.head) + size_of_val(&self.rover)
     }
 
-    fn set_tags(&mut self, position: usize, size: usize, used: bool) {
+    fn set_boundary_tags(&mut self, position: usize, size: usize, used: bool) {
         let tag = size as u32 | u32::from(used);
         self.memory.store(position, tag);
         self.memory.store(position + size - TAG, tag);
@@ -209,8 +209,8 @@ impl<M: Words> Blocks<M> {
         }
     }
 
-    /// Returns the place of a block of `need` bytes in the free block `position`. Returns `None` if the free block is
-    /// too small.
+    /// Finds room for a block of `need` bytes in the free block at `position`. Returns `None` if the free block is too
+    /// small.
     fn place(&self, position: usize, size: usize, need: usize, align: usize) -> Option<Placement> {
         let gap = gap(&self.memory, position + TAG, align);
         (gap <= size && need <= size - gap).then_some(Placement { at: position, gap })
@@ -249,23 +249,23 @@ impl<M: Words> Blocks<M> {
         best.map(|(_, placement)| placement)
     }
 
-    /// Allocates a block of memory. Returns the position of the block's payload.
+    /// Allocates a block of memory. Returns the position of the new block's payload.
     pub fn alloc_block(&mut self, layout: Layout) -> Option<usize> {
         let need = need(layout.size(), 2 * TAG)?;
         let placement = self.search(need, layout.align())?;
         Some(self.split(placement, need) + TAG)
     }
 
-    /// Cuts `need` bytes out of a free block. The parts of the block before and after these bytes stay free.
+    /// Takes `need` bytes from a free block. The rest of the block before and after these bytes stays free.
     fn split(&mut self, Placement { at: position, gap }: Placement, need: usize) -> usize {
         let size = self.memory.load(position) as usize;
         let (allocated, rest_position, rest) = (position + gap, position + gap + need, size - gap - need);
         if rest > 0 {
-            self.set_tags(rest_position, rest, false);
+            self.set_boundary_tags(rest_position, rest, false);
             self.memory.record(Event::Split { at: rest_position, bytes: rest });
         }
         if gap > 0 {
-            self.set_tags(position, gap, false);
+            self.set_boundary_tags(position, gap, false);
             self.memory.record(Event::Split { at: position, bytes: gap });
         }
         // After an exact fit, the next search begins at the next block in the list.
@@ -287,11 +287,11 @@ impl<M: Words> Blocks<M> {
                 (false, false) => follows,
             };
         }
-        self.set_tags(allocated, need, true);
+        self.set_boundary_tags(allocated, need, true);
         allocated
     }
 
-    /// Inserts a free block without free neighbours into the list.
+    /// Inserts a free block into the list; its neighbours must be in use.
     fn insert(&mut self, position: usize) {
         match self.order {
             Order::Lifo => {
@@ -310,7 +310,7 @@ impl<M: Words> Blocks<M> {
         }
     }
 
-    /// Frees the block at `payload`.
+    /// Frees the block whose payload is at `payload`.
     pub fn free_block(&mut self, payload: usize) {
         let position = payload - TAG;
         let size = (self.memory.load(position) & !USED) as usize;
@@ -340,16 +340,16 @@ impl<M: Words> Blocks<M> {
             (Order::Address, false, true) => self.replace(position + size, position),
             (Order::Address, false, false) => self.insert(position),
         }
-        self.set_tags(start, end - start, false);
+        self.set_boundary_tags(start, end - start, false);
     }
-    /// Frees the block. A tag that becomes part of the preceding free block is also marked free, so that a second free
+    /// Frees the block. A tag that is merged into the preceding free block is also marked free, so that a second free
     /// is detected.
     fn free_checked(&mut self, payload: usize) {
         let tag = self.memory.load(payload - TAG);
         self.memory.store(payload - TAG, tag & !USED);
         self.free_block(payload);
     }
-    /// Returns `true` if the tags show a used block at `payload`.
+    /// Returns `true` if the tags show that a used block has its payload at `payload`.
     fn is_allocated(&self, payload: usize) -> bool {
         let unit = payload.wrapping_sub(self.first + TAG);
         if !unit.is_multiple_of(UNIT) || unit >= self.end - self.first {
@@ -364,12 +364,11 @@ impl<M: Words> Blocks<M> {
             && size <= self.end - position
             && self.memory.peek(position + size - TAG) == tag
     }
-    /// Size of a block in bytes, without its tags.
+    /// Returns the size of a block in bytes, without its tags.
     pub fn size(&self, payload: usize) -> usize {
         (self.memory.peek(payload - TAG) & !USED) as usize - 2 * TAG
     }
-    /// Resizes a used block without moving it. Returns `false` if the next block is in use or too
-    /// small.
+    /// Resizes a used block in place. Returns `false` if the block must grow and the next block is in use or too small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
         let position = payload - TAG;
         let size = (self.memory.load(position) & !USED) as usize;
@@ -390,9 +389,9 @@ impl<M: Words> Blocks<M> {
         }
         if rest_size > 0 {
             self.memory.record(Event::Split { at: position + need, bytes: rest_size });
-            self.set_tags(position + need, rest_size, false);
+            self.set_boundary_tags(position + need, rest_size, false);
         }
-        self.set_tags(position, need, true);
+        self.set_boundary_tags(position, need, true);
         true
     }
 
@@ -413,7 +412,7 @@ impl<M: Words> Blocks<M> {
     pub fn holes(&self) -> impl Iterator<Item = usize> {
         self.blocks().filter(|(.., used)| !used).map(|(_, size, _)| size - 2 * TAG)
     }
-    /// Returns `true` if a request for `layout` would be served. `room` searches all memory instead of the free list.
+    /// Returns `true` if a request for `layout` would be served. The search visits all memory instead of the free list.
     pub fn room(&self, layout: Layout) -> bool {
         need(layout.size(), 2 * TAG).is_some_and(|need| {
             let mut free = self.blocks().filter(|(.., used)| !used);
@@ -421,7 +420,7 @@ impl<M: Words> Blocks<M> {
         })
     }
 
-    /// Checks all tags and the list.
+    /// Checks all tags and the free list.
     ///
     /// # Errors
     /// Returns the first inconsistency and its position as the error.
@@ -442,12 +441,12 @@ impl<M: Words> Blocks<M> {
             (end, previous_is_free) = (position + size, !used);
         }
         if end != self.end {
-            return Err(format!("the blocks end at {end}"));
+            return Err(format!("the last block ends at {end} instead of the end of the memory"));
         }
         let (mut list, mut position, mut prev) = (vec![], self.head, NONE);
         while position != NONE && list.len() <= free.len() {
             if self.memory.peek(position as usize + TAG + 4) != prev {
-                return Err(format!("the list's links at the free block {position} disagree"));
+                return Err(format!("the links of the free block at {position} disagree"));
             }
             list.push(position);
             (prev, position) = (position, self.memory.peek(position as usize + TAG));
@@ -456,10 +455,10 @@ impl<M: Words> Blocks<M> {
             list.sort_unstable();
         }
         if list != free {
-            return Err(format!("the list has {list:?}, but {free:?} are free"));
+            return Err(format!("the list contains {list:?}, but the free blocks are {free:?}"));
         }
         if self.rover != NONE && !free.contains(&self.rover) {
-            return Err(format!("the search would start at {}, which is not free", self.rover));
+            return Err(format!("the next search would start at block {}, which is not free", self.rover));
         }
         Ok(())
     }

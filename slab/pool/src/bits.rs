@@ -1,11 +1,11 @@
-//! Bits of a word, for iterating over bitmaps, and a bitmap of bytes that marks the slots in use. The bitmap consists
-//! of bytes instead of words, because it is stored in the bytes that the slots of a pool leave.
+//! Functions that iterate over the bits of bitmaps, and a bitmap of bytes that marks the slots in use. The bitmap
+//! consists of bytes instead of words, because it is stored in the bytes that the pool's slots leave unused.
 
 use super::error::PoolError;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Returns the lowest run of set bits: its start, its length, and `bits` without the run. `bits` must not be 0.
+/// Returns the lowest run of set bits: the run's start and length, and `bits` without the run. `bits` must not be 0.
 #[inline(always)]
 pub fn lowest_run(bits: u64) -> (usize, usize, u64) {
     let start = bits.trailing_zeros();
@@ -29,18 +29,19 @@ pub(super) fn get(map: &[u8], bit: usize) -> bool {
     map[bit / 8] & 1 << (bit % 8) != 0
 }
 
-/// Sets or clears a bit, and returns its old value.
+/// Sets or clears a bit, and returns its previous value.
 pub(super) fn set_bit(map: &mut [u8], bit: usize, value: bool) -> bool {
     let old_value = get(map, bit);
     map[bit / 8] = map[bit / 8] & !(1 << (bit % 8)) | u8::from(value) << (bit % 8);
     old_value
 }
 
-pub(super) fn set_bits(map: &[u8]) -> impl Iterator<Item = usize> {
+pub(super) fn iter_set_bits(map: &[u8]) -> impl Iterator<Item = usize> {
     runs(map).flatten()
 }
 
-/// An iterator over runs of set bits, ascending. The iterator reads 64 bits at a time, and ends a run at each 64th bit.
+/// An iterator over runs of set bits, in ascending order. The iterator reads 64 bits at a time, and ends a run at each
+/// 64th bit.
 #[derive(Clone, Debug)]
 struct Runs<'m> {
     bytes: &'m [u8],
@@ -53,7 +54,7 @@ fn runs(map: &[u8]) -> Runs<'_> {
     Runs { bytes: remaining, word, first_bit: 0 }
 }
 
-/// Returns the first 8 bytes, padded with zeros, and the rest.
+/// Returns the first 8 bytes, padded with zeros, and the bytes that follow them.
 fn word(map: &[u8]) -> (u64, &[u8]) {
     match map.split_first_chunk() {
         Some((bytes, remaining)) => (u64::from_le_bytes(*bytes), remaining),
@@ -96,11 +97,11 @@ mod tests {
             for &bit in &set {
                 assert!(!set_bit(&mut map, bit, true));
             }
-            assert_eq!(set_bits(&map).collect::<Vec<_>>(), set);
+            assert_eq!(iter_set_bits(&map).collect::<Vec<_>>(), set);
             for &bit in &set {
                 assert!(get(&map, bit) && set_bit(&mut map, bit, false) && !set_bit(&mut map, bit, false));
             }
-            assert_eq!(set_bits(&map).next(), None);
+            assert_eq!(iter_set_bits(&map).next(), None);
         }
     }
 

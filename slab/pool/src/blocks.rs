@@ -1,4 +1,5 @@
-//! Common parts of the allocators of blocks of any size: their memory's ends, and positions as pointers.
+//! Code that the allocators of arbitrary sizes share: the ends of their memory, and conversions from positions to
+//! pointers.
 
 use crate::error::PoolError;
 use crate::words::Span;
@@ -7,7 +8,7 @@ use crate::words::Span;
 pub(crate) const UNIT: usize = 16;
 /// The position that marks the end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Maximum size of the memory in bytes. Positions have 32 bits, of which sizes and flags leave 31.
+/// Maximum size in bytes of the memory of a heap. A position has 32 bits; sizes and flags leave 31 of them.
 pub(crate) const MAX_BYTES: usize = 1 << 31;
 
 /// Returns the positions of the first and the last multiple of [`UNIT`] in the memory.
@@ -24,18 +25,18 @@ pub(crate) fn ends(memory: &impl Span) -> Result<(usize, usize), PoolError> {
     Ok((pad, pad + (bytes - pad) / UNIT * UNIT))
 }
 
-/// Size in bytes of a block with `size` bytes of payload and `books` bytes of metadata. Returns `None` if no
-/// memory is that large.
+/// Returns the size in bytes of a block with `size` bytes of payload and `books` bytes of metadata. Returns `None` if
+/// the size exceeds the maximum.
 pub(crate) fn need(size: usize, books: usize) -> Option<usize> {
     size.checked_add(books)?.checked_next_multiple_of(UNIT).filter(|need| *need <= MAX_BYTES)
 }
 
-/// Number of bytes from position `position` to the next multiple of `align`.
+/// Returns the number of bytes from `position` to the next address that is a multiple of `align`.
 pub(crate) fn gap(memory: &impl Span, position: usize, align: usize) -> usize {
     (memory.address() + position).wrapping_neg() & (align - 1)
 }
 
-/// Implements the pointer interface of a type `$name<A>` with fields `blocks` and `usage`.
+/// Implements the pointer interface of a heap type `$name<A>` that has the fields `blocks` and `usage`.
 macro_rules! blocks_by_pointer {
     ($name:ident) => {
         impl<A: Area> $name<A> {
@@ -54,11 +55,12 @@ macro_rules! blocks_by_pointer {
             ///
             /// # Errors
             /// Returns [`BadFree::Foreign`] for an address outside the memory, and [`BadFree::NotAllocated`] for an
-            /// address at which no used block begins. A second free is detected only until the memory is allocated
+            /// address at which no used block begins. A second free is detected only if the memory was not allocated
             /// again.
             ///
             /// # Safety
-            /// This heap must have allocated the block. The block was not freed since, and is no longer used.
+            /// This heap must have allocated the block. The block must not have been freed since, and the caller must
+            /// no longer use it.
             #[inline]
             pub unsafe fn free(&mut self, memory: NonNull<u8>) -> Result<(), BadFree> {
                 let position = self.position(memory)?;
@@ -79,7 +81,7 @@ macro_rules! blocks_by_pointer {
                 let position = self.position(memory)?;
                 Ok(self.blocks.resize(position, bytes))
             }
-            /// Number of usable bytes of a block: at least the requested size.
+            /// Returns the number of usable bytes of a block: at least the requested size.
             ///
             /// # Errors
             /// Returns the errors of [`free`](Self::free).
@@ -94,7 +96,7 @@ macro_rules! blocks_by_pointer {
             pub fn free_blocks(&self) -> impl Iterator<Item = usize> {
                 self.blocks.holes()
             }
-            /// Usage statistics of the heap.
+            /// Returns the usage statistics of the heap.
             pub fn usage(&self) -> &Usage {
                 &self.usage
             }

@@ -1,4 +1,4 @@
-//! A pool that grows by chunks. Each chunk has a free list, and empty chunks are returned to the system.
+//! A pool that grows by adding chunks. Each chunk has a free list, and empty chunks are returned to the system.
 //!
 //! ```text
 //! front                                          back
@@ -6,18 +6,19 @@
 //!    | head | slot | slot | ... | slot |
 //! ```
 //!
-//! Full chunks are at the back of the list of chunks, so an allocation tries only the first chunk. A full chunk moves
-//! to the front when one of its slots is freed, and the next allocation takes that slot. A chunk is mapped at a
-//! multiple of its size, so arithmetic finds an object's chunk. Allocations and frees take a constant number of steps.
+//! Full chunks are at the back of the list of chunks, so an allocation tries only the first chunk. When a slot of a
+//! full chunk is freed, the chunk moves to the front of the list, and the next allocation takes that slot. A chunk is
+//! aligned to its size, so the address of an object gives its chunk by arithmetic. Allocations and frees take a
+//! constant number of steps.
 //!
-//! **Each chunk has its own free list.** One list for all chunks would also work, and save a word per chunk, as
-//! [`ReservedPool`](super::ReservedPool) shows. However, with one list, [purging](ChunkedPool::purge) would search the
-//! list for the slots of each empty chunk. After many allocations and frees, the slots of one list would be spread over
-//! all of the memory. With a list per chunk, allocations stay on few pages, which
-//! `chunks_touch_fewer_pages_than_a_single_list` counts.
+//! **Each chunk has its own free list.** One list for all chunks would also work, and would save a word per chunk, as
+//! [`ReservedPool`](super::ReservedPool) shows. However, with a single list, [purging](ChunkedPool::purge) would have
+//! to search the list for the slots of each empty chunk. After many allocations and frees, the slots of a single list
+//! would be spread over all memory of the pool. With a list per chunk, consecutive allocations touch few pages; the
+//! test `chunks_touch_fewer_pages_than_a_single_list` counts them.
 //!
-//! Source: the first of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
-//! allocator" (2012).
+//! Source: one of two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool allocator"
+//! (2012).
 
 use super::error::{BadFree, PoolError, Refused};
 use super::free_list::{self, FreeList};
@@ -29,18 +30,18 @@ use uslab_buddy::Faults;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region};
 
-/// Header of a chunk, which precedes its slots.
+/// Header at the start of a chunk, before its slots.
 #[derive(Debug)]
 struct Chunk {
     free: FreeList,
     live: usize,
     next: Option<NonNull<Chunk>>,
     prev: Option<NonNull<Chunk>>,
-    /// The memory of the chunk, including this header.
+    /// The memory mapping of the chunk, including this header.
     region: Region,
 }
 
-/// A pool that consists of chunks. See the [module](self).
+/// A pool that grows and shrinks by chunks. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -58,10 +59,10 @@ struct Chunk {
 /// ```
 ///
 /// # Invariants
-/// * Each listed chunk has `chunk_bytes` bytes at a multiple of `chunk_bytes`, which its region maps. The `chunks`
-///   chunks are linked both ways from `front` to `back`.
-/// * A chunk has `capacity` slots from byte `first` on. `live` of these slots are in use, and the others are on
-///   the chunk's free list.
+/// * Each listed chunk is mapped with `chunk_bytes` bytes, and aligned to `chunk_bytes`. The `chunks` chunks form a
+///   doubly linked list from `front` to `back`.
+/// * Each chunk has `capacity` slots, starting at its byte `first`. Of these slots, `live` are in use, and the others
+///   are on the chunk's free list.
 /// * Every chunk with a free slot precedes all full chunks.
 #[derive(Debug)]
 pub struct ChunkedPool {
@@ -81,16 +82,16 @@ pub struct ChunkedPool {
 unsafe impl Send for ChunkedPool {}
 
 impl ChunkedPool {
-    /// Makes a pool that maps `chunk_bytes` bytes at a time. `chunk_bytes` is a power of two and at least a page. A new
-    /// pool has no chunk.
+    /// Makes a pool that maps `chunk_bytes` bytes at a time. `chunk_bytes` must be a power of two and at least a page.
+    /// A new pool has no chunks.
     ///
     /// # Errors
-    /// Returns [`PoolError::NoRoom`] if a chunk holds no slot, and [`PoolError::Align`] if `chunk_bytes` is not a power
-    /// of two.
+    /// Returns [`PoolError::NoRoom`] if a chunk cannot hold a slot, and [`PoolError::Align`] if `chunk_bytes` is not a
+    /// power of two.
     pub fn new(slots: SlotLayout, chunk_bytes: usize) -> Result<Self, PoolError> {
         Self::with_faults(slots, chunk_bytes, Backend::default(), Faults::default())
     }
-    /// Makes a pool whose memory comes from `backend`, with injected `faults`.
+    /// Makes a pool that maps memory through `backend`, with injected `faults`.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
@@ -125,18 +126,18 @@ impl ChunkedPool {
         })
     }
 
-    /// Allocates a slot for `layout`. Cost: accesses the header of the first chunk and the slot. If all chunks are
-    /// full, the call also makes a system call.
+    /// Allocates a slot for `layout`. Cost: the call accesses the header of the first chunk, and the slot. If all
+    /// chunks are full, the call also makes a system call.
     ///
     /// # Errors
     /// Returns an error if the layout does not fit, or [`Refused::Memory`] if the system refuses another chunk.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
-    /// Allocates a slot whose byte `offset` is aligned, instead of the slot's first byte.
+    /// Allocates a slot in which the byte at `offset` is aligned, instead of the first byte.
     ///
     /// # Errors
-    /// Returns the errors of [`alloc`](Self::alloc), and [`Refused::Offset`] if the pool aligns another byte.
+    /// Returns the errors of [`alloc`](Self::alloc), and [`Refused::Offset`] if the pool aligns a different byte.
     pub fn alloc_at(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         self.slots.admits(layout, offset)?;
         let slot = match self.take_slot() {
@@ -157,21 +158,21 @@ impl ChunkedPool {
         chunk.live += 1;
         if chunk.live == self.capacity && self.back != Some(chunk_start) {
             self.unlink(chunk_start);
-            self.link_back(chunk_start);
+            self.link_chunk_at_back(chunk_start);
         }
         Some(slot)
     }
 
-    /// Frees a slot. Cost: accesses the slot and the header of its chunk. If the slot's chunk was full, the chunk moves
-    /// to the front of the list.
+    /// Frees a slot. Cost: the call accesses the slot and the header of its chunk. If the slot's chunk was full, the
+    /// chunk moves to the front of the list.
     ///
     /// # Errors
     /// Returns [`BadFree::Interior`] for an address inside a slot, [`BadFree::Foreign`] for an address inside a chunk's
     /// header, and [`BadFree::Double`] if no slot of the chunk is in use.
     ///
     /// # Safety
-    /// `slot` must be the pointer that [`alloc`](Self::alloc) returned, with provenance for its whole chunk. The
-    /// slot must not have been freed since, and is no longer used.
+    /// `slot` must be the pointer that [`alloc`](Self::alloc) returned, with provenance for its whole chunk. The slot
+    /// must not have been freed since, and the caller must no longer use it.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let address = slot.addr().get();
         let chunk_offset = address & (self.chunk_bytes - 1);
@@ -194,7 +195,7 @@ impl ChunkedPool {
         self.usage.free();
         if was_full && self.front != Some(chunk_start) {
             self.unlink(chunk_start);
-            self.link_front(chunk_start);
+            self.link_chunk_at_front(chunk_start);
         }
         Ok(())
     }
@@ -211,12 +212,12 @@ impl ChunkedPool {
             free.thread(start.add(self.first), self.slots.stride(), self.capacity);
             at.write(Chunk { free, live: 0, next: None, prev: None, region });
         }
-        self.link_front(at);
+        self.link_chunk_at_front(at);
         self.chunks += 1;
         Ok(())
     }
 
-    /// Unmaps the chunks without a slot in use, and returns the number of unmapped chunks. Cost: the call inspects
+    /// Unmaps all chunks that have no slot in use, and returns the number of unmapped chunks. Cost: the call inspects
     /// each chunk.
     pub fn purge(&mut self) -> usize {
         let (mut at, before) = (self.front, self.chunks);
@@ -235,7 +236,7 @@ impl ChunkedPool {
     /// Unmaps a chunk.
     ///
     /// # Safety
-    /// The chunk must be unlinked, and no thread may use its slots.
+    /// The chunk must not be in the list, and no thread may use its slots.
     unsafe fn release(&mut self, at: NonNull<Chunk>) {
         self.chunks -= 1;
         // SAFETY: the header is initialised and read for the last time. Dropping the region unmaps the
@@ -243,7 +244,7 @@ impl ChunkedPool {
         drop(unsafe { at.read() }.region);
     }
 
-    fn link_front(&mut self, at: NonNull<Chunk>) {
+    fn link_chunk_at_front(&mut self, at: NonNull<Chunk>) {
         // SAFETY: `at` is an unlisted chunk that is not otherwise borrowed.
         unsafe { ((*at.as_ptr()).prev, (*at.as_ptr()).next) = (None, self.front) };
         match self.front.replace(at) {
@@ -252,7 +253,7 @@ impl ChunkedPool {
             None => self.back = Some(at),
         }
     }
-    fn link_back(&mut self, at: NonNull<Chunk>) {
+    fn link_chunk_at_back(&mut self, at: NonNull<Chunk>) {
         // SAFETY: `at` is an unlisted chunk that is not otherwise borrowed.
         unsafe { ((*at.as_ptr()).prev, (*at.as_ptr()).next) = (self.back, None) };
         match self.back.replace(at) {
@@ -286,7 +287,7 @@ impl ChunkedPool {
             Some(chunk.live)
         })
     }
-    /// Returns each chunk's first byte and its free slots, from front to back.
+    /// Returns the address of each chunk and its free slots, from front to back.
     pub fn free_lists(&self) -> impl Iterator<Item = (NonNull<u8>, free_list::Chain<'_>)> {
         let mut at = self.front;
         core::iter::from_fn(move || {
@@ -309,11 +310,11 @@ impl ChunkedPool {
     pub fn chunk_bytes(&self) -> usize {
         self.chunk_bytes
     }
-    /// Size and alignment of the largest object.
+    /// Returns the size and alignment of the largest object.
     pub fn slots(&self) -> SlotLayout {
         self.slots
     }
-    /// Usage statistics of the pool.
+    /// Returns the usage statistics of the pool.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }

@@ -1,13 +1,13 @@
-//! A pool for each size class: memory of any small size, for one thread.
+//! A pool for each size class, for blocks of any small size in one thread.
 //!
 //! If one pool serves several sizes, each slot wastes the difference to the largest size. If each size class has its
-//! own pool, a slot wastes at most the step between two classes. The sizes of the classes are in [`SizeClasses`]. Each
-//! size class has a [`ReservedPool`]. An address shows if it belongs to a class, and each pool grows as needed.
-//! Reinalter announces pools of this kind as a micro allocator, and Kenwright proposes them for varying sizes.
-//! `uslab::Malloc` applies the idea to all threads and sizes.
+//! own pool, a slot wastes at most the step between two classes. [`SizeClasses`] defines the sizes of the classes. Each
+//! size class is served by a [`ReservedPool`]. The address of an object shows which class it belongs to, and each pool
+//! grows as needed. Reinalter announces pools of this kind as a micro allocator, and Kenwright proposes them for
+//! objects of varying sizes. `uslab::Malloc` extends the idea to all threads and sizes.
 //!
-//! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012) and its comments; Kenwright, "Fast Efficient
-//! Fixed-Size Memory Pool" (2012).
+//! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012) and its comments; Kenwright, "Fast
+//! Efficient Fixed-Size Memory Pool" (2012).
 
 use super::allocator::Allocator;
 use super::error::{BadFree, PoolError, Refused};
@@ -18,7 +18,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 
-/// Sizes of the classes, ascending multiples of a word.
+/// Sizes of the classes: multiples of a word in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeClasses(Vec<usize>);
 
@@ -31,11 +31,11 @@ impl SizeClasses {
     pub fn micro() -> Self {
         Self((1..=8).map(|k| k * 32).collect())
     }
-    /// Makes classes of any sizes, in any order.
+    /// Makes size classes from any sizes, in any order.
     ///
     /// # Errors
-    /// Returns [`PoolError::Class`] for no sizes, for size 0, and for a size that is not a multiple of a word. Returns
-    /// [`PoolError::Many`] for more than 65,535 sizes.
+    /// Returns [`PoolError::Class`] if `sizes` is empty, or if a size is 0 or not a multiple of a word. Returns
+    /// [`PoolError::Many`] if there are more than 65,535 sizes.
     pub fn new(sizes: impl IntoIterator<Item = usize>) -> Result<Self, PoolError> {
         let max = usize::from(u16::MAX);
         let mut sizes: Vec<_> = sizes.into_iter().take(max + 1).collect();
@@ -51,26 +51,25 @@ impl SizeClasses {
             None => Ok(Self(sizes)),
         }
     }
-    /// Size of the objects of each class, in bytes.
+    /// Returns the object size of each class, in bytes.
     pub fn sizes(&self) -> &[usize] {
         &self.0
     }
 }
 
-/// Requested bytes and allocated bytes of the objects in use.
+/// Counts the requested and the allocated bytes of the objects in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waste {
-    /// Number of requested bytes.
+    /// Number of bytes that callers requested.
     pub requested: u64,
     /// Number of bytes of the slots that the objects occupy.
     pub allocated: u64,
 }
 
-/// Maximum size in bytes for which a table gives the class. A search finds the classes of larger
-/// sizes.
+/// Maximum size in bytes whose class is found in a table. The classes of larger sizes are found by a search.
 const TABLE: usize = 4096;
 
-/// A pool for each size class. See the [module](self).
+/// Pools of different size classes: one pool per class. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -87,14 +86,13 @@ const TABLE: usize = 4096;
 #[derive(Debug)]
 pub struct ClassPools {
     pools: Vec<ReservedPool>,
-    /// Element `i` is the first class that has room for the sizes `8 * i - 7 ..= 8 * i`, up to
-    /// [`TABLE`] bytes.
+    /// Element `i` is the smallest class that has room for the sizes `8 * i - 7 ..= 8 * i`, up to [`TABLE`] bytes.
     by_words: Vec<u16>,
     requested: u64,
 }
 
 impl ClassPools {
-    /// Makes pools that may grow to `bytes` bytes each. Cost: a system call for each pool.
+    /// Makes the pools; each pool can grow to `bytes` bytes. Cost: one system call for each pool.
     ///
     /// # Errors
     /// Returns the errors of [`ReservedPool::new`].
@@ -112,10 +110,10 @@ impl ClassPools {
 
     /// Returns the smallest class that has room for `layout` and guarantees its alignment.
     ///
-    /// Cost: one load. Alignments above a word, and sizes above [`TABLE`], cost a few more loads.
+    /// Cost: one load. Alignments above a word and sizes above [`TABLE`] cost a few extra loads.
     ///
     /// # Errors
-    /// Returns an error if no class is large enough, or guarantees the alignment.
+    /// Returns an error if no class is large enough, or if no such class guarantees the alignment.
     pub(super) fn class(&self, layout: Layout) -> Result<usize, Refused> {
         let (requested, align) = (layout.size(), layout.align());
         let max = |field: fn(SlotLayout) -> usize| {
@@ -135,7 +133,7 @@ impl ClassPools {
     /// Allocates memory from the smallest class that has room for `layout`.
     ///
     /// # Errors
-    /// Returns an error if no class holds `layout`, or if the class's pool is full.
+    /// Returns an error if no class fits `layout`, or if the pool of the class is full.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let class = self.class(layout)?;
         self.alloc_in(class, layout)
@@ -152,15 +150,15 @@ impl ClassPools {
     /// Returns an error if the address is not a slot of the layout's class.
     ///
     /// # Safety
-    /// If the address is a slot, it must have been allocated from these pools with `layout`. The slot must not have
-    /// been freed since, and is no longer used.
+    /// If the address is a slot, these pools must have allocated it with `layout`. The slot must not have been freed
+    /// since, and the caller must no longer use it.
     pub unsafe fn free(&mut self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let class = self.class(layout).map_err(|_| BadFree::Foreign { address: memory.addr().get() })?;
         // SAFETY: the slot belongs to the class and is no longer used, by this function's contract.
         unsafe { self.free_in(class, memory, layout) }
     }
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold, and `class` is the class of the layout.
+    /// The conditions of [`free`](Self::free) must hold, and `class` must be the class of the layout.
     #[inline]
     pub(super) unsafe fn free_in(
         &mut self,
@@ -173,20 +171,20 @@ impl ClassPools {
         self.requested -= layout.size() as u64;
         Ok(())
     }
-    /// Returns the number of bytes that an object of `layout` occupies.
+    /// Returns the number of bytes that the slot of an object of `layout` has.
     ///
     /// # Errors
     /// Returns an error if no class has room for `layout`.
     pub fn slot_size(&self, layout: Layout) -> Result<usize, Refused> {
         self.class(layout).map(|class| self.pools[class].slots().stride())
     }
-    /// Requested and allocated bytes of the objects in use. The difference between requested and allocated bytes is
-    /// internal waste.
+    /// Returns the requested and the allocated bytes of the objects in use. The difference between allocated and
+    /// requested bytes is internal waste.
     pub fn waste(&self) -> Waste {
         let live_bytes = |pool: &ReservedPool| pool.usage().live() * pool.slots().stride() as u64;
         Waste { requested: self.requested, allocated: self.pools.iter().map(live_bytes).sum() }
     }
-    /// The pools, ascending by size.
+    /// Returns the pools in ascending order of size.
     pub fn pools(&self) -> &[ReservedPool] {
         &self.pools
     }
@@ -205,7 +203,7 @@ unsafe impl Allocator for ClassPools {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         unsafe { self.free(memory, layout) }
     }
-    /// Succeeds if the new layout belongs to the class of the memory's slot.
+    /// The resize succeeds only if both layouts belong to the same class.
     unsafe fn resize(&mut self, _: NonNull<u8>, old: Layout, new: Layout, _: usize) -> bool {
         let is_same_class = self.class(new).is_ok_and(|class| self.class(old) == Ok(class));
         if is_same_class {
@@ -260,7 +258,7 @@ mod tests {
         assert_eq!(size(1, 8192), Err(Refused::Align { requested: 8192, max: 4096 }));
     }
 
-    /// A slot of 96 bytes for an object of 80 wastes 16 bytes. A class of 80 bytes would waste nothing for this
+    /// For an object of 80 bytes, a slot of 96 bytes wastes 16 bytes. A class of 80 bytes would waste no byte for this
     /// object.
     #[test]
     fn waste_is_counted_for_objects_in_use() {
@@ -283,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn free_with_wrong_layout_or_address_is_refused() {
+    fn free_with_a_wrong_layout_or_address_is_refused() {
         let mut pools = pools(&SizeClasses::micro());
         let object = pools.alloc(layout(30, 8)).unwrap();
         let address = object.addr().get();

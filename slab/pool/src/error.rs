@@ -1,25 +1,25 @@
-//! Errors that making a pool, allocating or freeing can return. All errors are values, and a failed call changes
-//! nothing.
+//! The errors of making a pool, allocating from it, and freeing to it. All errors are returned as values, and a failed
+//! call changes nothing.
 
 use core::fmt;
 
-/// Reason why a pool cannot be made from the memory.
+/// The reason why a pool cannot be made from some memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// An alignment is not a power of two.
+    /// The requested alignment is not a power of two.
     Align {
         /// Requested alignment, in bytes.
         align: usize,
     },
     /// The start of the memory is not aligned for the objects.
     Start {
-        /// Required alignment, in bytes.
+        /// The alignment that the objects require, in bytes.
         align: usize,
     },
-    /// A size class is not a multiple of a word, or the list of size classes is empty.
+    /// The size of a class is not a multiple of a word, or the list of size classes is empty.
     Class {
-        /// Size of the class in bytes; 0 if there is no size class.
+        /// Size of the class in bytes; 0 if the list is empty.
         size: usize,
     },
     /// A free slot is too small for the link to the next free slot.
@@ -29,44 +29,43 @@ pub enum PoolError {
         /// Size of a link in bytes.
         least: usize,
     },
-    /// Size plus alignment exceed the address space.
+    /// The size and the alignment of an object together exceed the address space.
     Large {
         /// Size of an object in bytes.
         size: usize,
     },
     /// The memory has no room for the requested slots, or not even for one slot.
     NoRoom {
-        /// Number of available bytes.
+        /// Number of bytes that are available.
         bytes: usize,
-        /// Number of required bytes.
+        /// Number of bytes that are required.
         needed: usize,
     },
-    /// The memory has more blocks than an index of four bytes can count, or there are more size classes than an index
-    /// of two bytes can count.
+    /// There are more blocks than a 4-byte index can count, or more size classes than a 2-byte index can count.
     Many {
-        /// Number of blocks or size classes, or a lower bound of that number.
+        /// Number of blocks or size classes, or a lower bound for it.
         blocks: usize,
-        /// Maximum number of blocks or sizes.
+        /// Maximum number of blocks or size classes.
         max: usize,
     },
-    /// Objects are in use, so the memory cannot be divided anew.
+    /// Some objects are in use, so the memory cannot be divided into other blocks.
     Busy {
         /// Number of objects in use.
         live: usize,
     },
-    /// The system refused memory or address space.
+    /// The system refused to provide memory or address space.
     Memory {
-        /// Number of requested bytes.
+        /// Number of bytes that were requested from the system.
         bytes: usize,
     },
-    /// The memory is larger than positions of 32 bits can address.
+    /// The memory is too large for 32-bit positions.
     Positions {
         /// Size of the memory in bytes.
         bytes: usize,
         /// Maximum size of the memory in bytes.
         max: usize,
     },
-    /// A doubling of the size cannot be divided into `2^bits` size classes.
+    /// A range of sizes from one power of two to the next cannot be divided into `2^bits` size classes.
     Steps {
         /// Base-2 logarithm of the number of size classes per doubling.
         bits: u32,
@@ -100,56 +99,56 @@ impl fmt::Display for PoolError {
 }
 impl core::error::Error for PoolError {}
 
-/// Reason why an allocation failed. The caller may free memory, or use another pool.
+/// The reason why an allocation failed. The caller may free memory and try again, or use another pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused {
     /// Every slot is in use.
     Full,
-    /// No free block is large enough at the requested alignment.
+    /// No free block is large enough for the size and the alignment.
     NoRoom {
-        /// Number of requested bytes.
+        /// Number of bytes that the caller requested.
         bytes: usize,
-        /// Requested alignment, in bytes.
+        /// Alignment in bytes that the caller requested.
         align: usize,
     },
     /// The object is larger than a slot.
     Size {
-        /// Number of requested bytes.
+        /// Number of bytes that the caller requested.
         requested: usize,
         /// Size of the largest object in bytes.
         max: usize,
     },
-    /// The object needs more alignment than a slot has.
+    /// The object needs a stricter alignment than the slots have.
     Align {
-        /// Requested alignment, in bytes.
+        /// Alignment in bytes that the caller requested.
         requested: usize,
-        /// Largest supported alignment, in bytes.
+        /// Largest alignment that the slots support, in bytes.
         max: usize,
     },
     /// The pool is [strict](super::SlotLayout::strict), and serves only one size and alignment.
     Strict {
-        /// Number of requested bytes.
+        /// Number of bytes that the caller requested.
         size: usize,
-        /// Requested alignment, in bytes.
+        /// Alignment in bytes that the caller requested.
         align: usize,
-        /// The only size and alignment that the pool serves, in bytes.
+        /// Size and alignment that the pool serves, in bytes.
         only: (usize, usize),
     },
-    /// The request aligns another byte of the slot than the pool.
+    /// The requested offset of the aligned byte differs from the pool's offset.
     Offset {
-        /// Requested offset of the aligned byte.
+        /// Offset of the aligned byte in the request.
         requested: usize,
-        /// Offset of the byte that the pool aligns.
+        /// Offset of the byte that the pool aligns in each slot.
         aligned: usize,
     },
-    /// The system has no memory for more slots.
+    /// The system refused memory for more slots.
     Memory {
-        /// Number of requested bytes.
+        /// Number of bytes that were requested from the system.
         bytes: usize,
     },
-    /// The next slot was overwritten, either while it was free or by an overrun. After the damage is detected,
-    /// the pool serves no more requests.
+    /// The next free slot was overwritten, either by a write after its free or by an overrun. After it has detected the
+    /// damage, the pool refuses all requests.
     Corrupt(Overrun),
 }
 
@@ -181,11 +180,11 @@ impl fmt::Display for Refused {
 }
 impl core::error::Error for Refused {}
 
-/// Reason why a slot or block was not freed. A free that fails changes nothing, neither in the pool nor in the slot.
+/// The reason why a slot or block was not freed. A failed free changes neither the pool nor the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadFree {
-    /// The address is outside the pool's slots, or outside the allocator's memory.
+    /// The address is outside the slots of the pool, or outside the memory of the allocator.
     Foreign {
         /// The freed address.
         address: usize,
@@ -202,36 +201,36 @@ pub enum BadFree {
         /// Index of the slot, from 0.
         slot: usize,
     },
-    /// No block in use begins at the address.
+    /// No block that is in use begins at the address.
     NotAllocated {
         /// The freed address.
         address: usize,
     },
-    /// Bytes next to the object were overwritten.
+    /// Bytes before or after the object were overwritten, or the object was overwritten while free.
     Overrun(Overrun),
 }
 
-/// A damaged guard of an object, or a damaged free object.
+/// Describes a damaged guard of an object, or damage to a free object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overrun {
     /// Address of the object.
     pub address: usize,
-    /// Position of the damaged bytes relative to the object.
+    /// Where the damaged bytes are, relative to the object.
     pub side: Side,
-    /// Value that the damaged bytes have.
+    /// Value of the damaged bytes.
     pub found: u32,
-    /// Expected value of the damaged bytes.
+    /// Value that the damaged bytes should have.
     pub written: u32,
 }
 
-/// Position of damaged bytes relative to an object.
+/// Where damaged bytes are, relative to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The guard before the object.
+    /// The damaged bytes are the guard before the object.
     Before,
-    /// The object, which was overwritten while it was free.
+    /// The damaged bytes are in the object, which was overwritten while it was free.
     Inside,
-    /// The guard after the object.
+    /// The damaged bytes are the guard after the object.
     After,
 }
 
@@ -269,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_pool_error_names_its_numbers() {
+    fn pool_error_messages_contain_their_numbers() {
         let pool = |error: PoolError| error.to_string();
         assert_eq!(pool(PoolError::Align { align: 3 }), "an alignment of 3 bytes is not a power of two");
         assert_eq!(

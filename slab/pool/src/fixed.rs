@@ -1,14 +1,15 @@
-//! A pool of fixed size: the memory, its free list, and the layout of the largest object.
+//! A pool of fixed size, which consists of its memory, a free list, and the layout of the largest object.
 //!
-//! The pool also serves objects with smaller sizes and alignments, which waste the rest of their slots. Objects larger
+//! The pool also serves objects with smaller sizes and alignments; they waste the rest of their slots. Objects larger
 //! than a slot are refused. The pool has no external fragmentation: every free slot fits every object.
 //!
 //! # Checked pools
 //!
-//! A pool made by [`FixedPool::checked`] has a bit for each slot, which is set while the slot is in use. A checked
-//! pool refuses to free a foreign address, an address inside a slot, or a free slot, each with a specific error. A
-//! checked pool can [iterate](FixedPool::live) over its slots in use. The bitmap of a checked pool is at the end of
-//! the pool's memory. The slots often leave enough bytes for the bitmap, which otherwise displaces the last slots.
+//! A pool made by [`FixedPool::checked`] has one bit per slot, which is set while the slot is in use. A checked pool
+//! refuses to free a foreign address, an address inside a slot, or a free slot, and returns a different error for each.
+//! A checked pool can [iterate](FixedPool::live) over its slots in use. The bitmap of a checked pool is at the end of
+//! the pool's memory. Often the slots leave enough bytes for the bitmap; otherwise the bitmap takes the place of the
+//! last slots.
 //!
 //! ```text
 //! |pad| slot | slot | slot | ... | slot |  unused  | bitmap |
@@ -16,10 +17,10 @@
 //!                                             a slot
 //! ```
 //!
-//! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose comments propose the statistics
-//! of [`Usage`] and the bitmap at the end. The comments on Reinalter's post also propose a fill value that marks free
-//! slots. This pool has no fill value, because an object may contain any value. A pool of the module
-//! [`marked`](super::marked) has a mark after each object.
+//! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012); its comments propose the statistics of
+//! [`Usage`] and the bitmap at the end. The comments on Reinalter's post also propose a fill value that marks free
+//! slots. This pool does not fill free slots, because an object may contain any value. A pool in the module
+//! [`marked`](super::marked) has a mark after each object instead.
 
 use super::area::Area;
 use super::bits;
@@ -47,8 +48,8 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The area contains `count` slots, which begin at `first`. Each slot is in the free list or in use. In a checked
-/// pool, the area's last bytes are a bitmap whose set bits mark the slots in use.
+/// The area contains `count` slots, the first of which is at `first`. Each slot is in the free list or in use. In a
+/// checked pool, the last bytes of the area are a bitmap whose set bits mark the slots in use.
 #[derive(Debug)]
 pub struct FixedPool<A> {
     free: FreeList,
@@ -64,12 +65,12 @@ pub struct FixedPool<A> {
 unsafe impl<A: Send> Send for FixedPool<A> {}
 
 impl<A: Area> FixedPool<A> {
-    /// Makes a pool of as many slots as fit into `area`.
+    /// Makes a pool with as many slots as fit into `area`.
     ///
-    /// Cost: writes each slot.
+    /// Cost: the call writes to each slot.
     ///
     /// # Errors
-    /// Returns [`PoolError::NoRoom`] if the area has no room for a slot.
+    /// Returns [`PoolError::NoRoom`] if no slot fits into the area.
     pub fn new(area: A, slots: SlotLayout) -> Result<Self, PoolError> {
         Self::build(area, slots, false)
     }
@@ -111,18 +112,18 @@ impl<A: Area> FixedPool<A> {
     /// Allocates a slot for `layout`. The allocation uses the slot that was freed most recently. The bytes of the
     /// slot are unspecified.
     ///
-    /// Cost: a load from the slot; a checked pool also sets a bit.
+    /// Cost: one load from the slot; a checked pool also sets a bit.
     ///
     /// # Errors
-    /// Returns an error if the layout does not fit, or [`Refused::Full`] if no slot is free.
+    /// Returns an error if the layout does not fit a slot, or [`Refused::Full`] if no slot is free.
     #[inline]
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
-    /// Allocates a slot whose byte `offset` is aligned, instead of the slot's first byte.
+    /// Allocates a slot in which the byte at `offset` is aligned, instead of the first byte.
     ///
     /// # Errors
-    /// Returns the errors of [`alloc`](Self::alloc), and [`Refused::Offset`] if the pool aligns another byte.
+    /// Returns the errors of [`alloc`](Self::alloc), and [`Refused::Offset`] if the pool aligns a different byte.
     #[inline]
     pub fn alloc_at(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         self.slots.admits(layout, offset)?;
@@ -136,14 +137,14 @@ impl<A: Area> FixedPool<A> {
 
     /// Frees a slot.
     ///
-    /// Cost: a store to the slot; a checked pool also divides once and clears a bit.
+    /// Cost: one store to the slot; a checked pool also divides once and clears a bit.
     ///
     /// # Errors
     /// A checked pool returns an error for an invalid address. An unchecked pool cannot detect an invalid address.
     ///
     /// # Safety
-    /// The slot is no longer used. If the pool is unchecked, `slot` was allocated from this pool and has not been
-    /// freed since.
+    /// The caller must no longer use the slot. If the pool is unchecked, this pool must have allocated `slot`, and the
+    /// slot must not have been freed since.
     #[inline]
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let slot = if self.checked { self.take_back(slot)? } else { slot };
@@ -153,7 +154,7 @@ impl<A: Area> FixedPool<A> {
         Ok(())
     }
 
-    /// Clears the bit of a slot in use.
+    /// Clears the bit of a slot that is in use.
     fn take_back(&mut self, slot: NonNull<u8>) -> Result<NonNull<u8>, BadFree> {
         let index = self.slots.index(self.first, self.count, slot.addr().get())?;
         let slot = self.slot(index);
@@ -163,14 +164,14 @@ impl<A: Area> FixedPool<A> {
         Ok(slot)
     }
     fn mark(&mut self, slot: NonNull<u8>, allocated: bool) -> bool {
-        let index = self.index_of_own(slot);
+        let index = self.index_of_own_slot(slot);
         // SAFETY: the bitmap is initialised, and only the pool has access to it.
         bits::set_bit(unsafe { self.bitmap().as_mut() }, index, allocated)
     }
-    pub(super) fn index_of_own(&self, slot: NonNull<u8>) -> usize {
+    pub(super) fn index_of_own_slot(&self, slot: NonNull<u8>) -> usize {
         (slot.addr().get() - self.first.addr().get()) / self.slots.stride()
     }
-    /// The bitmap at the end of the area. Only checked pools have this bitmap.
+    /// Returns the bitmap at the end of the area. Only checked pools have this bitmap.
     fn bitmap(&self) -> NonNull<[u8]> {
         let (memory, bytes) = (self.area.memory(), bits::bytes(self.count));
         // SAFETY: `build` left room for this many bytes after the slots.
@@ -178,22 +179,22 @@ impl<A: Area> FixedPool<A> {
         NonNull::slice_from_raw_parts(start, bytes)
     }
 
-    /// Iterates the slots in use, in ascending order. Returns `None` for an unchecked pool, which does not record which
-    /// slots are in use.
+    /// Iterates over the slots in use, in ascending order. Returns `None` for an unchecked pool, which does not record
+    /// which slots are in use.
     ///
-    /// Cost: one load per 64 slots. The slots themselves are not read.
+    /// Cost: one load of the bitmap per 64 slots. The iteration does not read the slots.
     pub fn live(&self) -> Option<impl Iterator<Item = NonNull<u8>>> {
         self.allocated_indexes().map(|indexes| indexes.map(|index| self.slot(index)))
     }
-    /// Iterates the indexes of the slots in use, as [`live`](Self::live) does with the slots.
+    /// Iterates over the indexes of the slots in use; [`live`](Self::live) iterates over their addresses.
     pub(super) fn allocated_indexes(&self) -> Option<impl Iterator<Item = usize>> {
         // SAFETY: the bitmap is initialised, belongs to the pool alone, and does not change while the pool is borrowed.
-        self.checked.then(|| bits::set_bits(unsafe { self.bitmap().as_ref() }))
+        self.checked.then(|| bits::iter_set_bits(unsafe { self.bitmap().as_ref() }))
     }
     pub(super) fn first(&self) -> NonNull<u8> {
         self.first
     }
-    /// Returns the address of slot `index`, in use or free.
+    /// Returns the address of slot `index`, whether it is in use or free.
     ///
     /// # Panics
     /// Panics if `index` is not below [`capacity`](Self::capacity).
@@ -202,7 +203,7 @@ impl<A: Area> FixedPool<A> {
         // SAFETY: the area contains `count` slots.
         unsafe { self.first.add(index * self.slots.stride()) }
     }
-    /// Returns the index of a slot, from 0.
+    /// Returns the index of the slot at an address; the first index is 0.
     ///
     /// # Errors
     /// Returns an error if the address is outside the pool, or inside a slot.
@@ -214,7 +215,7 @@ impl<A: Area> FixedPool<A> {
         // SAFETY: the bitmap is initialised, belongs to the pool alone, and does not change while the pool is borrowed.
         self.checked.then(|| index < self.count && bits::get(unsafe { self.bitmap().as_ref() }, index))
     }
-    /// Returns the number of usable bytes of the object at `slot`, at least the requested size.
+    /// Returns the number of usable bytes of the object at `slot`, which is at least the requested size.
     ///
     /// # Errors
     /// Returns the errors of [`index`](Self::index).
@@ -225,20 +226,20 @@ impl<A: Area> FixedPool<A> {
     pub fn capacity(&self) -> usize {
         self.count
     }
-    /// Size and alignment of the largest object.
+    /// Returns the size and alignment of the largest object.
     pub fn slots(&self) -> SlotLayout {
         self.slots
     }
-    /// Usage statistics of the pool.
+    /// Returns the usage statistics of the pool.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
-    /// Number of slots whose place the bitmap takes. The number is 0 if the bitmap fits into the slots'
-    /// remainder.
+    /// Returns the number of slots that the bitmap displaces. The number is 0 if the bitmap fits into the bytes that
+    /// the slots leave.
     pub fn displaced(&self) -> usize {
         self.slots.place(self.area.memory()).1 / self.slots.stride() - self.count
     }
-    /// Iterates the free slots, in the order in which they will be allocated.
+    /// Iterates over the free slots, in the order in which they will be allocated.
     pub fn chain(&self) -> super::free_list::Chain<'_> {
         self.free.chain()
     }
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_per_size_waste_less_than_a_shared_pool() {
+    fn one_pool_per_size_wastes_less_than_a_shared_pool() {
         let wasted = |sizes: &[usize], slot| {
             let mut pool = pool(8192, slot, 8);
             for &size in sizes {
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn reported_memory_need_suffices_for_a_slot() {
+    fn memory_size_named_in_the_error_holds_a_slot() {
         let mut memory = [const { core::mem::MaybeUninit::uninit() }; 256];
         let start = memory.as_ptr().addr().wrapping_neg() % 64 + 1;
         for checked in [false, true] {
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_bitmap_uses_slack_before_displacing_a_slot() {
+    fn slot_bitmap_uses_leftover_bytes_before_displacing_a_slot() {
         // In a page, 85 slots of 48 bytes leave 16 bytes, and their bits take 11 of these.
         let (slack, no_slack) = (checked(4096, 48, 8), checked(4096, 32, 8));
         assert_eq!((slack.capacity(), slack.displaced()), (85, 0));
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn checked_pool_reports_each_wrong_free() {
+    fn checked_pool_reports_each_invalid_free() {
         let (mut pool, mut other_pool) = (checked(4096, 48, 8), checked(4096, 48, 8));
         let (object, foreign) =
             (pool.alloc(layout(48, 8)).unwrap(), other_pool.alloc(layout(48, 8)).unwrap());

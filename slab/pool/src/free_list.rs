@@ -1,5 +1,4 @@
-//! A free list that is stored in the free memory itself: each free slot contains a pointer to the
-//! next free slot.
+//! A free list that is stored in free memory: each free slot contains a pointer to the next free slot.
 //!
 //! ```text
 //!          +---------+---------+---------+---------+
@@ -9,22 +8,22 @@
 //!  head ---^
 //! ```
 //!
-//! A slot in use contains nothing of the list, so the list costs only its head, one word. The next
-//! [`obtain`](FreeList::obtain) returns the slot that was freed last, because that slot is still in the processor's
-//! cache. The list does not own the slots' memory, and does not store its size. Slots of other memory may be freed to
-//! the list.
+//! A slot in use contains no link, so the list costs only one word for its head. [`obtain`](FreeList::obtain) returns
+//! the slot that was freed last, because that slot is probably still in the CPU's cache. The list does not own the
+//! memory of its slots, and does not store the size of a slot. Slots from several memory ranges may be freed to one
+//! list.
 //!
-//! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose `Freelist` is the basis of the
-//! fixed and the growing pool.
+//! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012); its `Freelist` is the basis of the author's fixed
+//! and growing pools.
 
 use super::error::PoolError;
 use super::slot::SlotLayout;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// Head of a chain of free slots, which takes one word. See the [module](self).
+/// The head of a chain of free slots, which takes one word. See the [module](self).
 ///
-/// A list for 1,024 bytes on the stack, with objects of 32 bytes at multiples of 8:
+/// Example: a list for 1,024 bytes on the stack, with objects of 32 bytes at multiples of 8:
 ///
 /// ```
 /// use core::mem::MaybeUninit;
@@ -54,7 +53,7 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// Each slot of the chain is free, writable, has room for a link, and is in the chain once.
+/// Each slot of the chain is free, writable, large enough for a link, and occurs once in the chain.
 #[derive(Debug)]
 #[doc(alias = "Freelist")]
 pub struct FreeList {
@@ -70,17 +69,18 @@ impl FreeList {
         Self { head: None }
     }
 
-    /// Makes a list of the slots of `memory`, ascending. Each slot has room for an object of `size` bytes, whose byte
-    /// `offset` is at a multiple of `align`. Bytes before the first slot and after the last slot stay unused. Memory
-    /// for less than one slot makes an empty list.
+    /// Makes a list of the slots of `memory`, in ascending order. Each slot has room for an object of `size` bytes,
+    /// whose byte at `offset` is at a multiple of `align`. Bytes before the first slot and after the last slot are not
+    /// used. If the memory is too small for a slot, the list is empty.
     ///
-    /// Cost: writes each slot.
+    /// Cost: the call writes to each slot.
     ///
     /// # Errors
     /// Returns the errors of [`SlotLayout::new`].
     ///
     /// # Safety
-    /// The memory is valid for reads and writes, and is used only through this list, until the list is dropped.
+    /// Until the list is dropped, the memory must be valid for reads and writes, and must only be used through this
+    /// list.
     pub unsafe fn new(
         memory: NonNull<[u8]>,
         size: usize,
@@ -96,12 +96,12 @@ impl FreeList {
         Ok(list)
     }
 
-    /// Puts `count` slots from `first` on, `stride` bytes apart, in front of the chain. Afterwards, `first` is
-    /// the head of the chain.
+    /// Inserts `count` slots at the front of the chain; they begin at `first` and are `stride` bytes apart. Afterwards,
+    /// `first` is the head of the chain.
     ///
     /// # Safety
-    /// The slots are valid for reads and writes, free, and on no list. No code uses the slots until it obtains them
-    /// from the list.
+    /// The slots must be valid for reads and writes, must be free, and must not be on a list. No code may use the slots
+    /// before it obtains them from the list.
     pub(crate) unsafe fn thread(&mut self, first: NonNull<u8>, stride: usize, count: usize) {
         for slot in (0..count).rev() {
             // SAFETY: the slot is part of the memory, and is free by this function's contract.
@@ -109,8 +109,8 @@ impl FreeList {
         }
     }
 
-    /// Takes the most recently freed slot. Returns `None` if the list is empty. The bytes of the slot are unspecified,
-    /// and begin with an old link.
+    /// Takes the most recently freed slot. Returns `None` if the list is empty. The bytes of the slot are unspecified;
+    /// the first bytes are an old link.
     ///
     /// Cost: one load from the slot.
     #[inline]
@@ -125,8 +125,8 @@ impl FreeList {
     /// Frees a slot. Cost: one store to the slot.
     ///
     /// # Safety
-    /// The slot came from this list, or is new and has the same size and alignment. The slot is valid for reads and
-    /// writes until the list is dropped, and is no longer used.
+    /// The slot must have come from this list, or be a new slot of the same size and alignment. The slot must be valid
+    /// for reads and writes until the list is dropped, and the caller must no longer use it.
     #[inline]
     #[doc(alias = "Return")]
     pub unsafe fn give(&mut self, slot: NonNull<u8>) {
@@ -135,7 +135,7 @@ impl FreeList {
         self.head = Some(slot);
     }
 
-    /// Iterates the free slots in the order in which `obtain` would return them.
+    /// Iterates over the free slots in the order in which `obtain` would return them.
     ///
     /// ```
     /// # use core::{mem::MaybeUninit, ptr::NonNull};
@@ -153,16 +153,16 @@ impl FreeList {
     }
 }
 
-/// Returns the link in a free slot.
+/// Returns the link that is stored in a free slot.
 ///
 /// # Safety
-/// The slot is on a chain.
+/// The slot must be on a chain.
 unsafe fn next(slot: NonNull<u8>) -> Option<NonNull<u8>> {
     // SAFETY: `give` wrote a link to the slot, and no other code writes to free slots. Links may be unaligned.
     unsafe { slot.cast::<Option<NonNull<u8>>>().read_unaligned() }
 }
 
-/// Iterator over free slots: [`FreeList::chain`]. Cost: one load from each slot.
+/// Iterator over free slots, returned by [`FreeList::chain`]. Cost: one load from each slot.
 #[derive(Clone, Debug)]
 pub struct Chain<'l> {
     at: Option<NonNull<u8>>,
@@ -197,7 +197,7 @@ mod tests {
         }
     }
 
-    /// Returns the offsets of the slots from the start, and the list.
+    /// Makes a list for a test, and returns the offsets of its slots and the list.
     fn list<const N: usize>(
         memory: &mut Memory<N>,
         offset: usize,
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn free_list_is_one_word() {
+    fn free_list_takes_one_word() {
         assert_eq!(size_of::<FreeList>(), size_of::<usize>());
     }
 
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_alignment_applies_at_the_offset() {
+    fn slots_are_aligned_at_the_offset_byte() {
         assert_eq!(list(&mut Memory::<128>::new(), 0, (40, 16, 4)).0, [12, 60]);
     }
 

@@ -1,23 +1,24 @@
-//! A pool for debugging: guards around each object, a pattern in free objects, and the source locations of leaks.
+//! A pool for debugging: it puts guards around each object, fills free objects with a pattern, and records the source
+//! locations of leaks.
 //!
 //! ```text
 //! block, out    [ site | mark ][      object       ][ mark ]
 //! block, free   [ link | mark ][ CD CD CD CD CD CD ][ mark ]
 //! ```
 //!
-//! A mark depends on the block's number, on its state, and on its link, so no two blocks have equal marks. The marks of
-//! *one* block are checked by the block's free, or by [`check`](GuardedPool::check).
-//! [`check_all`](GuardedPool::check_all) checks the marks of *all* blocks. A write to a free object, or to its link, is
-//! detected when that object is allocated next. The pool follows only links that it has written. `site` is the source
-//! location (file and line) of the allocation. The source locations and a bit for each block in use are stored outside
-//! the pool's memory, where no overrun reaches them.
+//! A mark depends on the block's number, its state, and its link, so no two blocks have equal marks. The marks of *one*
+//! block are checked when the block is freed, or by [`check`](GuardedPool::check).
+//! [`check_all`](GuardedPool::check_all) checks the marks of *all* blocks. A write to a free object or its link is
+//! detected when the object is next allocated. The pool follows only links that the pool itself wrote. The word `site`
+//! refers to the source location (file and line) of the allocation. The source locations, and one bit per block that is
+//! in use, are stored outside the pool's memory, where no overrun can reach them.
 //!
-//! Cost: 12 bytes per block, and time for each byte of an object at each allocation and free. The pool takes heap
-//! memory for a bit per block, and for an entry per allocating source location. Use an [`IndexPool`] for trusted
+//! Cost: 12 bytes per block, and time proportional to the object's size at each allocation and free. The pool uses heap
+//! memory for one bit per block, and for one entry per source location that allocates. Use an [`IndexPool`] for trusted
 //! code, and this pool for other code.
 //!
-//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012), in the section on verification. The pattern
-//! 0xCD is from the tutorial "Memory Allocators from Scratch".
+//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012), the section on verification. The pattern 0xCD
+//! comes from the tutorial "Memory Allocators from Scratch".
 
 use super::area::Area;
 use super::bits;
@@ -29,14 +30,14 @@ use core::fmt;
 use core::panic::Location;
 use core::ptr::NonNull;
 
-/// The byte that fills free objects.
+/// The byte value with which free objects are filled.
 pub const POISON: u8 = 0xCD;
-/// Values of the marks, before they are combined with the block's number.
+/// The values of the marks before they are combined with the block's number.
 const ALLOCATED_MARK: u32 = 0xA110_CA7E;
 const FREE_MARK: u32 = 0xF4EE_B10C;
-/// Size in bytes of a mark, and of the word before the first mark.
+/// Size in bytes of a mark, and of the word that precedes the front mark.
 const MARK: usize = size_of::<u32>();
-/// Number of bytes before an object whose alignment does not require more.
+/// Number of bytes before an object, unless the object's alignment requires more.
 const HEAD: usize = 2 * MARK;
 
 /// An [`IndexPool`] that detects errors. See the [module](self).
@@ -58,9 +59,9 @@ const HEAD: usize = 2 * MARK;
 /// ```
 ///
 /// # Invariants
-/// Blocks below the pool's count of initialised blocks were in use at least once, and have the layout in the module
-/// documentation. A block's bit in `allocated` is set while the block is in use. `sorted_sites` has the indexes of
-/// `sites` in sorted order. An object begins `object_offset` bytes after the start of its block.
+/// Each block below the pool's count of initialised blocks was in use at least once, and has the layout in the module
+/// documentation. The bit of a block in `allocated` is set while the block is in use. `sorted_sites` contains the
+/// indexes of `sites`, sorted by source location. An object begins `object_offset` bytes after the start of its block.
 #[derive(Debug)]
 pub struct GuardedPool<A> {
     pool: IndexPool<A>,
@@ -71,7 +72,7 @@ pub struct GuardedPool<A> {
     sorted_sites: Vec<u32>,
 }
 
-/// An object that is still in use.
+/// Describes an object that is still in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leak {
     /// Index of the object's slot, from 0.
@@ -98,8 +99,8 @@ impl<A: Area> GuardedPool<A> {
     /// Makes a pool of as many objects of the given layout, with their guards, as fit into `area`.
     ///
     /// # Errors
-    /// Returns the errors of [`IndexPool::new`]. Also returns [`PoolError::Start`] if the area is less aligned than
-    /// the objects, and [`PoolError::Memory`] if the heap has no room for one bit per block.
+    /// Returns the errors of [`IndexPool::new`]. Also returns [`PoolError::Start`] if the area's start is not aligned
+    /// for the objects, and [`PoolError::Memory`] if the heap has no memory for one bit per block.
     pub fn new(area: A, object: Layout) -> Result<Self, PoolError> {
         let large = PoolError::Large { size: object.size() };
         if area.memory().cast::<u8>().addr().get() & (object.align() - 1) != 0 {
@@ -113,26 +114,26 @@ impl<A: Area> GuardedPool<A> {
         Ok(Self { pool, object, object_offset, allocated, sites: Vec::new(), sorted_sites: Vec::new() })
     }
 
-    /// Allocates an object, and records the caller's source location. If the object's block was in use before, the
-    /// object's bytes are [`POISON`].
+    /// Allocates an object, and records the source location of the caller. If the block was in use before, all bytes of
+    /// the object are [`POISON`].
     ///
-    /// Cost: reads each byte, and searches the sorted source locations. Inserting a new source location moves the
-    /// sorted locations that follow it.
+    /// Cost: the call reads each byte of the object, and searches the sorted source locations. If the source location
+    /// is new, the insertion moves the sorted locations that follow it.
     ///
     /// # Errors
-    /// Returns [`Refused::Full`] if no block is free, [`Refused::Corrupt`] if the next object changed since its free,
-    /// and [`Refused::Memory`] if the heap has no room for another source location.
+    /// Returns [`Refused::Full`] if no block is free, [`Refused::Corrupt`] if the next object changed since it was
+    /// freed, and [`Refused::Memory`] if the heap has no memory for another source location.
     #[track_caller]
     pub fn alloc(&mut self) -> Result<NonNull<u8>, Refused> {
         let state = self.pool.state();
         if state.free > 0 && state.next < state.initialised {
-            self.check_marks(state.next).map_err(Refused::Corrupt)?;
+            self.check_guard_marks(state.next).map_err(Refused::Corrupt)?;
         }
-        let site = self.site_number(Location::caller())?;
+        let site = self.call_site_number(Location::caller())?;
         let block = self.pool.alloc().ok_or(Refused::Full)?;
         bits::set_bit(&mut self.allocated, state.next as usize, true);
         // SAFETY: the block was just allocated.
-        unsafe { self.write_marks(block, state.next, site) };
+        unsafe { self.write_guard_marks(block, state.next, site) };
         // SAFETY: the address is inside the block.
         Ok(unsafe { block.add(self.object_offset) })
     }
@@ -140,18 +141,18 @@ impl<A: Area> GuardedPool<A> {
     /// Frees an object.
     ///
     /// # Errors
-    /// Returns an error if the address is not an object's, if the object is already free, or if one of its guards is
-    /// damaged. A failed free changes nothing. An object with damaged guards stays in use, and is among the
-    /// [leaks](Self::leaks).
+    /// Returns an error if the address does not belong to an object, if the object is already free, or if one of its
+    /// guards is damaged. A failed free changes nothing. An object with damaged guards stays in use, and is reported as
+    /// a [leak](Self::leaks).
     ///
     /// # Safety
-    /// If the object is in use, it is no longer used after this call.
+    /// If the object is in use, the caller must no longer use it.
     pub unsafe fn free(&mut self, object: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(object)?;
         if !bits::get(&self.allocated, index as usize) {
             return Err(BadFree::Double { slot: index as usize });
         }
-        self.check_marks(index).map_err(BadFree::Overrun)?;
+        self.check_guard_marks(index).map_err(BadFree::Overrun)?;
         let block = self.block(index);
         // SAFETY: the object belongs to a block in use.
         unsafe { block.add(self.object_offset).write_bytes(POISON, self.object.size()) };
@@ -162,12 +163,12 @@ impl<A: Area> GuardedPool<A> {
         // SAFETY: the block is free and initialised, and the pool has just written its link.
         unsafe {
             let link = block.cast::<u32>().read_unaligned();
-            self.write_marks(block, index, link);
+            self.write_guard_marks(block, index, link);
         }
         Ok(())
     }
 
-    /// Checks that the object belongs to the pool and is in use, and that its guards are undamaged.
+    /// Checks that the object belongs to the pool and is in use, and that its guards are intact.
     ///
     /// # Errors
     /// Returns the errors of [`free`](Self::free).
@@ -176,16 +177,16 @@ impl<A: Area> GuardedPool<A> {
         if !bits::get(&self.allocated, index as usize) {
             return Err(BadFree::Double { slot: index as usize });
         }
-        self.check_marks(index).map_err(BadFree::Overrun)
+        self.check_guard_marks(index).map_err(BadFree::Overrun)
     }
-    /// Checks all blocks, and returns the first error of each block. Cost: the call inspects each block that was
-    /// ever used, and each byte of free blocks.
+    /// Checks all blocks, and returns the first error of each block. Cost: the call inspects each block that was ever
+    /// used, and each byte of the free blocks among them.
     pub fn check_all(&self) -> impl Iterator<Item = Overrun> {
-        (0..self.pool.state().initialised).filter_map(|index| self.check_marks(index).err())
+        (0..self.pool.state().initialised).filter_map(|index| self.check_guard_marks(index).err())
     }
     /// Returns the objects in use, with the source locations of their allocations.
     pub fn leaks(&self) -> impl Iterator<Item = Leak> {
-        bits::set_bits(&self.allocated).map(|slot| {
+        bits::iter_set_bits(&self.allocated).map(|slot| {
             let block = self.block(slot as u32);
             // SAFETY: the block is in use, so `alloc` wrote a site to it; the site may have been overwritten
             // since.
@@ -201,22 +202,22 @@ impl<A: Area> GuardedPool<A> {
     /// Destroys the pool, and returns its memory to the caller.
     ///
     /// # Errors
-    /// If objects are in use (see [`leaks`](Self::leaks)), returns the pool as the error.
+    /// If objects are in use (see [`leaks`](Self::leaks)), returns the pool as the error value.
     #[allow(clippy::result_large_err, reason = "both variants move the pool")]
     pub fn destroy(self) -> Result<A, Self> {
         let Self { pool, object, object_offset, allocated, sites, sorted_sites } = self;
         pool.destroy().map_err(|pool| Self { pool, object, object_offset, allocated, sites, sorted_sites })
     }
-    /// Size and alignment of an object, not counting its guards.
+    /// Returns the size and alignment of an object, without its guards.
     pub fn object(&self) -> Layout {
         self.object
     }
-    /// The underlying pool, which has counters.
+    /// Returns the underlying pool, which has counters.
     pub fn pool(&self) -> &IndexPool<A> {
         &self.pool
     }
 
-    fn site_number(&mut self, site: &'static Location<'static>) -> Result<u32, Refused> {
+    fn call_site_number(&mut self, site: &'static Location<'static>) -> Result<u32, Refused> {
         let place = match self.sorted_sites.binary_search_by_key(&site, |number| self.sites[*number as usize])
         {
             Ok(place) => return Ok(self.sorted_sites[place]),
@@ -247,7 +248,7 @@ impl<A: Area> GuardedPool<A> {
     }
     /// # Safety
     /// The block must belong to the caller.
-    unsafe fn write_marks(&self, block: NonNull<u8>, index: u32, head: u32) {
+    unsafe fn write_guard_marks(&self, block: NonNull<u8>, index: u32, head: u32) {
         let mark = self.mark(index, head);
         // SAFETY: all addresses are within a block of `front + size + MARK` bytes, which belongs to the caller.
         unsafe {
@@ -256,11 +257,11 @@ impl<A: Area> GuardedPool<A> {
             block.add(self.object_offset + self.object.size()).cast::<u32>().write_unaligned(mark);
         }
     }
-    /// Checks that the block `index`, which was already initialised, is unchanged.
-    fn check_marks(&self, index: u32) -> Result<(), Overrun> {
+    /// Checks that block `index`, which must be initialised, was not changed by other code.
+    fn check_guard_marks(&self, index: u32) -> Result<(), Overrun> {
         let (block, size) = (self.block(index), self.object.size());
         let address = block.addr().get() + self.object_offset;
-        // SAFETY: the address is within the block, and `write_marks` wrote it when the block was first used.
+        // SAFETY: the address is within the block, and `write_guard_marks` wrote it when the block was first used.
         let word_at = |offset: usize| unsafe { block.add(offset).cast::<u32>().read_unaligned() };
         let expected = self.mark(index, word_at(0));
         for (offset, side) in

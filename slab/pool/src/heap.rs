@@ -1,4 +1,4 @@
-//! Area, pool and arena in one type: a heap of a fixed number of objects.
+//! A heap of a fixed number of objects, which combines an area, a pool and an arena in one type.
 //!
 //! Source: the `FixedSizeHeap` in Reinalter's comments on "Memory allocation strategies: a pool allocator" (2012).
 
@@ -8,8 +8,8 @@ use super::error::PoolError;
 use super::fixed::FixedPool;
 use core::ops::{Deref, DerefMut};
 
-/// An area, a pool in this area, and the arena that guards the pool's objects. The heap dereferences to its
-/// arena.
+/// A heap that consists of an area, a pool in the area, and an arena that guards the pool's objects. The heap
+/// dereferences to its arena.
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -30,19 +30,19 @@ use core::ops::{Deref, DerefMut};
 pub struct FixedSizeHeap<A: Area, B: Bounds>(MemoryArena<FixedPool<A>, B>);
 
 impl<A: Area, B: Bounds> FixedSizeHeap<A, B> {
-    /// Makes a heap of as many objects, with their guards, as fit into `area`. Objects have at most `size` bytes,
-    /// at a multiple of `align`.
+    /// Makes a heap with as many objects, including their guards, as fit into `area`. Objects have at most `size`
+    /// bytes, and are aligned to `align`.
     ///
     /// # Errors
-    /// Returns the errors of [`SlotLayout::new`](super::SlotLayout::new) for an object with its guards, and
-    /// the errors of [`FixedPool::new`].
+    /// Returns the errors of [`SlotLayout::new`](super::SlotLayout::new) for an object with its guards, and the errors
+    /// of [`FixedPool::new`].
     pub fn new(area: A, size: usize, align: usize) -> Result<Self, PoolError> {
         MemoryArena::of_pool(size, align, |slots| FixedPool::new(area, slots)).map(Self)
     }
 }
 
 impl<B: Bounds> FixedSizeHeap<HeapArea, B> {
-    /// Makes a heap of `count` objects in memory of the global allocator, with extra bytes to align the first object.
+    /// Makes a heap of `count` objects in memory of the global allocator, with extra bytes for the alignment.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new), and [`PoolError::Memory`] if memory is short.
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heap_pool_takes_no_extra_bytes() {
+    fn fixed_size_heap_holds_exactly_the_requested_objects() {
         for (count, size, align) in [(1, 8, 8), (7, 24, 32), (100, 32, 8), (3, 1, 4096)] {
             let heap = FixedSizeHeap::<_, SimpleBounds>::with_capacity(count, size, align).unwrap();
             assert_eq!(heap.allocator().capacity(), count);

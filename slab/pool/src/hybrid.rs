@@ -1,13 +1,14 @@
 //! An allocator that tries pools first, and uses the system's heap for all other requests.
 //!
-//! The pool of its class serves an allocation if the slot has at most *tolerance* unused bytes and the pool has room.
-//! The system's heap serves all other allocations. A free finds the pool or the heap by the address. The hybrid counts
-//! operations by the allocator that served them: if the heap serves too many allocations, the classes are badly
-//! chosen.
+//! An allocation is served by the pool of its size class if the slot has at most *tolerance* unused bytes and the pool
+//! has room. The system's heap serves all other allocations. A free finds the pool or the heap by the address of the
+//! object. The hybrid counts operations by the allocator that served them; many heap allocations show that the size
+//! classes are badly chosen.
 //!
-//! [`boxed`](Hybrid::boxed) makes objects that are dropped automatically.
+//! [`boxed`](Hybrid::boxed) makes boxed objects that are dropped automatically.
 //!
-//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012), which overloads `new` and `delete` this way.
+//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012), which overloads `new` and `delete` to use pools
+//! this way.
 
 use super::allocator::Allocator;
 use super::classes::ClassPools;
@@ -20,14 +21,14 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use std::alloc::System;
 
-/// Numbers of operations by the allocator that served them.
+/// Counts operations by the allocator that served them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     /// Number of allocations that a pool served.
     pub pool: u64,
-    /// Number of allocations that the heap served because no class fits their layout within the tolerance.
+    /// Number of allocations that the heap served because no class fits the layout within the tolerance.
     pub unfit: u64,
-    /// Number of allocations that the heap served because the pool was full.
+    /// Number of allocations that the heap served because the pool of the class was full.
     pub full: u64,
     /// Number of frees that a pool served.
     pub pool_frees: u64,
@@ -35,7 +36,7 @@ pub struct Routes {
     pub heap_frees: u64,
 }
 
-/// Pools backed by the heap. See the [module](self).
+/// An allocator that uses pools, and the system's heap for all other requests. See the [module](self).
 ///
 /// ```
 /// use uslab_pool::{ClassPools, Hybrid, SizeClasses};
@@ -57,13 +58,12 @@ pub struct Hybrid {
 }
 
 impl Hybrid {
-    /// Makes a hybrid of `pools`, which serve the allocations that leave at most `tolerance` bytes of their
-    /// slot unused.
+    /// Makes a hybrid of `pools`, which serve an allocation if it leaves at most `tolerance` bytes of its slot unused.
     pub fn new(pools: ClassPools, tolerance: usize) -> Self {
         Self { pools: RefCell::new(pools), tolerance, routes: Cell::default() }
     }
 
-    /// Allocates memory for `layout`, from a pool or the heap.
+    /// Allocates memory for `layout` from a pool or from the heap.
     ///
     /// # Errors
     /// Returns [`Refused::Memory`] if neither a pool nor the heap has memory.
@@ -92,10 +92,11 @@ impl Hybrid {
     /// Frees memory to the pool or heap from which it came.
     ///
     /// # Errors
-    /// Returns an error if the address is inside a slot of a pool.
+    /// Returns an error if the address is inside a pool's slot, but not at its start.
     ///
     /// # Safety
-    /// This hybrid has allocated the memory with `layout`, and has not freed it since. The memory is no longer used.
+    /// This hybrid must have allocated the memory with `layout`, and must not have freed it since. The caller must no
+    /// longer use the memory.
     pub unsafe fn free(&self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let mut routes = self.routes.get();
         let mut pools = self.pools.borrow_mut();
@@ -118,7 +119,7 @@ impl Hybrid {
     /// memory.
     ///
     /// # Errors
-    /// Returns the object as the error if memory is short.
+    /// If memory is short, returns the object as the error value.
     pub fn boxed<T>(&self, object: T) -> Result<HybridBox<'_, T>, T> {
         let Ok(memory) = self.alloc(Layout::new::<T>()) else { return Err(object) };
         let memory = memory.cast();
@@ -126,12 +127,12 @@ impl Hybrid {
         unsafe { memory.write(object) };
         Ok(HybridBox { object: memory, hybrid: self })
     }
-    /// Numbers of operations by the allocator that served them.
+    /// Returns the numbers of operations, by the allocator that served them.
     pub fn routes(&self) -> Routes {
         self.routes.get()
     }
-    /// Consumes the hybrid, and returns its pools. After `into_pools`, objects of the heap may still be in use.
-    /// Objects in the returned pools become invalid.
+    /// Consumes the hybrid, and returns its pools. Objects in the heap may still be in use after this call. Objects in
+    /// the returned pools become invalid.
     pub fn into_pools(self) -> ClassPools {
         self.pools.into_inner()
     }
@@ -177,7 +178,7 @@ impl<T> HybridBox<'_, T> {
 
 impl<T> Drop for HybridBox<'_, T> {
     fn drop(&mut self) {
-        /// Frees the memory even if the object's drop panics.
+        /// Frees the memory on drop, even if the object's destructor panics.
         struct FreeOnDrop<'b, 'h, T>(&'b HybridBox<'h, T>);
         impl<T> Drop for FreeOnDrop<'_, '_, T> {
             fn drop(&mut self) {

@@ -1,9 +1,8 @@
-//! A pool that is made in constant time, because free blocks are linked by number and unused blocks are not
-//! accessed.
+//! A pool that is made in constant time: free blocks are linked by number, and unused blocks are not accessed.
 //!
-//! The chain of free blocks ends at the first block that was never used. That block's number is `initialised`, and
-//! all later blocks are free. Creating the pool writes to no block, whatever the pool's size. Each allocation and
-//! free takes a few instructions without a loop.
+//! The chain of free blocks ends at the first block that was never used. The number of that block is `initialised`; it
+//! and all later blocks are free. Making a pool of any size writes to no block. Each allocation and free takes a few
+//! instructions without a loop.
 //!
 //! ```text
 //!  next              initialised = 4       blocks = 8
@@ -13,9 +12,9 @@
 //!  [ 3 ] [out] [out] [ 4 ] [ ? ] [ ? ] [ ? ] [ ? ]       free = 6
 //! ```
 //!
-//! The chain ends with a *number* instead of a null, so a full pool is no special case: its chain begins at the
-//! number after the last block. A free does not need to test if the pool was full. A full pool can be
-//! [extended](IndexPool::extend), because its chain already leads to the first new block.
+//! The chain ends with a *number* instead of a null, so a full pool is not a special case: its chain starts at the
+//! number after the last block. A free therefore does not test if the pool was full. A full pool can be
+//! [extended](IndexPool::extend), because its chain already leads to the next block that would be added.
 //!
 //! # Differences from the paper's listing
 //!
@@ -28,32 +27,32 @@
 //! | a full pool that grows returns null once | the new blocks are found immediately |
 //! | each allocation initialises one more block, even if old ones are free | [`Initialise`] selects the policy |
 //!
-//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool: No Loops and No Overhead" (2012), with its section on
-//! resizing. [`free`](IndexPool::free) checks range and boundary as in the paper, and [`guarded`](super::guarded) has
-//! the paper's other checks.
+//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool: No Loops and No Overhead" (2012), including its section
+//! on resizing. [`free`](IndexPool::free) checks the range and the block boundary as in the paper;
+//! [`guarded`](super::guarded) pools do the paper's other checks.
 
 use super::area::Area;
 use super::bits;
 use super::error::{BadFree, PoolError};
 use core::ptr::NonNull;
 
-/// Size in bytes of the link in a free block: the number of the next free block.
+/// Size in bytes of the link in a free block, which is the number of the next free block.
 pub const INDEX: usize = size_of::<u32>();
 
-/// The time at which an unused block joins the chain.
+/// When an unused block joins the chain of free blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Initialise {
-    /// A block is added when the chain is empty, so that memory is accessed as late as possible. This policy needs
-    /// one more branch than the other policy.
+    /// A block joins when the chain is empty, so that memory is accessed as late as possible. This policy needs one
+    /// more branch than `EachAllocation`.
     #[default]
     WhenEmpty,
-    /// One block is added at each allocation, as in the paper. An allocation then accesses unused memory even if used
+    /// One block joins at each allocation, as in the paper. An allocation may then access unused memory although used
     /// blocks are free.
     EachAllocation,
 }
 
-/// A pool of blocks of one size, which accesses a block only when it is needed. See the [module](self). A pool
-/// on borrowed memory takes 48 bytes for itself.
+/// A pool of blocks of one size, which does not access a block before it is needed. See the [module](self). On borrowed
+/// memory, the pool itself takes 48 bytes.
 ///
 /// ```
 /// use core::mem::MaybeUninit;
@@ -70,10 +69,9 @@ pub enum Initialise {
 /// ```
 ///
 /// # Invariants
-/// * The pool uses `size * blocks` bytes from the area's start. `initialised <= blocks` always
-///   holds.
-/// * The chain begins at `next`, and each free block below `initialised` names the next free block and is named
-///   once. The last free block below `initialised` names `initialised`.
+/// * The pool uses the first `size * blocks` bytes of the area. `initialised <= blocks` always holds.
+/// * The chain begins at `next`; each free block below `initialised` is named once, and names the next free block. The
+///   last free block of the chain names `initialised`.
 /// * `free` is the number of free blocks below `initialised` plus `blocks - initialised`.
 #[derive(Debug)]
 #[doc(alias = "Pool_c")]
@@ -87,32 +85,32 @@ pub struct IndexPool<A> {
     policy: Initialise,
 }
 
-/// The three variables of the paper's pool.
+/// The three variables that the paper's pool has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// Number of free blocks.
     pub free: u32,
-    /// Number of blocks that were added to the chain so far.
+    /// Number of blocks that have joined the chain so far.
     pub initialised: u32,
-    /// The block that the next allocation takes. If the pool is full, this number equals the number
-    /// of blocks.
+    /// Number of the block that the next allocation takes. If the pool is full, this number equals the number of
+    /// blocks.
     pub next: u32,
 }
 
 impl<A: Area> IndexPool<A> {
-    /// Makes a pool of as many blocks of `size` bytes as fit into `area`. `size` and the area's start determine
-    /// the blocks' alignment.
+    /// Makes a pool with as many blocks of `size` bytes as fit into `area`. The blocks' alignment follows from `size`
+    /// and the start of the area.
     ///
     /// Cost: the call accesses no block, so its cost does not depend on the number of blocks.
     ///
     /// # Errors
-    /// Returns [`PoolError::Small`] for blocks below 4 bytes, [`PoolError::NoRoom`] if no block fits, and
-    /// [`PoolError::Many`] for 2^32 or more blocks.
+    /// Returns [`PoolError::Small`] if a block has fewer than 4 bytes, [`PoolError::NoRoom`] if no block fits, and
+    /// [`PoolError::Many`] if there are 2^32 or more blocks.
     pub fn new(area: A, size: usize) -> Result<Self, PoolError> {
         let blocks = area.memory().len() / size.max(1);
         Self::with_blocks(area, size, blocks, Initialise::default())
     }
-    /// Makes a pool with `blocks` blocks, which can be [extended](Self::extend) to all blocks that the area holds.
+    /// Makes a pool with `blocks` blocks, which can be [extended](Self::extend) until it fills the area.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
@@ -123,16 +121,16 @@ impl<A: Area> IndexPool<A> {
     /// Makes all blocks free and uninitialised. Cost: the call accesses no block, like
     /// [`new`](Self::new).
     ///
-    /// Blocks in use must no longer be used after `reset`, because they will be allocated again.
+    /// The caller must no longer use any block after `reset`, because the pool will allocate all blocks again.
     pub fn reset(&mut self) {
         (self.free, self.initialised, self.next) = (self.blocks, 0, 0);
     }
-    /// Divides the pool's memory into blocks of another size.
+    /// Divides the memory of the pool into blocks of another size.
     ///
     /// # Errors
-    /// Returns the errors of [`new`](Self::new), and [`PoolError::Busy`] while blocks are in use.
+    /// Returns the errors of [`new`](Self::new), and [`PoolError::Busy`] if blocks are in use.
     pub fn reconfigure(&mut self, size: usize, blocks: usize) -> Result<(), PoolError> {
-        self.check_idle()?;
+        self.check_no_blocks_in_use()?;
         self.blocks = count_blocks(&self.area, size, blocks)?;
         self.size = size;
         self.reset();
@@ -141,23 +139,22 @@ impl<A: Area> IndexPool<A> {
     /// Destroys the pool, and returns its memory to the caller.
     ///
     /// # Errors
-    /// If blocks are in use, returns the pool as the error.
+    /// If blocks are in use, returns the pool as the error value.
     pub fn destroy(self) -> Result<A, Self> {
         if self.live() > 0 { Err(self) } else { Ok(self.area) }
     }
-    fn check_idle(&self) -> Result<(), PoolError> {
+    fn check_no_blocks_in_use(&self) -> Result<(), PoolError> {
         match self.live() {
             0 => Ok(()),
             live => Err(PoolError::Busy { live: live as usize }),
         }
     }
 
-    /// Takes a free block. The most recently freed block is taken first. Returns `None` if no block is
-    /// free.
+    /// Allocates a block and returns its address. The pool takes the block that was freed most recently. Returns `None`
+    /// if no block is free.
     ///
-    /// Cost: a load from the block, without a loop. The first allocation of a block does not access the
-    /// block. With [`Initialise::EachAllocation`], the first allocation of a block accesses the block and
-    /// the block after it.
+    /// Cost: one load from the block, without a loop. The first allocation of each block does not access the block.
+    /// With [`Initialise::EachAllocation`], the first allocation of a block accesses this block and the next one.
     #[inline]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         if self.free == 0 {
@@ -181,16 +178,16 @@ impl<A: Area> IndexPool<A> {
 
     /// Frees a block.
     ///
-    /// Cost: a division, and a store to the block.
+    /// Cost: one division, and one store to the block.
     ///
     /// # Errors
     /// Returns an error if the address is outside the pool or inside a block, or if the block was never in use. With
-    /// [`Initialise::EachAllocation`], a block that is not on the chain yet is also refused. A *second* free is
+    /// [`Initialise::EachAllocation`], a block that has not joined the chain yet is also refused. A *second* free is
     /// detected only if all blocks are free. [`guarded`](super::guarded) pools always detect a second free.
     ///
     /// # Safety
-    /// Unless the call refuses the free, this pool must have allocated the block. The block must not have been freed
-    /// since, and is no longer used.
+    /// If the call does not return an error, this pool must have allocated the block. The block must not have been
+    /// freed since, and the caller must no longer use it.
     #[inline]
     pub unsafe fn free(&mut self, block: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(block)?;
@@ -203,7 +200,8 @@ impl<A: Area> IndexPool<A> {
     /// Frees a block as [`free`](Self::free) does, but without checking the address.
     ///
     /// # Safety
-    /// This pool must have allocated the block. The block must not have been freed since, and is no longer used.
+    /// This pool must have allocated the block. The block must not have been freed since, and the caller must no longer
+    /// use it.
     #[inline]
     pub unsafe fn free_unchecked(&mut self, block: NonNull<u8>) {
         self.push(((block.addr().get() - self.start().addr().get()) / self.size) as u32);
@@ -215,12 +213,12 @@ impl<A: Area> IndexPool<A> {
         self.free += 1;
     }
 
-    /// Adds `blocks` blocks, whose memory follows the pool's last block. Cost: the call accesses no
+    /// Adds `blocks` blocks at the end of the pool; the area must contain their memory. Cost: the call accesses no
     /// block.
     ///
     /// # Errors
-    /// Returns the errors of [`new`](Self::new): the area does not hold the blocks, or there are 2^32 or more blocks.
-    /// After an error, the pool is unchanged.
+    /// Returns the errors of [`new`](Self::new) if the area cannot hold the blocks, or if there are 2^32 or more
+    /// blocks. After an error, the pool is unchanged.
     pub fn extend(&mut self, blocks: usize) -> Result<(), PoolError> {
         let total_blocks = (self.blocks as usize).saturating_add(blocks);
         let total_blocks = count_blocks(&self.area, self.size, total_blocks)?;
@@ -228,10 +226,11 @@ impl<A: Area> IndexPool<A> {
         self.blocks = total_blocks;
         Ok(())
     }
-    /// Removes all blocks behind the last block in use, and returns their number. The pool does not access the memory
-    /// of removed blocks until it is [extended](Self::extend) again. The pool keeps at least one block.
+    /// Removes all blocks after the last block in use, and returns the number of removed blocks. The pool does not
+    /// access the memory of removed blocks until it is [extended](Self::extend) again. The pool keeps at least one
+    /// block.
     ///
-    /// Cost: a load for each free block that was ever used, and one bit of heap memory for each block that was ever
+    /// Cost: one load for each free block that was ever used, and one bit of heap memory for each block that was ever
     /// used.
     ///
     /// # Errors
@@ -293,7 +292,7 @@ impl<A: Area> IndexPool<A> {
         // SAFETY: the index is below `blocks`, and `blocks` blocks fit into the area.
         unsafe { self.start().add(block as usize * self.size) }
     }
-    /// Returns the index of a block, from 0.
+    /// Returns the index of the block at an address; the first index is 0.
     ///
     /// # Errors
     /// Returns an error if the address is outside the pool, or inside a block.
@@ -325,7 +324,7 @@ impl<A: Area> IndexPool<A> {
     pub fn size(&self) -> usize {
         self.size
     }
-    /// Iterates the free blocks that were added to the chain, in the order of the chain.
+    /// Iterates over the free blocks that have joined the chain, in the order of the chain.
     pub fn free_chain(&self) -> impl Iterator<Item = u32> {
         let block = |block: u32| (block != self.initialised).then_some(block);
         core::iter::successors(block(self.next), move |last| block(self.link(*last)))
@@ -336,7 +335,7 @@ impl<A: Area> IndexPool<A> {
     }
 }
 
-/// Returns the number of blocks, or an error if they do not fit into the area.
+/// Checks that `blocks` blocks of `size` bytes fit into the area, and returns their number.
 fn count_blocks(area: &impl Area, size: usize, blocks: usize) -> Result<u32, PoolError> {
     if size < INDEX {
         return Err(PoolError::Small { slot: size, least: INDEX });

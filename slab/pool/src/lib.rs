@@ -1,4 +1,4 @@
-//! Pools, and allocators of any size, for one thread, in memory of the caller's choice.
+//! Pools, and allocators of any size, for one thread, in memory that the caller chooses.
 //!
 //! | purpose | type |
 //! |---|---|
@@ -19,37 +19,37 @@
 //! | a `Vec` or a map on one of them | [`Arena`], [`Hybrid`] by reference; any other in a [`Local`] |
 //! | building your own pool | [`FreeList`], one word |
 //!
-//! Pools store their free lists *in* the free objects, so the lists take no additional memory. The caches of `uslab`
-//! store their free lists outside the objects. Pools therefore do not give the guarantees of `uslab` for free memory. A
-//! free object begins with a link, a constructed object does not stay constructed, and a write to a free object may
-//! break the pool. [`GuardedPool`] detects writes to free objects. [`IndexPool`]s store numbers in free memory, and
+//! Pools store their free lists *in* the free objects, so the lists need no additional memory. The caches of `uslab`
+//! store their free lists outside the objects. Pools therefore cannot give the guarantees that `uslab` gives for free
+//! memory. A free object begins with a link, constructed objects do not stay constructed, and a write to a free object
+//! may break the pool. [`GuardedPool`] detects writes to free objects. [`IndexPool`]s store numbers in free memory, and
 //! thus reveal no address.
 //!
 //! # Pool or cache
 //!
 //! A pool serves one thread and objects of one size. A whole pool may be sent to another thread. The caller provides
 //! the memory of a pool, or the pool grows. If objects are much smaller than the pool's slots, most of each slot is
-//! wasted. An object larger than the slots cannot be served at all. A pool has no per-CPU state. Kenwright's paper
-//! leaves open how threads and cores share a pool. In the job system of Reinalter's follow-up posts, each thread has a
-//! pool, to which its objects must return. A `uslab::KmemCache` or `uslab::ObjectCache` has a magazine for each CPU,
-//! accepts frees on any CPU, and returns memory when memory is short. A cache costs little more than a pool
-//! (`benches/README.md`). The module `uslab::handle` has references that detect that their object was freed, which
-//! Reinalter's post mentions.
+//! wasted. A pool cannot serve an object that is larger than its slots. A pool has no per-CPU state. Kenwright's paper
+//! does not say how threads and cores could share a pool. In the job system of Reinalter's follow-up posts, each thread
+//! has a pool, and objects must be freed to the pool that allocated them. A `uslab::KmemCache` or `uslab::ObjectCache`
+//! has a magazine for each CPU, accepts frees on any CPU, and returns memory when memory is short. A cache costs little
+//! more than a pool (`benches/README.md`). The module `uslab::handle` has references that detect freed objects;
+//! Reinalter's post mentions such references.
 //!
-//! How much a whole program saves by pools is unknown. The paper cites studies of programs that spend 30 %, and up to
-//! 43 %, of their time on memory, and 38 % on C++'s allocations. The percentages are claims of the cited studies about
-//! their programs.
+//! How much time pools save in a whole program is unknown. The paper cites studies of programs that spend 30 %, and up
+//! to 43 %, of their time on memory, and 38 % on C++'s allocations. These percentages are claims of the cited studies
+//! about their programs.
 //!
 //! # Common properties
 //!
-//! * An object's memory is valid until it is freed or the pool is dropped. Objects never move.
+//! * The memory of an object is valid until the object is freed or the pool is dropped. Objects never move.
 //! * A free needs the pointer that the allocation returned, because its provenance covers the slot.
-//! * Functions panic only where documented, and call no user code except drops. Full pools, wrong sizes and refused
-//!   memory are error values ([`Refused`], [`PoolError`]). Invalid frees are also error values, if the pool checks for
-//!   them ([`BadFree`]).
-//! * `alloc` and `free` take a few instructions, whatever the pool's size, with documented exceptions.
+//! * Functions panic only where documented, and call no user code except drops. A full pool, a wrong size or refused
+//!   memory is reported as an error value ([`Refused`], [`PoolError`]). An invalid free is also reported as an error
+//!   value, if the pool checks for it ([`BadFree`]).
+//! * `alloc` and `free` take a few instructions whatever the pool's size; exceptions are documented.
 //!
-//! Without the default feature `std`, the crate needs only `alloc`. Without `std`, the crate omits the types that use
+//! Without the default feature `std`, the crate needs only `alloc`. Without `std`, the crate omits all types that use
 //! the system's memory or `std`'s `System` heap: [`ChunkedPool`], [`ReservedPool`], [`ClassPools`], [`Hybrid`],
 //! [`MappedArea`].
 //!
@@ -146,7 +146,7 @@ mod properties;
 #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, uslab_heap, miri))))]
 mod resident;
 
-/// Runs the README's example.
+/// Compiles and runs the example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,5 @@
-//! The linear (bump) allocator: one position that moves forward. A linear allocator frees only whole scopes.
+//! The linear (bump) allocator: a position that moves forward through memory. A linear allocator frees only whole
+//! scopes.
 //!
 //! ```text
 //!  chunk 0                    chunk 1 (when chunk 0 was full)
@@ -6,15 +7,16 @@
 //!                                    ^ head
 //! ```
 //!
-//! - An allocation loads the head, rounds it up, compares it with the end, and stores it. An allocation is O(1),
-//!   unless a chunk is added.
-//! - The end of a [scope](Arena::scope), or a [reset](Arena::reset), stores the head. The end of a scope is O(1),
-//!   unless chunks are freed.
-//! - Waste: the padding for alignments, and the rest of each full chunk. The memory contains no metadata.
+//! - An allocation loads the head position, rounds it up, compares it with the end, and stores it. An allocation takes
+//!   O(1), unless it adds a chunk.
+//! - The end of a [scope](Arena::scope) or a [reset](Arena::reset) stores the head position. The end of a scope takes
+//!   O(1), unless it frees chunks.
+//! - Waste: padding for alignments, and the unused rest of each full chunk. The allocator stores no metadata in the
+//!   memory.
 //!
-//! **Destructors do not run.** An arena does not drop its objects, and leaks everything that they own elsewhere.
-//! Collections with an allocator parameter ([`allocator-api2`]) drop their elements, and may be stored in an arena or
-//! a scope.
+//! **Destructors do not run.** An arena does not drop its objects, so memory and other resources that they own are
+//! leaked. Collections with an allocator parameter ([`allocator-api2`]) drop their elements, and may be stored in an
+//! arena or a scope.
 //!
 //! Sources: Hanson, "Fast allocation and deallocation of memory based on object lifetimes" (1990), for the chain of
 //! chunks; Fredriksson, "Scope Stack Allocation" (DICE), for scopes.
@@ -29,7 +31,8 @@ use core::alloc::Layout;
 use core::cell::RefCell;
 use core::ptr::NonNull;
 
-/// Returns the start and end of `layout` after `head`, in memory of `bytes` bytes at `address`.
+/// Returns the start and the end of an allocation of `layout` at or after `head`, in memory of `bytes` bytes at
+/// `address`.
 #[inline]
 pub fn place(address: usize, bytes: usize, head: usize, layout: Layout) -> Option<(usize, usize)> {
     // Alignments are powers of two, so no division is needed.
@@ -38,21 +41,21 @@ pub fn place(address: usize, bytes: usize, head: usize, layout: Layout) -> Optio
     position.checked_add(layout.size()).filter(|end| *end <= bytes).map(|end| (position, end))
 }
 
-/// A chain of chunks, with a position in the last chunk.
+/// A chain of memory chunks, with a head position in the last chunk.
 #[derive(Debug)]
 pub struct Chain<C> {
     full: Vec<C>,
     last: C,
-    /// The first free byte of the last chunk.
+    /// Position of the first free byte in the last chunk.
     head: usize,
 }
 
-/// A position of a [`Chain`]: the index of its chunk, and the byte in the chunk.
+/// A position in a [`Chain`]: the index of a chunk, and a byte in the chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Head {
     /// Index of the chunk, from 0.
     pub chunk: usize,
-    /// First free byte in the chunk.
+    /// Position of the first free byte in the chunk.
     pub at: usize,
 }
 
@@ -61,18 +64,17 @@ impl<C: Span> Chain<C> {
     pub const fn new(first: C) -> Self {
         Self { full: Vec::new(), last: first, head: 0 }
     }
-    /// Moves the head behind `layout` in the last chunk, and returns the start of the allocation.
+    /// Allocates `layout` at the head of the last chunk, and returns the start of the allocation.
     #[inline]
     pub fn place(&mut self, layout: Layout) -> Option<usize> {
         let (at, end) = place(self.last.address(), self.last.size(), self.head, layout)?;
         self.head = end;
         Some(at)
     }
-    /// Appends a chunk, in which later allocations are made. The rest of the previous chunk stays
-    /// unused.
+    /// Appends a chunk, which serves the later allocations. The rest of the previous chunk stays unused.
     ///
     /// # Errors
-    /// If memory for the list is short, returns the chunk as the error.
+    /// If memory for the list of chunks is short, returns the chunk as the error value.
     pub fn push(&mut self, chunk: C) -> Result<(), C> {
         if self.full.try_reserve(1).is_err() {
             return Err(chunk);
@@ -81,11 +83,11 @@ impl<C: Span> Chain<C> {
         self.head = 0;
         Ok(())
     }
-    /// Returns the current position.
+    /// Returns the current head position.
     pub fn head(&self) -> Head {
         Head { chunk: self.full.len(), at: self.head }
     }
-    /// Moves the head back to `to`. Chunks after the new head are dropped.
+    /// Moves the head position back to `to`. Chunks after the new head are dropped.
     pub fn rewind(&mut self, head: Head) {
         debug_assert!(head <= self.head());
         if head.chunk < self.full.len() {
@@ -101,7 +103,7 @@ impl<C: Span> Chain<C> {
         let at = address.checked_sub(self.last.address())?;
         (at + size == self.head).then_some(at)
     }
-    /// Number of bytes from the start to a position, including padding and lost ends of chunks.
+    /// Returns the number of bytes from the start to a position, including padding and unused ends of chunks.
     pub fn bytes_to(&self, head: Head) -> usize {
         self.full[..head.chunk].iter().map(Span::size).sum::<usize>() + head.at
     }
@@ -109,7 +111,7 @@ impl<C: Span> Chain<C> {
     pub fn first(&self) -> &C {
         self.full.first().unwrap_or(&self.last)
     }
-    /// The first chunk, mutably.
+    /// Returns a mutable reference to the first chunk.
     pub fn first_mut(&mut self) -> &mut C {
         self.full.first_mut().unwrap_or(&mut self.last)
     }
@@ -117,7 +119,7 @@ impl<C: Span> Chain<C> {
     pub fn last(&self) -> &C {
         &self.last
     }
-    /// The last chunk, mutably.
+    /// Returns a mutable reference to the last chunk.
     pub fn last_mut(&mut self) -> &mut C {
         &mut self.last
     }
@@ -125,11 +127,11 @@ impl<C: Span> Chain<C> {
     pub fn get(&self, chunk: usize) -> Option<&C> {
         if chunk == self.full.len() { Some(&self.last) } else { self.full.get(chunk) }
     }
-    /// Returns the chunk with index `chunk`, mutably.
+    /// Returns a mutable reference to the chunk with index `chunk`.
     pub fn get_mut(&mut self, chunk: usize) -> Option<&mut C> {
         if chunk == self.full.len() { Some(&mut self.last) } else { self.full.get_mut(chunk) }
     }
-    /// All chunks, in order.
+    /// Iterates over all chunks, in the order of their allocation.
     pub fn chunks(&self) -> impl Iterator<Item = &C> {
         self.full.iter().chain([&self.last])
     }
@@ -158,7 +160,7 @@ impl<C: Span> Chain<C> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Objects of an arena cannot outlive the arena, nor its reset:
+/// Objects of an arena cannot outlive the arena or its reset:
 ///
 /// ```compile_fail,E0502
 /// # use uslab_pool::{Arena, StackArea};
@@ -181,18 +183,18 @@ struct Inner<A, G> {
 
 // An arena made by `Arena::new` does not grow, so its type needs no growth function.
 impl<A: Area> Arena<A> {
-    /// Makes an arena in `area`, which does not grow. Any area may be used. An arena in an empty area is always
-    /// full.
+    /// Makes an arena in `area`; the arena does not grow. `area` may be any kind of area. An arena in an empty area has
+    /// no room for objects.
     pub const fn new(area: A) -> Self {
         Self(RefCell::new(Inner { chain: Chain::new(RawWords(area)), chunk: 0, grow: None }))
     }
 }
 
 impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
-    /// Makes an arena of chunks that `grow` makes; `grow` gets the number of bytes, which is `chunk`, or more for a
-    /// larger object. `growing` makes the first chunk immediately.
+    /// Makes an arena that calls `grow` to get chunks; `grow` gets the number of bytes, which is `chunk`, or more for a
+    /// larger object. The call of `growing` makes the first chunk immediately.
     ///
-    /// `grow` may use any source of memory, and enforce a limit. `grow` must not use the arena for
+    /// The closure `grow` may use any source of memory, and may enforce a limit. The closure must not use the arena for
     /// which it makes a chunk.
     ///
     /// # Errors
@@ -219,10 +221,10 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
         Ok(inner.chain.last().at(at))
     }
 
-    /// Allocates memory for `layout`, valid until the arena is reset or dropped. The bytes of the memory are
+    /// Allocates memory for `layout`, which is valid until the arena is reset or dropped. The bytes of the memory are
     /// unspecified.
     ///
-    /// Cost: a few instructions, and a call of `grow` for another chunk.
+    /// Cost: a few instructions, and one call of `grow` if another chunk is needed.
     ///
     /// # Errors
     /// Returns [`Refused::NoRoom`] if the arena does not grow, or if `grow` made the next chunk too small. Returns
@@ -233,19 +235,18 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// Allocates an object. The arena never drops the object (see the [module](self)).
     ///
     /// # Errors
-    /// If the arena has no room, returns the object as the error.
+    /// If the arena has no room, returns the object as the error value.
     pub fn alloc<T>(&self, object: T) -> Result<&mut T, T> {
         Scope { arena: self }.alloc(object)
     }
-    /// Allocates a copy of a slice.
+    /// Allocates memory for a slice, and copies the slice into it.
     ///
     /// # Errors
     /// Returns the errors of [`alloc_layout`](Self::alloc_layout).
     pub fn alloc_slice_copy<T: Copy>(&self, slice: &[T]) -> Result<&mut [T], Refused> {
         Scope { arena: self }.alloc_slice_copy(slice)
     }
-    /// Allocates `len` objects, each of which `make` makes from its index. The arena never drops
-    /// these objects.
+    /// Allocates `len` objects; `make` makes each object from its index. The arena never drops the objects.
     ///
     /// # Errors
     /// Returns the errors of [`alloc_layout`](Self::alloc_layout).
@@ -257,8 +258,8 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
         Scope { arena: self }.alloc_slice_fill_with(len, make)
     }
 
-    /// Runs `with` in a scope. At its end, all allocations of the scope are freed, even after a panic. Chunks that
-    /// were added during the scope are dropped.
+    /// Calls `with` with a new scope. When `with` returns or panics, all allocations of the scope are freed. Chunks
+    /// that were added during the scope are dropped, too.
     ///
     /// ```
     /// use uslab_pool::{Arena, StackArea};
@@ -302,12 +303,13 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub fn reset(&mut self) {
         self.0.get_mut().chain.rewind(Head { chunk: 0, at: 0 });
     }
-    /// Number of bytes from the start to the head, including padding and lost ends of chunks. Cost: O(chunks).
+    /// Returns the number of bytes from the start to the head position, including padding and unused ends of chunks.
+    /// Cost: O(chunks).
     pub fn used(&self) -> usize {
         let inner = self.0.borrow();
         inner.chain.bytes_to(inner.chain.head())
     }
-    /// Size of all chunks in bytes. Cost: O(chunks).
+    /// Returns the total size of all chunks in bytes. Cost: O(chunks).
     pub fn capacity(&self) -> usize {
         self.0.borrow().chain.chunks().map(Span::size).sum()
     }
@@ -319,22 +321,23 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     pub(crate) fn obtain(&self, layout: Layout) -> Option<NonNull<u8>> {
         self.place(layout).ok()
     }
-    /// Frees memory if it is the last allocation. Other memory stays until the end of the scope.
+    /// Frees the memory if it is the last allocation. Other memory stays allocated until the end of the scope.
     ///
     /// # Safety
-    /// This arena must have allocated the memory in the open scope, with `layout`. The memory is no longer used.
+    /// This arena must have allocated the memory in the open scope, with `layout`. The caller must no longer use the
+    /// memory.
     pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
         let chain = &mut self.0.borrow_mut().chain;
         if let Some(at) = chain.top(memory.addr().get(), layout.size()) {
             chain.head = at;
         }
     }
-    /// Resizes the last allocation in place; any other allocation can only be shrunk. Returns `false` if the memory
-    /// cannot be resized in place.
+    /// Resizes the last allocation in place; any other allocation can only shrink. Returns `false` if the memory cannot
+    /// be resized in place.
     ///
     /// # Safety
-    /// The conditions of [`give`](Self::give) hold, except that the memory is still used. If the call succeeds, the
-    /// memory has the new layout.
+    /// The conditions of [`give`](Self::give) must hold, except that the memory is still used. If the call succeeds,
+    /// the memory has the new layout.
     pub(crate) unsafe fn fit(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> bool {
         let chain = &mut self.0.borrow_mut().chain;
         let Some(at) = chain.top(memory.addr().get(), old.size()) else { return new.size() <= old.size() };
@@ -344,15 +347,15 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     }
 }
 
-/// A part of an [`Arena`]'s memory that is freed before the arena (see [`Arena::scope`]). A value of type `Scope` takes
-/// 8 bytes.
+/// A part of an [`Arena`]'s memory that is freed earlier than the arena (see [`Arena::scope`]). A value of type `Scope`
+/// takes 8 bytes.
 #[derive(Debug)]
 pub struct Scope<'s, A, G = fn(usize) -> Result<A, PoolError>> {
     arena: &'s Arena<A, G>,
 }
 
 impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
-    /// Allocates memory for `layout`, valid until the scope ends.
+    /// Allocates memory for `layout`, which is valid until the scope ends.
     ///
     /// # Errors
     /// Returns the errors of [`Arena::alloc_layout`].
@@ -362,7 +365,7 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
     /// Allocates an object. The scope never drops the object.
     ///
     /// # Errors
-    /// If the arena has no room, returns the object as the error.
+    /// If the arena has no room, returns the object as the error value.
     pub fn alloc<T>(&self, object: T) -> Result<&'s mut T, T> {
         let Ok(memory) = self.arena.place(Layout::new::<T>()) else { return Err(object) };
         let mut memory = memory.cast();
@@ -373,7 +376,7 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
             Ok(memory.as_mut())
         }
     }
-    /// Allocates a copy of a slice.
+    /// Allocates memory for a slice, and copies the slice into it.
     ///
     /// # Errors
     /// Returns the errors of [`Arena::alloc_layout`].
@@ -386,8 +389,7 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
             Ok(NonNull::slice_from_raw_parts(memory, slice.len()).as_mut())
         }
     }
-    /// Allocates `len` objects, each of which `make` makes from its index. The scope never drops
-    /// these objects.
+    /// Allocates `len` objects; `make` makes each object from its index. The scope never drops the objects.
     ///
     /// # Errors
     /// Returns the errors of [`Arena::alloc_layout`].
@@ -407,7 +409,7 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
         // SAFETY: all `len` objects were written.
         Ok(unsafe { NonNull::slice_from_raw_parts(memory, len).as_mut() })
     }
-    /// Runs `with` in a nested scope (see [`Arena::scope`]).
+    /// Calls `with` with a nested scope (see [`Arena::scope`]).
     pub fn scope<R>(&mut self, with: impl for<'i> FnOnce(&mut Scope<'i, A, G>) -> R) -> R {
         struct HeadRestorer<'a, A: Area, G>(&'a Arena<A, G>, Head);
         impl<A: Area, G> Drop for HeadRestorer<'_, A, G> {
@@ -419,7 +421,7 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
         let end = HeadRestorer(self.arena, head);
         with(&mut Scope { arena: end.0 })
     }
-    /// Returns [`Arena::used`] for the whole arena.
+    /// Returns the number of used bytes of the whole arena, like [`Arena::used`].
     pub fn used(&self) -> usize {
         self.arena.used()
     }

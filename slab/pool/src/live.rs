@@ -1,14 +1,15 @@
-//! Objects that the pool owns and iterates, stored as an array with holes.
+//! A pool that owns its objects and iterates over them; the objects are stored as an array with holes.
 //!
 //! Objects never move, so their addresses are stable. A bitmap marks the slots that contain an object. An iteration
-//! reads the bitmap, 64 slots per load, and the objects in ascending order. An iteration reads no other memory. The
-//! bitmap is in the pool's memory, after the last slot if there are enough bytes left (see [`FixedPool::checked`]).
+//! reads the bitmap with one load per 64 slots, and visits the objects in ascending order. Apart from the bitmap and
+//! the objects, an iteration reads no memory. The bitmap is at the end of the pool's memory (see
+//! [`FixedPool::checked`]).
 //!
-//! An index is a plain number, which does not show if the slot still contains the original object. The handles of
-//! `uslab::handle` detect a replaced object.
+//! An index is a plain number, so it does not show if the slot still contains the same object. The handles in
+//! `uslab::handle` detect that an object was replaced.
 //!
-//! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012). These comments
-//! discuss contacts of rigid bodies, for which iterating a linked list was too slow.
+//! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012). The comments discuss
+//! contacts of rigid bodies, where iterating over a linked list was too slow.
 
 use super::area::Area;
 use super::error::PoolError;
@@ -20,7 +21,7 @@ use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 
-/// Objects of one type in memory of the caller's choice. See the [module](self).
+/// A pool of objects of one type, in memory that the caller chooses. See the [module](self).
 ///
 /// ```
 /// use uslab_pool::{LivePool, StackArea};
@@ -38,15 +39,14 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The pool is a checked pool, whose slots have the stride of `Slot<T>`. Each slot with a set bit contains an
-/// object.
+/// The pool is a checked pool with slots of the layout of `Slot<T>`. Each slot whose bit is set contains an object.
 #[derive(Debug)]
 pub struct LivePool<T, A: Area> {
     pool: FixedPool<A>,
     objects: PhantomData<T>,
 }
 
-/// An object, or the link of a free slot.
+/// The content of a slot: an object, or the link of a free slot.
 #[repr(C)]
 union Slot<T> {
     _object: ManuallyDrop<T>,
@@ -54,8 +54,8 @@ union Slot<T> {
 }
 
 impl<T, A: Area> LivePool<T, A> {
-    /// Makes a pool of as many objects as fit into `area`. A slot is as large as the object, or as a link (one word) if
-    /// a link is larger.
+    /// Makes a pool with as many objects as fit into `area`. A slot has the size of the object, or of a link (one word)
+    /// if a link is larger.
     ///
     /// # Errors
     /// Returns the errors of [`FixedPool::checked`].
@@ -68,14 +68,14 @@ impl<T, A: Area> LivePool<T, A> {
     /// removes it.
     ///
     /// # Errors
-    /// If no slot is free, returns the object as the error.
+    /// If no slot is free, returns the object as the error value.
     pub fn insert(&mut self, object: T) -> Result<usize, T> {
         let Ok(slot) = self.pool.alloc(Layout::new::<T>()) else { return Err(object) };
         // SAFETY: the slot was just allocated, with enough size and alignment.
         unsafe { slot.cast().write(object) };
-        Ok(self.pool.index_of_own(slot))
+        Ok(self.pool.index_of_own_slot(slot))
     }
-    /// Removes and returns an object. Returns `None` if the slot is free.
+    /// Removes the object in a slot, and returns it. Returns `None` if the slot is free.
     pub fn remove(&mut self, index: usize) -> Option<T> {
         let object = self.slot_pointer(index)?;
         // SAFETY: the slot contains an object, which is read for the last time, because the slot is then
@@ -84,12 +84,12 @@ impl<T, A: Area> LivePool<T, A> {
         debug_assert_eq!(object.1, Ok(()));
         Some(object.0)
     }
-    /// Returns the object in a slot.
+    /// Returns a reference to the object in a slot.
     pub fn get(&self, index: usize) -> Option<&T> {
         // SAFETY: the object belongs to the pool, and is borrowed together with the pool.
         self.slot_pointer(index).map(|object| unsafe { object.as_ref() })
     }
-    /// Returns the object in a slot, mutably.
+    /// Returns a mutable reference to the object in a slot.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         // SAFETY: the object belongs to the pool, and is borrowed exclusively together with the
         // pool.
@@ -99,13 +99,13 @@ impl<T, A: Area> LivePool<T, A> {
         (self.pool.is_live(index) == Some(true)).then(|| self.pool.slot(index).cast())
     }
 
-    /// Iterates the objects with their indexes, in ascending order. Cost: a load per 64 slots.
-    /// [`for_each`](Iterator::for_each) is faster than a loop, because it visits runs of neighbours.
+    /// Iterates over the objects and their indexes, in ascending order. Cost: one load of the bitmap per 64 slots.
+    /// [`for_each`](Iterator::for_each) is faster than a `for` loop, because it visits runs of neighbouring objects.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         // SAFETY: the objects belong to the pool, and are borrowed together with the pool.
         self.objects().map(|(index, object)| (index, unsafe { object.as_ref() }))
     }
-    /// Iterates mutable references to the objects, with their indexes.
+    /// Iterates over mutable references to the objects, and their indexes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
         // SAFETY: the objects belong to the pool, and are borrowed exclusively together with the pool. The
         // iteration returns each object once.
@@ -123,15 +123,15 @@ impl<T, A: Area> LivePool<T, A> {
     pub fn len(&self) -> usize {
         self.usage().live() as usize
     }
-    /// Returns `true` if the pool has no object.
+    /// Returns `true` if the pool contains no object.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Maximum number of objects.
+    /// Returns the maximum number of objects.
     pub fn capacity(&self) -> usize {
         self.pool.capacity()
     }
-    /// Usage statistics of the pool.
+    /// Returns the usage statistics of the pool.
     pub fn usage(&self) -> &Usage {
         self.pool.usage()
     }
@@ -145,7 +145,7 @@ impl<T, A: Area> Drop for LivePool<T, A> {
     }
 }
 
-/// Objects that are still to be dropped. If one drop panics, the remaining objects are still dropped.
+/// The objects that are still to be dropped. If the drop of an object panics, the remaining objects are still dropped.
 struct RemainingObjects<T, I: Iterator<Item = NonNull<T>>>(I);
 
 impl<T, I: Iterator<Item = NonNull<T>>> RemainingObjects<T, I> {
@@ -172,7 +172,7 @@ mod tests {
         LivePool::new(HeapArea::new(bytes, 64).unwrap()).unwrap()
     }
 
-    /// Regression test: the objects after the object whose drop panicked were not dropped.
+    /// Regression test: after a panic in an object's drop, the following objects were not dropped.
     #[test]
     fn panicking_drop_leaks_no_remaining_object() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
@@ -214,10 +214,10 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the pool with a map: equal objects at equal indexes, found individually and by iterating, at stable
-        /// addresses.
+        /// Compares the pool with a map: equal objects have equal indexes, are found by index and by iteration, and
+        /// keep their addresses.
         #[test]
-        fn live_pool_agrees_with_a_map(steps in prop::collection::vec(any::<u16>(), 1..300)) {
+        fn live_pool_agrees_with_a_map_model(steps in prop::collection::vec(any::<u16>(), 1..300)) {
             let mut pool = pool::<Rc<u16>>(600);
             let mut shadow = BTreeMap::new();
             for step in steps {

@@ -1,15 +1,15 @@
-//! One allocator for several collections of a thread.
+//! An allocator that several collections of one thread share.
 
 use crate::allocator::Allocator;
 use core::alloc::Layout;
 use core::cell::RefCell;
 use core::ptr::NonNull;
 
-/// An [`Allocator`] that collections share by reference. `&Local<A>` is an allocator of `allocator-api2`, with a
-/// feature for each version (`allocator-api2-02`, `allocator-api2-04`).
+/// An [`Allocator`] that several collections share by reference. `&Local<A>` implements the allocator trait of
+/// `allocator-api2`, with a feature for each version (`allocator-api2-02`, `allocator-api2-04`).
 ///
-/// Like its allocator, a `Local` serves only one thread. A collection grows in place as far as its block allows: into
-/// the rest of its slot, or into the free block behind.
+/// Like the allocator that it wraps, a `Local` serves only one thread. A collection grows in place as far as its block
+/// allows: into the rest of its slot, or into the free block after it.
 ///
 /// ```
 /// # #[cfg(feature = "allocator-api2-02")] {
@@ -25,16 +25,16 @@ use core::ptr::NonNull;
 /// # Ok::<(), uslab_pool::PoolError>(())
 /// ```
 ///
-/// Cost: reads and writes a flag twice per call, in addition to the allocator's cost.
+/// Cost: each call reads and writes a flag twice, in addition to the allocator's cost.
 #[derive(Debug)]
 pub struct Local<A>(RefCell<A>);
 
 impl<A: Allocator> Local<A> {
-    /// Shares `allocator` between collections.
+    /// Makes a `Local` that shares `allocator` between collections.
     pub const fn new(allocator: A) -> Self {
         Self(RefCell::new(allocator))
     }
-    /// The allocator, which is accessible while no collection borrows it.
+    /// Returns the allocator, which is accessible if no collection borrows it.
     pub fn get_mut(&mut self) -> &mut A {
         self.0.get_mut()
     }
@@ -47,14 +47,14 @@ impl<A: Allocator> Local<A> {
         self.0.borrow_mut().allocate(layout, 0).ok()
     }
     /// # Safety
-    /// The conditions of [`Allocator::release`] hold.
+    /// The conditions of [`Allocator::release`] must hold.
     pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         let freed = unsafe { self.0.borrow_mut().release(memory, layout, 0) };
         debug_assert_eq!(freed, Ok(()), "the block must belong to this allocator");
     }
     /// # Safety
-    /// The conditions of [`Allocator::resize`] hold.
+    /// The conditions of [`Allocator::resize`] must hold.
     pub(crate) unsafe fn fit(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> bool {
         // SAFETY: the memory has the old layout, by this function's contract.
         unsafe { self.0.borrow_mut().resize(memory, old, new, 0) }

@@ -1,16 +1,16 @@
-//! A pool that marks each slot as used or free by a word after the object. Marks are the alternative to a
-//! bitmap.
+//! A pool in which a word after each object marks its slot as used or free. Such marks are the alternative to a bitmap.
 //!
 //! ```text
 //! [ object 32 bytes | mark ][ object 32 bytes | mark ] ...        36 bytes per slot
 //! ```
 //!
-//! Iterating over the slots in use loads each slot's mark: one cache line per slot. With a [bitmap](super::live), one
-//! load covers 64 slots. A mark takes 4 bytes per slot instead of one bit, and an overrun can reach it. `MarkedPool`
-//! demonstrates the cost of marks (`iteration_by_marks_reads_each_slot`). Marks are also useful if a
-//! memory dump must show the state of the slots.
+//! An iteration over the slots in use loads the mark of each slot, which takes one cache line per slot. With a
+//! [bitmap](super::live), one load covers 64 slots. A mark takes 4 bytes per slot instead of one bit, and an overrun of
+//! the object can overwrite it. `MarkedPool` exists to show the cost of marks (`iteration_by_marks_reads_each_slot`).
+//! Marks are also useful if a memory dump should show which slots are in use.
 //!
-//! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), which predict the cost.
+//! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), which predict the cost
+//! of marks.
 
 use super::area::Area;
 use super::error::{BadFree, PoolError, Refused};
@@ -19,17 +19,17 @@ use super::slot::{LINK, SlotLayout};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// The marks behind an object in use, and behind a free slot.
+/// The values of the mark after an object in use and in a free slot.
 const ALLOCATED_MARK: u32 = 0x0B1E_C700;
 const FREE_MARK: u32 = !ALLOCATED_MARK;
 /// Size of a mark in bytes.
 pub const MARK: usize = size_of::<u32>();
 
-/// A [`FixedPool`] of objects with a mark each. See the [module](self).
+/// A [`FixedPool`] of objects that are each followed by a mark. See the [module](self).
 ///
 /// # Invariants
-/// The word at byte `mark` of a slot is `ALLOCATED_MARK` or `FREE_MARK`. The mark follows the object, or the link of a free
-/// slot.
+/// The word at byte `mark` of a slot is `ALLOCATED_MARK` or `FREE_MARK`. The mark follows the object, or the link if
+/// the slot is free.
 #[derive(Debug)]
 pub struct MarkedPool<A> {
     pool: FixedPool<A>,
@@ -38,8 +38,7 @@ pub struct MarkedPool<A> {
 }
 
 impl<A: Area> MarkedPool<A> {
-    /// Makes a pool of as many objects, with their marks, as fit into `area`. Objects have at most `size`
-    /// bytes.
+    /// Makes a pool with as many objects, including their marks, as fit into `area`. Objects have at most `size` bytes.
     ///
     /// # Errors
     /// Returns the errors of [`SlotLayout::new`] for an object with its mark, and the errors of
@@ -66,10 +65,10 @@ impl<A: Area> MarkedPool<A> {
     /// Frees a slot.
     ///
     /// # Errors
-    /// Returns an error if the address is not a slot's, or if the mark of the slot shows that it is free.
+    /// Returns an error if the address is not the start of a slot, or if the mark shows that the slot is free.
     ///
     /// # Safety
-    /// The slot is no longer used.
+    /// The caller must no longer use the slot.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.pool.index(slot)?;
         let slot = self.pool.slot(index);
@@ -80,13 +79,13 @@ impl<A: Area> MarkedPool<A> {
         // SAFETY: the slot belongs to the pool, and its mark shows that it is in use.
         unsafe { self.pool.free(slot) }
     }
-    /// Iterates the slots in use, in ascending order. Cost: one load from each slot.
+    /// Iterates over the slots in use, in ascending order. Cost: one load from each slot of the pool.
     pub fn live(&self) -> impl Iterator<Item = NonNull<u8>> {
         (0..self.pool.capacity())
             .map(|index| self.pool.slot(index))
             .filter(|&slot| self.mark(slot) == ALLOCATED_MARK)
     }
-    /// The underlying pool, which has counters.
+    /// Returns the underlying pool, which has counters.
     pub fn pool(&self) -> &FixedPool<A> {
         &self.pool
     }
@@ -130,8 +129,8 @@ mod tests {
         assert_eq!(pool.alloc(layout), Err(Refused::Size { requested: 33, max: 32 }));
     }
 
-    /// Iterating by marks and by bits finds equal objects. For 8 objects, iterating reads 256 cache lines with marks
-    /// and 4 words with bits.
+    /// Iterations by marks and by bits find the same objects. To find 8 objects, an iteration reads 256 cache lines
+    /// with marks, and 4 words with bits.
     #[test]
     fn iteration_by_marks_reads_each_slot() {
         let object = Layout::from_size_align(64, 4).unwrap();

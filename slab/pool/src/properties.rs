@@ -1,6 +1,6 @@
-//! Tests that compare all pools with one shadow model. Objects must not overlap, must be aligned, and must keep their
-//! bytes. A request that does not fit is refused, and a request that fits is served while there is room. At the end of
-//! a test, all memory of the pool is free.
+//! Tests that compare all pools with one shadow model. The tests check that objects do not overlap, are aligned, and
+//! keep their bytes. The pool must refuse a request that does not fit, and serve any other request while it has room.
+//! At the end of a test, all memory of the pool must be free.
 
 use super::area::{Area, HeapArea};
 use super::index_pool::Initialise;
@@ -14,11 +14,12 @@ use std::collections::BTreeMap;
 trait Subject {
     fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused>;
     /// # Safety
-    /// The conditions of the pool's own `free` hold.
+    /// The conditions of the pool's `free` must hold.
     unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree>;
-    /// Returns `true` if the pool can serve `layout` at all.
+    /// Returns `true` if the pool could serve `layout` when it is empty.
     fn fits(&self, layout: Layout) -> bool;
-    /// Number of objects that the pool holds; `None` if the pool grows beyond the test's number.
+    /// Returns the number of objects that the pool can hold; `None` if the pool grows beyond the number that a test
+    /// allocates.
     fn capacity(&self) -> Option<usize>;
     fn check(&self, _live: usize) {}
 }
@@ -39,16 +40,16 @@ fn unaligned_area() -> UnalignedArea {
     UnalignedArea(HeapArea::new(4096, 4096).unwrap())
 }
 
-const MAX_LAYOUT: Layout = match Layout::from_size_align(48, 16) {
+const MAX_TEST_LAYOUT: Layout = match Layout::from_size_align(48, 16) {
     Ok(layout) => layout,
     Err(_) => panic!("a layout"),
 };
 
 fn slots() -> SlotLayout {
-    SlotLayout::new(MAX_LAYOUT.size(), MAX_LAYOUT.align()).unwrap()
+    SlotLayout::new(MAX_TEST_LAYOUT.size(), MAX_TEST_LAYOUT.align()).unwrap()
 }
 
-fn fits_in(layout: Layout, max_layout: Layout) -> bool {
+fn layout_fits_in(layout: Layout, max_layout: Layout) -> bool {
     layout.size() <= max_layout.size() && layout.align() <= max_layout.align()
 }
 
@@ -63,7 +64,7 @@ macro_rules! subjects {
                 unsafe { self.free(object) }
             }
             fn fits(&self, layout: Layout) -> bool {
-                fits_in(layout, MAX_LAYOUT)
+                layout_fits_in(layout, MAX_TEST_LAYOUT)
             }
             fn capacity(&self) -> Option<usize> {
                 $capacity(self)
@@ -75,7 +76,7 @@ macro_rules! subjects {
     )+};
 }
 
-fn check_fixed<A: Area>(pool: &FixedPool<A>, live: usize) {
+fn check_fixed_pool<A: Area>(pool: &FixedPool<A>, live: usize) {
     assert_eq!(pool.usage().live(), live as u64);
     assert_eq!(pool.chain().count(), pool.capacity() - live, "each slot must be free or allocated");
     if let Some(in_use) = pool.live() {
@@ -84,7 +85,7 @@ fn check_fixed<A: Area>(pool: &FixedPool<A>, live: usize) {
 }
 
 subjects! {
-    FixedPool<UnalignedArea>: |pool: &Self| Some(pool.capacity()), check_fixed;
+    FixedPool<UnalignedArea>: |pool: &Self| Some(pool.capacity()), check_fixed_pool;
     ReservedPool: |pool: &Self| Some(pool.capacity()),
         |pool: &Self, live| assert_eq!(pool.usage().live(), live as u64);
     ChunkedPool: |_: &Self| None, |pool: &Self, live| {
@@ -97,7 +98,7 @@ subjects! {
         |pool: &Self, live| assert_eq!(pool.live().count(), live);
 }
 
-/// A free list, and its initial number of slots.
+/// A free list, with its initial number of slots.
 struct SlotList {
     list: FreeList,
     slots: usize,
@@ -108,7 +109,9 @@ impl SlotList {
     fn new() -> Self {
         let area = HeapArea::new(2000, 64).unwrap();
         // SAFETY: the area lives as long as the list, and no other code uses it.
-        let list = unsafe { FreeList::new(area.memory(), MAX_LAYOUT.size(), MAX_LAYOUT.align(), 0) }.unwrap();
+        let list =
+            unsafe { FreeList::new(area.memory(), MAX_TEST_LAYOUT.size(), MAX_TEST_LAYOUT.align(), 0) }
+                .unwrap();
         Self { slots: list.chain().count(), list, _area: area }
     }
 }
@@ -124,7 +127,7 @@ impl Subject for SlotList {
         Ok(())
     }
     fn fits(&self, layout: Layout) -> bool {
-        fits_in(layout, MAX_LAYOUT)
+        layout_fits_in(layout, MAX_TEST_LAYOUT)
     }
     fn capacity(&self) -> Option<usize> {
         Some(self.slots)
@@ -144,7 +147,7 @@ impl Subject for IndexPool<HeapArea> {
         unsafe { self.free(object) }
     }
     fn fits(&self, layout: Layout) -> bool {
-        fits_in(layout, MAX_LAYOUT)
+        layout_fits_in(layout, MAX_TEST_LAYOUT)
     }
     fn capacity(&self) -> Option<usize> {
         Some(self.blocks() as usize)
@@ -164,7 +167,7 @@ impl Subject for GuardedPool<HeapArea> {
         unsafe { self.free(object) }
     }
     fn fits(&self, layout: Layout) -> bool {
-        fits_in(layout, MAX_LAYOUT)
+        layout_fits_in(layout, MAX_TEST_LAYOUT)
     }
     fn capacity(&self) -> Option<usize> {
         Some(self.pool().blocks() as usize)
@@ -174,7 +177,7 @@ impl Subject for GuardedPool<HeapArea> {
     }
 }
 
-/// An arena, the largest object that it serves, and the number of objects.
+/// An arena, with its largest object and its number of objects.
 struct Arena<A, B>(MemoryArena<A, B>, Layout, Option<usize>);
 
 impl<A: Allocator, B: Bounds> Subject for Arena<A, B> {
@@ -186,7 +189,7 @@ impl<A: Allocator, B: Bounds> Subject for Arena<A, B> {
         unsafe { self.0.free(object, layout) }
     }
     fn fits(&self, layout: Layout) -> bool {
-        fits_in(layout, self.1)
+        layout_fits_in(layout, self.1)
     }
     fn capacity(&self) -> Option<usize> {
         self.2
@@ -242,8 +245,8 @@ enum Step {
     Free(usize),
 }
 
-/// Returns steps with more allocations than frees, so that pools become full. Sizes and alignments slightly
-/// exceed [`MAX_LAYOUT`], and some sizes are up to 4,096 bytes.
+/// Returns random steps with more allocations than frees, so that pools become full. The sizes and alignments can
+/// slightly exceed [`MAX_TEST_LAYOUT`], and some sizes are up to 4,096 bytes.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let layout = |(size, log): (usize, u32)| Step::Alloc(Layout::from_size_align(size, 1 << log).unwrap());
     let step = prop_oneof![
@@ -254,7 +257,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..if cfg!(miri) { 40 } else { 400 })
 }
 
-/// Objects in use by address, each with its layout and fill byte.
+/// The model: objects in use by address, each with its layout and fill byte.
 #[derive(Default)]
 struct Shadow(BTreeMap<usize, (NonNull<u8>, Layout, u8)>);
 
@@ -318,68 +321,68 @@ fn run(mut subject: impl Subject, steps: Vec<Step>) {
     }
 }
 
-/// Makes an arena on a pool of slots for `MAX_LAYOUT` with guards.
+/// Makes an arena on a pool whose slots have room for `MAX_TEST_LAYOUT` with guards.
 fn arena<P: Pooled, B: Bounds>(
     new_pool: impl FnOnce(SlotLayout) -> Result<P, PoolError>,
 ) -> MemoryArena<P, B> {
-    MemoryArena::of_pool(MAX_LAYOUT.size(), MAX_LAYOUT.align(), new_pool).unwrap()
+    MemoryArena::of_pool(MAX_TEST_LAYOUT.size(), MAX_TEST_LAYOUT.align(), new_pool).unwrap()
 }
 
 proptest! {
     #[test]
-    fn free_list_agrees_with_its_shadow(steps in steps()) {
+    fn free_list_agrees_with_a_shadow_model(steps in steps()) {
         run(SlotList::new(), steps);
     }
     #[test]
-    fn fixed_pool_agrees_with_its_shadow(steps in steps()) {
+    fn fixed_pool_agrees_with_a_shadow_model(steps in steps()) {
         run(FixedPool::new(unaligned_area(), slots()).unwrap(), steps);
     }
     #[test]
-    fn checked_fixed_pool_agrees_with_its_shadow(steps in steps()) {
+    fn checked_fixed_pool_agrees_with_a_shadow_model(steps in steps()) {
         run(FixedPool::checked(unaligned_area(), slots()).unwrap(), steps);
     }
     #[test]
-    fn lazy_pool_agrees_with_its_shadow(steps in steps(), each in any::<bool>()) {
+    fn lazy_pool_agrees_with_a_shadow_model(steps in steps(), each in any::<bool>()) {
         let policy = if each { Initialise::EachAllocation } else { Initialise::WhenEmpty };
         run(IndexPool::with_blocks(HeapArea::new(2400, 16).unwrap(), 48, 50, policy).unwrap(), steps);
     }
     #[test]
-    fn guarded_pool_agrees_with_its_shadow(steps in steps()) {
-        run(GuardedPool::new(HeapArea::new(4096, 16).unwrap(), MAX_LAYOUT).unwrap(), steps);
+    fn guarded_pool_agrees_with_a_shadow_model(steps in steps()) {
+        run(GuardedPool::new(HeapArea::new(4096, 16).unwrap(), MAX_TEST_LAYOUT).unwrap(), steps);
     }
     #[test]
-    fn marked_pool_agrees_with_its_shadow(steps in steps()) {
-        run(MarkedPool::new(unaligned_area(), MAX_LAYOUT.size(), MAX_LAYOUT.align()).unwrap(), steps);
+    fn marked_pool_agrees_with_a_shadow_model(steps in steps()) {
+        run(MarkedPool::new(unaligned_area(), MAX_TEST_LAYOUT.size(), MAX_TEST_LAYOUT.align()).unwrap(), steps);
     }
     #[test]
-    fn chunked_pool_agrees_with_its_shadow(steps in steps()) {
+    fn chunked_pool_agrees_with_a_shadow_model(steps in steps()) {
         run(ChunkedPool::new(slots(), 4096).unwrap(), steps);
     }
     #[test]
-    fn reserved_pool_agrees_with_its_shadow(steps in steps()) {
+    fn reserved_pool_agrees_with_a_shadow_model(steps in steps()) {
         run(ReservedPool::new(slots(), 3 * 4096).unwrap(), steps);
     }
     #[test]
-    fn guarded_arena_on_a_pool_agrees_with_its_shadow(steps in steps()) {
+    fn guarded_arena_on_a_pool_agrees_with_a_shadow_model(steps in steps()) {
         let pool = arena::<_, SimpleBounds>(|slots| FixedPool::checked(unaligned_area(), slots));
         let capacity = pool.allocator().capacity();
-        run(Arena(pool, MAX_LAYOUT, Some(capacity)), steps);
+        run(Arena(pool, MAX_TEST_LAYOUT, Some(capacity)), steps);
     }
     #[test]
-    fn arena_on_chunks_agrees_with_its_shadow(steps in steps()) {
-        run(Arena(arena::<_, NoBounds>(|slots| ChunkedPool::new(slots, 4096)), MAX_LAYOUT, None), steps);
+    fn arena_on_chunks_agrees_with_a_shadow_model(steps in steps()) {
+        run(Arena(arena::<_, NoBounds>(|slots| ChunkedPool::new(slots, 4096)), MAX_TEST_LAYOUT, None), steps);
     }
     #[test]
-    fn guarded_arena_on_the_heap_agrees_with_its_shadow(steps in steps()) {
+    fn guarded_arena_on_the_heap_agrees_with_a_shadow_model(steps in steps()) {
         let large_layout = Layout::from_size_align(1 << 20, 1 << 20).unwrap();
         run(Arena(MemoryArena::<_, SimpleBounds>::new(System), large_layout, None), steps);
     }
     #[test]
-    fn class_pools_agree_with_their_shadow(steps in steps()) {
+    fn class_pools_agree_with_a_shadow_model(steps in steps()) {
         run(ClassPools::new(&SizeClasses::words(), 128 << 10).unwrap(), steps);
     }
     #[test]
-    fn hybrid_pools_agree_with_their_shadow(steps in steps(), tolerance in 0..40_usize) {
+    fn hybrid_pools_agree_with_a_shadow_model(steps in steps(), tolerance in 0..40_usize) {
         run(Hybrid::new(ClassPools::new(&SizeClasses::micro(), 4096).unwrap(), tolerance), steps);
     }
 }

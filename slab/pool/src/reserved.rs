@@ -1,5 +1,4 @@
-//! A pool that grows in place, which reserves a range of addresses once and commits it step by
-//! step.
+//! A pool that grows in place: it reserves a range of addresses once, and commits memory step by step.
 //!
 //! ```text
 //! |<------------------------- reserved: addresses, no memory -------------------------------->|
@@ -7,13 +6,13 @@
 //! | slot | slot | slot |  slot  | slot |   nothing yet
 //! ```
 //!
-//! If the free list is empty, the pool commits the next step of memory, and puts its slots on the list. One list
-//! contains the slots of all steps, so there are no chunks to link or to find. All slots are adjacent, and one
-//! comparison shows if an address belongs to the pool. The upper limit is the reservation: a terabyte costs no memory,
-//! only addresses. The pool returns memory to the system only when it is dropped.
+//! If the free list is empty, the pool commits the next step of memory and adds its slots to the list. One list
+//! contains the slots of all steps, so the pool has no chunks to link or to find. All slots are adjacent, and one
+//! comparison shows if an address belongs to the pool. The reservation limits the size of the pool; reserving a
+//! terabyte costs no memory, only addresses. The pool returns memory to the system only when it is dropped.
 //!
-//! Source: the second of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
-//! allocator" (2012), which his engine uses.
+//! Source: one of two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool allocator"
+//! (2012); the author's engine uses it.
 
 use super::error::{BadFree, PoolError, Refused};
 use super::free_list::{Chain, FreeList};
@@ -24,7 +23,7 @@ use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region, Uncommitted};
 
-/// Default number of bytes per commit, as in Reinalter's pool.
+/// Default number of bytes that the pool commits at a time, as in Reinalter's pool.
 pub const STEP: usize = 32 << 10;
 
 /// A pool in one reserved range of addresses. See the [module](self).
@@ -41,8 +40,8 @@ pub const STEP: usize = 32 << 10;
 /// ```
 ///
 /// # Invariants
-/// `threaded` slots from the region's start on are in its first `committed` bytes. Each slot is in the free list or in
-/// use.
+/// The first `threaded` slots are inside the first `committed` bytes of the region. Each of these slots is in the free
+/// list or in use.
 #[derive(Debug)]
 pub struct ReservedPool {
     free: FreeList,
@@ -56,15 +55,15 @@ pub struct ReservedPool {
 }
 
 impl ReservedPool {
-    /// Makes a pool that may grow up to `bytes` bytes, in steps of [`STEP`] bytes. Cost: one system
-    /// call.
+    /// Makes a pool that can grow up to `bytes` bytes, in steps of [`STEP`] bytes. Cost: one system call.
     ///
     /// # Errors
-    /// Returns [`PoolError::Memory`] if the system refuses the range, and [`PoolError::NoRoom`] if it holds no slot.
+    /// Returns [`PoolError::Memory`] if the system refuses the range, and [`PoolError::NoRoom`] if the range is too
+    /// small for a slot.
     pub fn new(slots: SlotLayout, bytes: usize) -> Result<Self, PoolError> {
         Self::with_step(slots, bytes, STEP)
     }
-    /// Makes a pool that grows by `step` bytes, rounded up to pages.
+    /// Makes a pool that grows by `step` bytes at a time, rounded up to pages.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
@@ -79,10 +78,11 @@ impl ReservedPool {
         );
         Self::on(region.ok_or(PoolError::Memory { bytes })?, slots, step)
     }
-    /// Makes a pool on an unused region. The pool grows by `step` bytes, rounded up to pages.
+    /// Makes a pool in a region of which no byte is committed yet. The pool grows by `step` bytes at a time, rounded up
+    /// to pages.
     ///
     /// # Errors
-    /// Returns [`PoolError::NoRoom`] if the region holds no slot.
+    /// Returns [`PoolError::NoRoom`] if the region is too small for a slot.
     pub fn on(region: Region, slots: SlotLayout, step: usize) -> Result<Self, PoolError> {
         let (bytes, pad) = (region.bytes(), slots.pad(region.base().addr().get()));
         let required = pad.saturating_add(slots.stride());
@@ -94,19 +94,19 @@ impl ReservedPool {
         Ok(Self { free, slots, pad, threaded: 0, committed: 0, step, usage, region })
     }
 
-    /// Allocates a slot for `layout`. Cost: an access to the slot. If no slot is free, the call also makes a system
-    /// call, and writes to each slot of a step.
+    /// Allocates a slot for `layout`. Cost: one access to the slot. If no slot is free, the call also makes a system
+    /// call, and writes to each slot of the new step.
     ///
     /// # Errors
-    /// Returns an error if the layout does not fit, [`Refused::Full`] at the upper limit, and [`Refused::Memory`] if
-    /// the system refuses more memory.
+    /// Returns an error if the layout does not fit a slot, [`Refused::Full`] at the upper limit, and
+    /// [`Refused::Memory`] if the system refuses more memory.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         self.alloc_at(layout, 0)
     }
-    /// Allocates a slot whose byte `offset` is aligned, instead of the slot's first byte.
+    /// Allocates a slot in which the byte at `offset` is aligned, instead of the first byte.
     ///
     /// # Errors
-    /// Returns the errors of [`alloc`](Self::alloc), and [`Refused::Offset`] if the pool aligns another byte.
+    /// Returns the errors of [`alloc`](Self::alloc), and [`Refused::Offset`] if the pool aligns a different byte.
     pub fn alloc_at(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
         self.slots.admits(layout, offset)?;
         let slot = match self.free.obtain() {
@@ -119,7 +119,8 @@ impl ReservedPool {
         self.usage.alloc(layout.size(), self.slots.stride());
         Ok(slot)
     }
-    /// Commits a step, or as many steps as one slot takes, and threads the slots that are then complete.
+    /// Commits a step of memory, or more if a slot needs more, and adds the slots that are now complete to the free
+    /// list.
     fn grow(&mut self) -> Result<(), Refused> {
         let min_bytes = self.pad + (self.threaded + 1) * self.slots.stride();
         if min_bytes > self.region.bytes() {
@@ -141,14 +142,14 @@ impl ReservedPool {
         Ok(())
     }
 
-    /// Frees a slot, whichever step it belongs to. Cost: a division and a store to the slot.
+    /// Frees a slot of any step. Cost: one division, and one store to the slot.
     ///
     /// # Errors
-    /// Returns an error if the address is not a slot in the committed memory, or if no slot is in
-    /// use.
+    /// Returns an error if the address is not the start of a slot in committed memory, or if no slot is in use.
     ///
     /// # Safety
-    /// If the address is a slot, this pool must have allocated it. The slot was not freed since, and is no longer used.
+    /// If the address is a slot, this pool must have allocated it. The slot must not have been freed since, and the
+    /// caller must no longer use it.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(slot)?;
         if self.usage.live() == 0 {
@@ -164,35 +165,35 @@ impl ReservedPool {
         let first = unsafe { self.region.base().add(self.pad) };
         self.slots.index(first, self.threaded, slot.addr().get())
     }
-    /// Returns `true` if the address is in the pool's slots. Cost: two comparisons.
+    /// Returns `true` if the address is inside the pool's slots. Cost: two comparisons.
     pub fn owns(&self, slot: NonNull<u8>) -> bool {
         slot.addr().get().wrapping_sub(self.region.base().addr().get()) < self.committed
     }
-    /// Number of bytes of reserved addresses.
+    /// Returns the number of reserved bytes of addresses.
     pub fn reserved(&self) -> usize {
         self.region.bytes()
     }
-    /// Number of bytes of committed memory.
+    /// Returns the number of committed bytes.
     pub fn committed(&self) -> usize {
         self.committed
     }
-    /// First byte of the reserved range.
+    /// Returns the start of the reserved range.
     pub fn base(&self) -> NonNull<u8> {
         self.region.base()
     }
-    /// Returns the free slots of the committed memory, in the order in which they will be allocated.
+    /// Iterates over the free slots in committed memory, in the order in which they will be allocated.
     pub fn free_chain(&self) -> Chain<'_> {
         self.free.chain()
     }
-    /// Number of slots in the reserved range.
+    /// Returns the number of slots in the whole reserved range.
     pub fn capacity(&self) -> usize {
         (self.region.bytes() - self.pad) / self.slots.stride()
     }
-    /// Size and alignment of the largest object.
+    /// Returns the size and alignment of the largest object.
     pub fn slots(&self) -> SlotLayout {
         self.slots
     }
-    /// Usage statistics of the pool.
+    /// Returns the usage statistics of the pool.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_frees_are_reported_by_kind() {
+    fn each_kind_of_invalid_free_returns_its_error() {
         let mut pool = pool(1 << 20);
         let slot = pool.alloc(OBJECT).unwrap();
         let with_address = |address: usize| slot.with_addr(address.try_into().unwrap());
@@ -290,7 +291,7 @@ mod tests {
         assert_eq!(small, Some(PoolError::NoRoom { bytes: 4096, needed: 8192 }));
     }
 
-    /// Compares the pool's addresses and memory with the system's counts.
+    /// Compares the pool's counts of addresses and memory with the system's counts.
     #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
     #[test]
     fn pool_reserves_a_terabyte_and_commits_in_steps() {

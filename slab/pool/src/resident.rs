@@ -1,4 +1,4 @@
-//! A function for tests that returns which part of some memory is resident.
+//! Returns how many bytes of some memory are resident, for tests.
 
 use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;

@@ -1,9 +1,9 @@
-//! Blocks without `unsafe`: a guard frees its block once, when the guard is dropped.
+//! Blocks that need no `unsafe` code: a guard frees its block exactly once, when the guard is dropped.
 //!
-//! A raw block can be freed twice, to another pool, or after its pool. The block of a [`PoolGuard`] is safe, because
-//! dropping the guard frees the block to the pool that the guard borrows. The underlying pool need not check the
-//! address, if its type guarantees the address. [`PoolGuard::free`] checks the address anyway, to measure the cost of
-//! the check, or in a program with untrusted parts.
+//! A raw block can be freed twice, to the wrong pool, or after its pool is dropped. With a [`PoolGuard`] these errors
+//! are impossible, because dropping the guard frees the block to the pool that the guard borrows. The underlying pool
+//! need not check the address, because the type guarantees that it is valid. [`PoolGuard::free`] still checks the
+//! address, for programs with untrusted parts, and to measure the cost of the check.
 //!
 //! ```text
 //!   SafePool ──alloc──> PoolGuard<'p>     the borrow keeps the pool in place
@@ -11,8 +11,7 @@
 //!     └────drop, once─────┘               or leaked: the block stays allocated
 //! ```
 //!
-//! The contents of blocks are bytes. [`Pool`](super::Pool) and [`LivePool`](super::LivePool) are pools
-//! of typed objects.
+//! A block contains only untyped bytes. Use [`Pool`](super::Pool) or [`LivePool`](super::LivePool) for typed objects.
 
 use super::area::Area;
 #[cfg(feature = "std")]
@@ -32,32 +31,32 @@ use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::Range;
 use core::ptr::NonNull;
 
-/// A pool whose blocks a [`SafePool`] can guard.
+/// A pool whose blocks [`SafePool`] can wrap in guards.
 ///
 /// # Safety
-/// A block that [`alloc_raw`](Self::alloc_raw) returns must be valid for reads and writes, and belong only to the
-/// caller, even if the pool moves. The block must stay valid until it is freed, the pool is dropped, or all blocks are
-/// reset ([`IndexPool::reset`]).
+/// A block that [`alloc_raw`](Self::alloc_raw) returns must be valid for reads and writes, and must belong only to the
+/// caller, even if the pool is moved. The block must stay valid until it is freed, the pool is dropped, or all blocks
+/// are reset ([`IndexPool::reset`]).
 pub unsafe trait RawPool {
     /// Allocates a block.
     ///
     /// # Errors
-    /// Returns an error if no block is free, or if the next block changed since its free.
+    /// Returns an error if no block is free, or if the next block changed since it was freed.
     #[track_caller]
     fn alloc_raw(&mut self) -> Result<NonNull<[u8]>, Refused>;
-    /// Checks a block, and frees it.
+    /// Checks a block, and frees it if it is valid.
     ///
     /// # Errors
     /// Returns an error if the block is not in use, or is damaged. A damaged block stays allocated.
     ///
     /// # Safety
-    /// This pool must have allocated the block. The block must not have been freed since, and is no longer used.
+    /// This pool must have allocated the block. The block must not have been freed since, and the caller must no longer
+    /// use it.
     unsafe fn free_raw(&mut self, block: NonNull<u8>) -> Result<(), BadFree>;
-    /// Frees a block whose address is known to be valid. If the block has an error nevertheless, it
-    /// stays allocated.
+    /// Frees a block whose address is known to be valid. If an error is found nevertheless, the block stays allocated.
     ///
     /// # Safety
-    /// The conditions of [`free_raw`](Self::free_raw) hold.
+    /// The conditions of [`free_raw`](Self::free_raw) must hold.
     unsafe fn free_own(&mut self, block: NonNull<u8>) {
         // SAFETY: the block belongs to this pool and is no longer used, by this function's contract.
         let _ = unsafe { self.free_raw(block) };
@@ -148,11 +147,12 @@ growing!(ChunkedPool, ReservedPool);
 pub struct SafePool<P>(RefCell<P>);
 
 impl<P: RawPool> SafePool<P> {
-    /// Wraps `pool`, and guards blocks that are allocated from now on. Blocks allocated earlier are unaffected.
+    /// Wraps `pool`, so that the blocks that are allocated from now on have guards. Blocks that were allocated earlier
+    /// stay allocated.
     pub const fn new(pool: P) -> Self {
         Self(RefCell::new(pool))
     }
-    /// Allocates a block, which the drop of its guard frees. Cost: the cost of the underlying pool.
+    /// Allocates a block; dropping the returned guard frees it. Cost: the same as the underlying pool.
     ///
     /// # Errors
     /// Returns the errors of [`RawPool::alloc_raw`].
@@ -162,8 +162,8 @@ impl<P: RawPool> SafePool<P> {
         let block = self.0.borrow_mut().alloc_raw()?;
         Ok(PoolGuard { block, pool: &self.0 })
     }
-    /// The underlying pool, while no guard is alive, for instance to reset all its blocks. A block of a leaked guard
-    /// stays allocated until the pool is reset.
+    /// Returns the underlying pool, for instance to reset all its blocks; this requires that no guard exists. If a
+    /// guard is leaked, its block stays allocated until the pool is reset.
     pub fn pool(&mut self) -> &mut P {
         self.0.get_mut()
     }
@@ -174,22 +174,22 @@ impl<P: RawPool> SafePool<P> {
 }
 
 impl<A: Area> SafePool<IndexPool<A>> {
-    /// Returns [`IndexPool::state`], even if blocks are in use.
+    /// Returns [`IndexPool::state`]; the call is allowed while blocks are in use.
     pub fn state(&self) -> State {
         self.0.borrow().state()
     }
-    /// Returns [`IndexPool::free_chain`], even if blocks are in use.
+    /// Returns [`IndexPool::free_chain`]; the call is allowed while blocks are in use.
     pub fn free_chain(&self) -> Vec<u32> {
         self.0.borrow().free_chain().collect()
     }
 }
 
 impl<A: Area> SafePool<GuardedPool<A>> {
-    /// Returns [`GuardedPool::check_all`], even if blocks are in use.
+    /// Returns [`GuardedPool::check_all`]; the call is allowed while blocks are in use.
     pub fn check_all(&self) -> Vec<Overrun> {
         self.0.borrow().check_all().collect()
     }
-    /// Returns [`GuardedPool::leaks`], even if blocks are in use.
+    /// Returns [`GuardedPool::leaks`]; the call is allowed while blocks are in use.
     pub fn leaks(&self) -> Vec<Leak> {
         self.0.borrow().leaks().collect()
     }
@@ -205,7 +205,7 @@ impl SafePool<ChunkedPool> {
             .map(|(chunk, free)| (chunk.addr().get(), free.map(|slot| slot.addr().get()).collect()))
             .collect()
     }
-    /// Unmaps the chunks without a block in use, as [`ChunkedPool::purge`] does, even if other blocks are in use.
+    /// Unmaps the chunks that have no block in use, like [`ChunkedPool::purge`]; other blocks may be in use.
     pub fn purge(&self) -> usize {
         self.0.borrow_mut().purge()
     }
@@ -213,7 +213,7 @@ impl SafePool<ChunkedPool> {
 
 #[cfg(feature = "std")]
 impl SafePool<ReservedPool> {
-    /// Returns the addresses of the committed memory, even if blocks are in use.
+    /// Returns the range of committed addresses; the call is allowed while blocks are in use.
     pub fn committed(&self) -> Range<usize> {
         let pool = self.0.borrow();
         let base = pool.base().addr().get();
@@ -225,25 +225,25 @@ impl SafePool<ReservedPool> {
     }
 }
 
-/// A block of a [`SafePool`], freed on drop.
+/// A guard for a block of a [`SafePool`]; dropping the guard frees the block.
 pub struct PoolGuard<'p, P: RawPool> {
     block: NonNull<[u8]>,
     pool: &'p RefCell<P>,
 }
 
 impl<P: RawPool> PoolGuard<'_, P> {
-    /// The bytes of the block. A new block has unspecified bytes.
+    /// Returns the bytes of the block. A new block has unspecified bytes.
     #[inline]
     pub fn bytes(&mut self) -> &mut [MaybeUninit<u8>] {
         // SAFETY: the block is allocated and not freed, so it is valid and belongs only to this guard, which is
         // borrowed exclusively. The bytes may be uninitialised.
         unsafe { core::slice::from_raw_parts_mut(self.block.cast().as_ptr(), self.block.len()) }
     }
-    /// Address of the block, until it is freed.
+    /// Returns the address of the block, which is valid until the block is freed.
     pub fn address(&self) -> *const u8 {
         self.block.cast().as_ptr()
     }
-    /// Frees the block, with the pool's checks.
+    /// Frees the block with the checks of the underlying pool.
     ///
     /// # Errors
     /// Returns the errors of [`RawPool::free_raw`] if the pool's memory was overwritten. If `free` fails, the block
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn block_guard_frees_its_block_once() {
+    fn block_guard_frees_its_block_exactly_once() {
         let pool = lazy(3);
         let [a, b, c] = [0; 3].map(|_| pool.alloc().unwrap());
         let (first, second) = (a.address(), b.address());

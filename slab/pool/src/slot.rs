@@ -1,4 +1,4 @@
-//! The layout of a pool's slots: one size, one alignment, one offset.
+//! The layout of a pool's slots: size, alignment, and the offset of the aligned byte.
 //!
 //! ```text
 //! memory   |pad|  slot 0  |  slot 1  |  slot 2  | tail |
@@ -6,19 +6,19 @@
 //!                  ^ aligned   ^ aligned  ^ aligned         stride = size, rounded up to the alignment
 //! ```
 //!
-//! The *offset* is the byte of a slot that is aligned: 0, or the number of bytes that an arena puts before an
-//! object. Padding before the first slot aligns the first slot. The stride is a multiple of the alignment, so all
-//! later slots are also aligned. A pool can have only one offset (Reinalter, "Memory allocation strategies: a pool
-//! allocator", 2012).
+//! The *offset* is the position of the aligned byte in a slot: 0, or the number of bytes that an arena puts before an
+//! object. The pool inserts padding before the first slot, to align it. The stride is a multiple of the alignment, so
+//! all following slots are aligned, too. A pool can have only one offset (Reinalter, "Memory allocation strategies: a
+//! pool allocator", 2012).
 
 use super::error::{BadFree, PoolError, Refused};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Size in bytes of the link in a free slot: a pointer.
+/// Size in bytes of the link in a free slot, which is a pointer.
 pub const LINK: usize = size_of::<usize>();
 
-/// Size, alignment and offset of slots. See the [module](self).
+/// Size, alignment and offset of a pool's slots. See the [module](self).
 ///
 /// # Invariants
 /// `align` is a power of two. `stride` is a multiple of `align`, and at least `size` and [`LINK`].
@@ -28,12 +28,12 @@ pub struct SlotLayout {
     align: usize,
     offset: usize,
     stride: usize,
-    /// True if smaller objects and weaker alignments are refused.
+    /// `true` if the pool refuses smaller objects and weaker alignments.
     strict: bool,
 }
 
 impl SlotLayout {
-    /// Creates a layout of slots for objects of at most `size` bytes at a multiple of `align`.
+    /// Makes a layout of slots for objects of at most `size` bytes, aligned to `align`.
     ///
     /// ```
     /// use uslab_pool::SlotLayout;
@@ -58,12 +58,12 @@ impl SlotLayout {
             Some(stride) => Ok(Self { size, align, offset: 0, stride, strict: false }),
         }
     }
-    /// Aligns byte `offset` of each slot, instead of the slot's first byte.
+    /// Aligns the byte at `offset` of each slot, instead of the first byte.
     pub const fn with_offset(self, offset: usize) -> Self {
         Self { offset, ..self }
     }
     /// Restricts the slots to objects of exactly this size and alignment. The pool then refuses smaller objects,
-    /// because they would silently waste a part of their slots.
+    /// because they would silently waste a part of their slot.
     ///
     /// ```
     /// use uslab_pool::{FixedPool, HeapArea, SlotLayout};
@@ -77,36 +77,36 @@ impl SlotLayout {
     pub const fn strict(self) -> Self {
         Self { strict: true, ..self }
     }
-    /// Size of the largest object in bytes.
+    /// Returns the size of the largest object in bytes.
     pub const fn size(&self) -> usize {
         self.size
     }
-    /// Largest alignment in bytes.
+    /// Returns the largest supported alignment in bytes.
     pub const fn align(&self) -> usize {
         self.align
     }
-    /// Offset of the byte of a slot that is aligned.
+    /// Returns the offset of the byte of a slot that is aligned.
     pub const fn offset(&self) -> usize {
         self.offset
     }
-    /// Number of bytes from one slot to the next.
+    /// Returns the number of bytes from the start of one slot to the start of the next.
     pub const fn stride(&self) -> usize {
         self.stride
     }
 
-    /// Number of bytes before the first slot, in memory that begins at `start`.
+    /// Returns the number of padding bytes before the first slot, in memory that begins at `start`.
     pub(crate) const fn pad(&self, start: usize) -> usize {
         start.wrapping_add(self.offset).wrapping_neg() & (self.align - 1)
     }
-    /// Returns the start of the slots in `memory`, and the number of bytes from there to the end. The returned start
-    /// may be the end of the memory.
+    /// Returns the start of the first slot in `memory`, and the number of bytes from there to the end of `memory`. If
+    /// no slot fits, the returned start may be the end of `memory`.
     pub(crate) fn place(&self, memory: NonNull<[u8]>) -> (NonNull<u8>, usize) {
         let start = memory.cast::<u8>();
         let pad = self.pad(start.addr().get()).min(memory.len());
         // SAFETY: the result is not beyond the end of the memory.
         (unsafe { start.add(pad) }, memory.len() - pad)
     }
-    /// Checks that an object of `layout` fits into a slot if byte `offset` of the slot is aligned.
+    /// Checks that an object of `layout` fits into a slot whose byte at `offset` is aligned.
     pub(crate) const fn admits(&self, layout: Layout, offset: usize) -> Result<(), Refused> {
         if layout.size() > self.size {
             return Err(Refused::Size { requested: layout.size(), max: self.size });
@@ -184,8 +184,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any start, alignment 1 to 4096 and offset 0 to 63, the right byte of each slot is aligned, with the
-        /// least padding.
+        /// Tests that the byte at the offset is aligned in each slot, with the least padding, for any start, alignments
+        /// 1 to 4096, and offsets 0 to 63.
         #[test]
         fn the_offset_byte_of_every_slot_is_aligned(
             start in any::<usize>(), log in 0..13_u32, offset in 0..64_usize, size in 8..300_usize,

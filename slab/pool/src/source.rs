@@ -1,4 +1,4 @@
-//! The implementation of [`Allocator`] of `allocator-api2` for all versions, for pools and the caches of `uslab`.
+//! Implements the `Allocator` trait of all versions of `allocator-api2`, for pools and for the caches of `uslab`.
 //!
 //! [`Allocator`]: https://docs.rs/allocator-api2/latest/allocator_api2/alloc/trait.Allocator.html
 
@@ -12,33 +12,34 @@ use crate::local::Local;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Memory source that provides what all versions of the trait require.
+/// A memory source with the operations that all versions of the trait need.
 ///
 /// # Safety
-/// Memory has its layout, and belongs only to the caller until the caller puts it back.
+/// Memory from the source must have the requested layout, and must belong only to the caller until the caller returns
+/// it by `put`.
 pub unsafe trait Source: Copy {
-    /// Allocates memory for a layout that is not empty. If `zero` is true, the memory is zeroed.
+    /// Allocates memory for a layout whose size is not 0. If `zero` is true, the memory is zeroed.
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>>;
     /// # Safety
-    /// `memory` must come from `get` with this layout, and is no longer used.
+    /// `memory` must come from `get` with this layout, and the caller must no longer use it.
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout);
-    /// Resizes memory without changing its alignment. If `zero` is true, the bytes after the old
-    /// bytes are zero.
+    /// Resizes memory to another size with the same alignment. If `zero` is true, the bytes beyond the old size are
+    /// zero.
     ///
     /// # Safety
-    /// If the call succeeds, the old memory counts as put back, so the conditions of `put` hold. The old and the
-    /// new layout must not be empty.
+    /// If the call succeeds, the old memory counts as returned, so the conditions of `put` must hold. The sizes of the
+    /// old and the new layout must not be 0.
     unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: the memory has the old layout, by this function's contract.
-        unsafe { move_to_new(self, memory, old, new, zero) }
+        unsafe { move_to_new_memory(self, memory, old, new, zero) }
     }
 }
 
 /// Allocates new memory, copies the contents, and frees the old memory.
 ///
 /// # Safety
-/// The conditions of [`Source::resize`] hold.
-unsafe fn move_to_new(
+/// The conditions of [`Source::resize`] must hold.
+unsafe fn move_to_new_memory(
     source: impl Source,
     memory: NonNull<u8>,
     old: Layout,
@@ -54,11 +55,16 @@ unsafe fn move_to_new(
     Some(new_memory)
 }
 
-/// If `zero` is true, zeroes the bytes of a layout from `first_byte` on.
+/// If `zero` is true, zeroes the memory of a layout from the byte `first_byte` to its end.
 ///
 /// # Safety
-/// The memory must have that layout and belong to the caller.
-unsafe fn zero_rest(memory: NonNull<u8>, layout: Layout, first_byte: usize, zero: bool) -> NonNull<u8> {
+/// The memory must have this layout and belong to the caller.
+unsafe fn zero_layout_tail(
+    memory: NonNull<u8>,
+    layout: Layout,
+    first_byte: usize,
+    zero: bool,
+) -> NonNull<u8> {
     if zero {
         // SAFETY: the bytes belong to the caller, by this function's contract.
         unsafe { memory.add(first_byte).write_bytes(0, layout.size() - first_byte) };
@@ -71,7 +77,7 @@ unsafe fn zero_rest(memory: NonNull<u8>, layout: Layout, first_byte: usize, zero
 unsafe impl Source for &Hybrid {
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         // SAFETY: the memory was just allocated with this layout.
-        self.alloc(layout).ok().map(|memory| unsafe { zero_rest(memory, layout, 0, zero) })
+        self.alloc(layout).ok().map(|memory| unsafe { zero_layout_tail(memory, layout, 0, zero) })
     }
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
@@ -89,7 +95,7 @@ macro_rules! in_place {
             fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
                 let $it = self;
                 // SAFETY: the memory was just allocated with this layout.
-                $allocator.obtain(layout).map(|memory| unsafe { zero_rest(memory, layout, 0, zero) })
+                $allocator.obtain(layout).map(|memory| unsafe { zero_layout_tail(memory, layout, 0, zero) })
             }
             unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
                 let $it = self;
@@ -104,9 +110,9 @@ macro_rules! in_place {
                 // bytes belong to the caller.
                 unsafe {
                     if $allocator.fit(memory, old, new) {
-                        return Some(zero_rest(memory, new, old.size().min(new.size()), zero));
+                        return Some(zero_layout_tail(memory, new, old.size().min(new.size()), zero));
                     }
-                    move_to_new(self, memory, old, new, zero)
+                    move_to_new_memory(self, memory, old, new, zero)
                 }
             }
         }
@@ -118,12 +124,12 @@ in_place! {
     [A: Area, G: FnMut(usize) -> Result<A, PoolError>] &Scope<'_, A, G>: |it| it.arena();
 }
 
-/// Returns a dangling pointer for an empty layout.
+/// Returns a dangling pointer, which represents memory of size 0.
 fn dangling_block(layout: Layout) -> NonNull<u8> {
     NonNull::without_provenance(core::num::NonZeroUsize::MIN.saturating_add(layout.align() - 1))
 }
 
-/// Allocates memory for any layout.
+/// Allocates memory for any layout, including size 0.
 pub fn allocate(source: impl Source, layout: Layout, zero: bool) -> Option<NonNull<[u8]>> {
     let memory = if layout.size() == 0 { Some(dangling_block(layout)) } else { source.get(layout, zero) };
     memory.map(|memory| NonNull::slice_from_raw_parts(memory, layout.size()))
@@ -131,18 +137,17 @@ pub fn allocate(source: impl Source, layout: Layout, zero: bool) -> Option<NonNu
 /// Frees memory.
 ///
 /// # Safety
-/// The conditions of [`Source::put`] hold, except that the layout may be empty.
+/// The conditions of [`Source::put`] must hold, except that the size of the layout may be 0.
 pub unsafe fn deallocate(source: impl Source, memory: NonNull<u8>, layout: Layout) {
     if layout.size() > 0 {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         unsafe { source.put(memory, layout) };
     }
 }
-/// Resizes memory to another layout.
+/// Resizes memory to another layout; the alignment may change.
 ///
 /// # Safety
-/// The conditions of [`Source::resize`] hold, except that either layout may be empty, and the
-/// alignments may differ.
+/// The conditions of [`Source::resize`] must hold, except that either size may be 0, and the alignments may differ.
 pub unsafe fn reallocate(
     source: impl Source,
     memory: NonNull<u8>,
@@ -164,7 +169,8 @@ pub unsafe fn reallocate(
     Some(new_memory)
 }
 
-/// Implements one version of the trait for each given [`Source`]. The caller imports `Layout` and `NonNull`.
+/// Implements one version of the `Allocator` trait for each given [`Source`]. The caller of the macro must import
+/// `Layout` and `NonNull` of the same version.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! allocators {

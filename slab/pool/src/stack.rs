@@ -1,4 +1,4 @@
-//! The stack allocator, whose position moves forward, and back to markers.
+//! The stack allocator: a position moves forward through memory, and moves back to markers.
 //!
 //! ```text
 //!   | outer |pad| outer |marker|      inner, inner, inner      |      free     |
@@ -6,21 +6,21 @@
 //!                       └── free_to: frees the marker and everything behind it
 //! ```
 //!
-//! - Allocate: O(1), like an [arena](super::linear). A [marker](StackAlloc::mark) takes 20 bytes of the memory.
-//! - [`free_to`](StackAlloc::free_to) is O(1), plus a load for each later marker that is freed together with
-//!   the given marker.
-//! - [`free`](StackAlloc::free) of a single block: the topmost block is freed immediately, together with its padding.
-//!   Any block below the topmost block stays until a marker frees it. If blocks are freed in reverse order, all memory
-//!   is free afterwards, unless a block was shrunk below another block.
-//! - Waste: the padding for alignments. Padding before a block has at least 8 bytes, which store where the padding
-//!   begins. The blocks of a stack have no header.
+//! - An allocation takes O(1), as in an [arena](super::linear). A [marker](StackAlloc::mark) uses 20 bytes of the
+//!   memory.
+//! - [`free_to`](StackAlloc::free_to) takes O(1), plus one load for each later marker that it also frees.
+//! - [`free`](StackAlloc::free) frees a single block: the topmost block is freed immediately, including its padding.
+//!   Any other block stays allocated until a marker frees it. If the blocks are freed in reverse order, all memory is
+//!   free at the end, unless a block was shrunk while another block was above it.
+//! - Waste: padding for alignments. Padding before a block takes at least 8 bytes, because it stores its own start.
+//!   Blocks in a stack have no header.
 //!
-//! A marker is a value, because it can be used only once. The stack stores a record of each valid marker in its
-//! memory, and each record has the position of the previous record. If a marker was freed together with an earlier
-//! marker, it is refused, however far the stack has grown since.
+//! A marker is moved into the call that frees it, because it can be used only once. For each valid marker, the stack
+//! keeps a record in its memory; each record has the position of the previous record. A marker that was freed by an
+//! earlier marker is refused, however far the stack has grown since.
 //!
-//! If scopes nest as the program's functions do, use an [`Arena`](super::Arena), in which the borrow checker enforces
-//! the nesting.
+//! If scopes nest like the program's functions, use an [`Arena`](super::Arena), whose nesting the borrow checker
+//! enforces.
 //!
 //! Source: Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010). Users: Unreal's `FMemMark` on
 //! `FMemStack`, Frostbite's scope stack, and every call stack.
@@ -34,7 +34,7 @@ use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
 
-/// A stack of blocks in memory of the caller's choice. See the [module](self).
+/// A stack of blocks in memory that the caller chooses. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -57,24 +57,24 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The records of all valid markers are below `head`. The records form a list, which begins at `newest` and leads from
-/// each record to a lower one. The paddings of blocks also form a list, which begins with the padding before the block
-/// at `newest_padded`. Some blocks on this list may already be freed.
+/// The records of all valid markers are below `head`. The records form a list: it begins at `newest`, and each record
+/// leads to one at a lower position. The paddings form a list, too: it begins with the padding before the block at
+/// `newest_padded`. Some blocks on the list of paddings may already be freed.
 #[derive(Debug)]
 pub struct StackAlloc<A> {
     memory: RawWords<A>,
     head: usize,
     newest: u32,
     newest_padded: u32,
-    /// Number of markers made so far: also the number of the next marker.
+    /// Number of markers that were made so far, which is also the number of the next marker.
     marks: u64,
 }
 
-/// A position of a [`StackAlloc`] up to which later allocations can be freed. A value of type
-/// `Marker` takes 24 bytes.
+/// A position of a [`StackAlloc`]; all later allocations can be freed by going back to it. A value of type `Marker`
+/// takes 24 bytes.
 ///
-/// The address of the memory identifies the marker's stack. A marker of a dropped stack is not distinguished from a
-/// marker of a later stack in the same memory.
+/// The address of the stack's memory identifies the stack of a marker. A marker of a dropped stack cannot be
+/// distinguished from a marker of a later stack in the same memory.
 #[must_use = "an unused marker keeps its bytes until an earlier marker is freed"]
 #[derive(Debug)]
 pub struct Marker {
@@ -83,31 +83,32 @@ pub struct Marker {
     number: u64,
 }
 
-/// Record of a marker: the position of the previous record, the two halves of the marker's number, the head before the
-/// marker, and the block with the newest padding. The marker itself lacks these values, because it may belong to a
-/// dropped stack.
+/// The record of a marker: the position of the previous record, two halves of the marker's number, the head before the
+/// marker, and the position of the newest padded block. The record is stored in the stack's memory instead of the
+/// marker, because a marker may belong to a dropped stack.
 const RECORD: Layout = Layout::new::<[u32; 5]>();
 
-/// Number of bytes at the end of a padding: the padding's start, and the block with the previous padding.
+/// Number of bytes at the end of a padding, which store the start of the padding and the position of the previous
+/// padded block.
 const PADDING: usize = size_of::<[u32; 2]>();
 
-/// Size of a block in bytes: at least one, so that no two blocks begin at one position.
+/// Returns the size of a block in bytes, which is at least 1, so that no two blocks begin at the same position.
 fn bytes(layout: Layout) -> usize {
     layout.size().max(1)
 }
 
-/// Reason why a stack refuses to free to a marker. If a marker is refused, nothing is freed.
+/// The reason why a stack refuses to free to a marker. A refused call frees nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadMarker {
-    /// The marker was freed with an earlier one.
+    /// The marker was already freed together with an earlier marker.
     Freed {
-        /// Position of the marker, in bytes from the start.
+        /// Position of the marker in bytes from the start of the memory.
         at: usize,
     },
     /// The marker belongs to another stack.
     Foreign {
-        /// Address of the other stack's memory.
+        /// Address of the memory of the marker's stack.
         address: usize,
     },
 }
@@ -128,7 +129,7 @@ impl<A: Area> StackAlloc<A> {
     /// Makes an empty stack in `area`.
     ///
     /// # Errors
-    /// Returns [`PoolError::Positions`] for more than 2 GiB.
+    /// Returns [`PoolError::Positions`] if the area has more than 2 GiB.
     pub fn new(area: A) -> Result<Self, PoolError> {
         let memory = RawWords(area);
         let bytes = memory.size();
@@ -144,11 +145,10 @@ impl<A: Area> StackAlloc<A> {
         let block = Layout::from_size_align(bytes(layout), layout.align()).map_err(|_| error)?;
         place(self.memory.address(), self.memory.size(), head, block).ok_or(error)
     }
-    /// Allocates memory for `layout`. The bytes of the memory are unspecified. A block of no bytes still takes one
-    /// byte.
+    /// Allocates memory for `layout`. The bytes of the memory are unspecified. A block of size 0 still takes one byte.
     ///
     /// # Errors
-    /// Returns [`Refused::NoRoom`] if the memory does not suffice.
+    /// Returns [`Refused::NoRoom`] if the free memory is too small.
     #[inline]
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let (mut at, mut end) = self.place(self.head, layout)?;
@@ -162,15 +162,15 @@ impl<A: Area> StackAlloc<A> {
         Ok(self.memory.at(at))
     }
     /// Frees a block. The bytes and the padding of the topmost block are reusable immediately. The bytes of any other
-    /// block stay until a marker or a [reset](Self::reset) frees them.
+    /// block stay allocated until a marker or a [reset](Self::reset) frees them.
     ///
     /// # Errors
     /// Returns [`BadFree::Foreign`] for an address outside the memory, and [`BadFree::NotAllocated`] for an address
     /// above the head. A second free below the head is not detected.
     ///
     /// # Safety
-    /// This stack must have allocated the block with `layout`. Neither a free nor a marker has freed the block since,
-    /// and the block is no longer used.
+    /// This stack must have allocated the block with `layout`. The block must not have been freed since by a free or a
+    /// marker, and the caller must no longer use it.
     pub unsafe fn free(&mut self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let at = self.position(memory, layout)?;
         if at + bytes(layout) == self.head {
@@ -182,16 +182,16 @@ impl<A: Area> StackAlloc<A> {
         }
         Ok(())
     }
-    /// Resizes the topmost block in place; any other block can only be shrunk. Shrinking a block below the topmost
-    /// block saves no memory. A block that was shrunk keeps its end, so it is not recognised as topmost later. Returns
-    /// `false` if the block cannot be resized.
+    /// Resizes the topmost block in place; any other block can only shrink. Shrinking a block that is not the topmost
+    /// saves no memory. A shrunk block that is not topmost keeps its end, so it is not recognised as the topmost block
+    /// later. Returns `false` if the block cannot be resized.
     ///
     /// # Errors
     /// Returns the errors of [`free`](Self::free).
     ///
     /// # Safety
-    /// This stack must have allocated the block with layout `old`, and not freed it since. If the call succeeds, the
-    /// block has `bytes` bytes.
+    /// This stack must have allocated the block with layout `old`, and must not have freed it since. If the call
+    /// succeeds, the block has `bytes` bytes.
     pub unsafe fn resize(&mut self, memory: NonNull<u8>, old: Layout, bytes: usize) -> Result<bool, BadFree> {
         let at = self.position(memory, old)?;
         if at + self::bytes(old) != self.head {
@@ -212,10 +212,10 @@ impl<A: Area> StackAlloc<A> {
         }
     }
 
-    /// Makes a marker of the current position, up to which the stack can be freed later.
+    /// Makes a marker at the current position, so that later allocations can be freed together.
     ///
     /// # Errors
-    /// Returns [`Refused::NoRoom`] if the memory does not suffice.
+    /// Returns [`Refused::NoRoom`] if the free memory is too small.
     pub fn mark(&mut self) -> Result<Marker, Refused> {
         let (head, number) = (self.head, self.marks);
         let (record, end) = self.place(head, RECORD)?;
@@ -228,11 +228,11 @@ impl<A: Area> StackAlloc<A> {
         self.newest = record as u32;
         Ok(Marker { stack: self.memory.address(), record: record as u32, number })
     }
-    /// Frees the marker and all later allocations, which must not be used afterwards.
+    /// Frees the marker and all later allocations, which the caller must no longer use.
     ///
     /// # Errors
-    /// Returns an error if the marker belongs to another stack, or was freed with an earlier marker. A refused marker
-    /// costs one load for each marker above its position.
+    /// Returns an error if the marker belongs to another stack, or was freed together with an earlier marker. Refusing
+    /// a marker costs one load for each marker above its position.
     pub fn free_to(&mut self, marker: Marker) -> Result<(), BadMarker> {
         let Marker { stack, record, number } = marker;
         if stack != self.memory.address() {
@@ -254,17 +254,17 @@ impl<A: Area> StackAlloc<A> {
     fn number(&self, record: usize) -> u64 {
         u64::from(self.memory.peek(record + 8)) << 32 | u64::from(self.memory.peek(record + 4))
     }
-    /// Frees all blocks and markers. Blocks of the stack must no longer be used after `reset`.
+    /// Frees all blocks and markers. The caller must no longer use any block of the stack.
     pub fn reset(&mut self) {
         self.head = 0;
         self.newest = NONE;
         self.newest_padded = NONE;
     }
-    /// Number of bytes up to the head, including padding and markers.
+    /// Returns the number of bytes up to the head, including padding and the records of markers.
     pub fn used(&self) -> usize {
         self.head
     }
-    /// Size of the memory in bytes.
+    /// Returns the size of the stack's memory in bytes.
     pub fn capacity(&self) -> usize {
         self.memory.size()
     }

@@ -1,4 +1,4 @@
-//! TLSF, two-level segregated fit: blocks of any size, allocated and freed in bounded time.
+//! TLSF, two-level segregated fit: a heap for blocks of any size, which allocates and frees in bounded time.
 //!
 //! ```text
 //!            fl bitmap   one bit per doubling, set iff its sl bitmap is not 0
@@ -7,27 +7,28 @@
 //!   256..      1                    └─> free block <-> free block
 //! ```
 //!
-//! Free blocks are in lists, one list per size [class](classes). The search for a request begins at the first class in
-//! which all blocks are large enough. From this class on, two bit scans find the first class that has a free block. The
-//! surplus of that block is cut off, and put on the list of the surplus's class. A freed block immediately merges with
-//! free neighbours.
+//! Each size [class](classes) has a list of free blocks. The search for a request begins at the first class in which
+//! all blocks are large enough. From this class on, two bit scans find the first class that has a free block. The heap
+//! cuts off what the request does not need, and puts the rest on the list of its class. A freed block immediately
+//! merges with free neighbours.
 //!
-//! - Allocate and free: O(1), whatever the state of the memory. An allocation or a free never searches a list.
-//!   Each operation reads at most three words of bitmaps, and cuts one block or joins two blocks.
-//! - Waste: a header of 4 bytes and rounding up to 16. Rounding a request up to a class takes no memory, but makes
-//!   the search skip some blocks. A request can be refused although a free block in its class has room for it
-//!   (*good* fit, not best fit). With `2^n` classes per doubling, a request is always served if a free block is `1
-//!   + 1/2^n` times as large.
+//! - Allocations and frees take O(1), whatever the state of the memory. An allocation or a free never searches a list.
+//!   Each operation reads at most three words of bitmaps, and splits one block or merges two blocks.
+//! - Waste: a header of 4 bytes per block, and rounding sizes up to multiples of 16. Rounding a request up to a class
+//!   takes no memory, but the search skips some blocks that would fit. A request can be refused although a free block
+//!   in its class has room for it (*good* fit, not best fit). With `2^n` classes per doubling of the size, a request is
+//!   always served if a free block is `1 + 1/2^n` times as large.
 //!
-//! The header is one number, which contains the size, a flag for a free block, and a flag for a free predecessor. The
-//! last 4 bytes of a free block store its start. A used block does not store its start, so it costs only a header of 4
-//! bytes. The reference implementation (Conte, `tlsf`) also takes 4 bytes on 32-bit machines, and 8 bytes on 64-bit
-//! machines. Links in this heap are positions of 32 bits. List heads and bitmaps are outside the heap's memory, in
-//! memory of the global allocator ([`Tlsf::control_bytes`]). List heads take 4 bytes per class, whereas Conte's
-//! pointers take 8 bytes. A heap has at most 28 doublings, from 16 bytes to 2 GiB, and thus at most 896 classes.
+//! The header is one number with three parts: the size, a flag that the block is free, and a flag that the previous
+//! block is free. The last 4 bytes of a free block store the position of its start. A used block does not store its
+//! start, so it costs only a header of 4 bytes. The reference implementation (Conte, `tlsf`) also takes 4 bytes on
+//! 32-bit machines, and 8 bytes on 64-bit machines. Links in this heap are 32-bit positions. The list heads and bitmaps
+//! are not in the heap's memory, but in memory of the global allocator ([`Tlsf::control_bytes`]). A list head takes 4
+//! bytes per class, whereas Conte's pointers take 8 bytes. A heap covers at most 28 doublings of the size, from 16
+//! bytes to 2 GiB, and thus has at most 896 classes.
 //!
-//! Invariants: no two neighbours are free; a free block is in the list of its class; a bit is set if and only if its
-//! list or bitmap is not empty.
+//! Invariants: no two neighbouring blocks are free; a free block is in the list of its class; a bit is set if and only
+//! if its list or bitmap is not empty.
 //!
 //! Source: Masmano, Ripoll, Crespo and Real, "TLSF: A New Dynamic Memory Allocator for Real-Time Systems" (2004).
 //! Users: Unity's dynamic heap, the Vulkan Memory Allocator, and MorphOS's system allocator.
@@ -47,13 +48,13 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 
 const HEADER: usize = 4;
-/// Header flag: the block is free.
+/// Flag in a header that marks the block as free.
 const FREE: u32 = 1;
-/// Header flag: the previous block is free, and its last 4 bytes store its start.
-const PREVIOUS_FREE: u32 = 2;
-const FLAGS: u32 = FREE | PREVIOUS_FREE;
+/// Flag in a header that marks the previous block as free, so that its last 4 bytes store its start.
+const PREVIOUS_BLOCK_FREE: u32 = 2;
+const FLAGS: u32 = FREE | PREVIOUS_BLOCK_FREE;
 
-/// A TLSF heap in memory of the caller's choice. See the [module](self).
+/// A TLSF heap in memory that the caller chooses. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
@@ -80,29 +81,29 @@ pub struct Tlsf<A> {
 }
 
 impl<A: Area> Tlsf<A> {
-    /// Makes a heap in `area`, with 16 classes per doubling. Memory before the area's first multiple of 16, and after
-    /// its last, is unused. The heap uses 16 bytes to mark its ends. Cost: writes each list head, and a few words of
-    /// the memory.
+    /// Makes a heap in `area`, with 16 size classes per doubling of the size. The heap does not use the memory before
+    /// the area's first multiple of 16, or after its last. The heap uses 16 bytes to mark its ends. Cost: the call
+    /// writes each list head, and a few words of the memory.
     ///
     /// # Errors
-    /// Returns [`PoolError::NoRoom`] for fewer than 32 bytes, [`PoolError::Positions`] for more than 2 GiB, and
-    /// [`PoolError::Memory`] if memory for the list heads is short.
+    /// Returns [`PoolError::NoRoom`] if the area has fewer than 32 bytes, [`PoolError::Positions`] if it has more than
+    /// 2 GiB, and [`PoolError::Memory`] if memory for the list heads is short.
     pub fn new(area: A) -> Result<Self, PoolError> {
         Self::with_steps(area, 4)
     }
-    /// Makes a heap with `2^bits` classes per doubling. With more classes, a search skips fewer blocks, but the
-    /// list heads take more memory.
+    /// Makes a heap with `2^bits` size classes per doubling of the size. With more classes, a search skips fewer
+    /// fitting blocks, but the list heads take more memory.
     ///
     /// # Errors
-    /// Returns the errors of [`new`](Self::new), and [`PoolError::Steps`] unless `bits` is 2 to 5.
+    /// Returns the errors of [`new`](Self::new), and [`PoolError::Steps`] if `bits` is not from 2 to 5.
     pub fn with_steps(area: A, bits: u32) -> Result<Self, PoolError> {
         Ok(Self { blocks: Blocks::new(RawWords(area), bits)?, usage: Usage::default() })
     }
-    /// The size classes of the heap.
+    /// Returns the size classes of the heap.
     pub fn classes(&self) -> Classes {
         self.blocks.classes()
     }
-    /// Number of bytes of list heads and bitmaps, which are outside the memory.
+    /// Returns the number of bytes of list heads and bitmaps, which are not in the heap's memory.
     pub fn control_bytes(&self) -> usize {
         self.blocks.control_bytes()
     }
@@ -110,18 +111,18 @@ impl<A: Area> Tlsf<A> {
 
 blocks_by_pointer!(Tlsf);
 
-/// The heap's blocks by position, in safe code that is generic over the access to the memory's words.
+/// The blocks of the heap, addressed by position; the code is safe, and generic over the access to the memory's words.
 #[derive(Debug)]
 pub struct Blocks<M> {
     memory: M,
     classes: Classes,
-    /// The first field is the position of the first block, whose payload is at a multiple of [`UNIT`]. The second field
-    /// is the position of the header after the last block.
+    /// The field `first` is the position of the first block, whose payload is at a multiple of [`UNIT`]. The field
+    /// `end` is the position of the header after the last block.
     first: usize,
     end: usize,
     fl_bitmap: u32,
     sl_bitmaps: Vec<u32>,
-    /// The first free block of each class. The classes within one power of two are adjacent.
+    /// Position of the first free block of each class. The classes within one power of two are adjacent.
     heads: Vec<u32>,
 }
 
@@ -155,39 +156,39 @@ impl<M: Words> Blocks<M> {
         };
         // The header after the last block has size 0, and is marked as used.
         blocks.memory.store(blocks.end, 0);
-        blocks.make_free(blocks.first, blocks.end - blocks.first);
+        blocks.insert_free_block(blocks.first, blocks.end - blocks.first);
         Ok(blocks)
     }
 
-    /// The memory of the heap, for reading its words.
+    /// Returns the heap's memory, for reading its words.
     #[inline]
     pub fn memory(&self) -> &M {
         &self.memory
     }
-    /// The memory of the heap, for writing to blocks.
+    /// Returns the heap's memory, for writing to blocks.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
-    /// The size classes of the heap.
+    /// Returns the size classes of the heap.
     pub fn classes(&self) -> Classes {
         self.classes
     }
-    /// The bitmaps of the first and the second level.
+    /// Returns the bitmaps of the first and the second level.
     pub fn bitmaps(&self) -> (u32, &[u32]) {
         (self.fl_bitmap, &self.sl_bitmaps)
     }
-    /// The first free block of each class, or `u32::MAX` if the class has no free block.
+    /// Returns the position of each class's first free block, or `u32::MAX` if the class has no free block.
     pub fn heads(&self) -> &[u32] {
         &self.heads
     }
-    /// Position and size of each free block of `class`, in the order of the list.
+    /// Returns the position and the size of each free block of `class`, in the order of the list.
     pub fn list(&self, class: Class) -> impl Iterator<Item = (usize, usize)> {
         let block =
             |position: u32| (position != NONE).then(|| (position as usize, self.header(position as usize).0));
         let head = self.heads[class.fl * self.classes.steps() + class.sl];
         core::iter::successors(block(head), move |(position, _)| block(self.memory.peek(position + HEADER)))
     }
-    /// Number of bytes of list heads and bitmaps.
+    /// Returns the number of bytes of list heads and bitmaps.
     pub fn control_bytes(&self) -> usize {
         size_of_val(&self.fl_bitmap)
             + size_of_val(self.sl_bitmaps.as_slice())
@@ -197,7 +198,7 @@ impl<M: Words> Blocks<M> {
         &mut self.heads[class.fl * self.classes.steps() + class.sl]
     }
 
-    /// Returns the first class from `class` on that has a free block, and the number of words read.
+    /// Returns the first class that has a free block, starting at `class`, and the number of bitmap words read.
     #[inline]
     pub fn find(&self, class: Class) -> (Option<Class>, u64) {
         let Some(bitmap) = self.sl_bitmaps.get(class.fl) else { return (None, 0) };
@@ -218,12 +219,12 @@ impl<M: Words> Blocks<M> {
         ((header & !FLAGS) as usize, header & FLAGS)
     }
 
-    /// Frees a block that has no free neighbours, and inserts it into its list.
-    fn make_free(&mut self, position: usize, size: usize) {
+    /// Inserts a block without free neighbours into the list of its class, and marks it as free.
+    fn insert_free_block(&mut self, position: usize, size: usize) {
         self.memory.store(position, size as u32 | FREE);
         self.memory.store(position + size - HEADER, position as u32);
         let next_header = self.memory.load(position + size);
-        self.memory.store(position + size, next_header | PREVIOUS_FREE);
+        self.memory.store(position + size, next_header | PREVIOUS_BLOCK_FREE);
         let class = self.classes.of(size);
         let next = core::mem::replace(self.head(class), position as u32);
         self.memory.store(position + HEADER, next);
@@ -235,8 +236,9 @@ impl<M: Words> Blocks<M> {
         self.sl_bitmaps[class.fl] |= 1 << class.sl;
     }
 
-    /// Removes a free block from its list. The caller must write the block's header and the neighbour's flag.
-    fn unlist(&mut self, position: usize, size: usize) {
+    /// Removes a free block from the list of its class. The caller must then write the block's header, and the flag in
+    /// the next block's header.
+    fn remove_from_free_list(&mut self, position: usize, size: usize) {
         let (next, prev) = (self.memory.load(position + HEADER), self.memory.load(position + HEADER + 4));
         if next != NONE {
             self.memory.store(next as usize + HEADER + 4, prev);
@@ -254,26 +256,24 @@ impl<M: Words> Blocks<M> {
             }
         }
     }
-    /// Clears the flag in the header of the block at `position` that marks the previous block as
-    /// free.
+    /// In the header of the block at `position`, clears the flag that marks the previous block as free.
     fn clear_previous_free(&mut self, position: usize) {
         let header = self.memory.load(position);
-        self.memory.store(position, header & !PREVIOUS_FREE);
+        self.memory.store(position, header & !PREVIOUS_BLOCK_FREE);
     }
 
-    /// Returns the first class in which all blocks have room for `need` bytes at `align`, whatever
-    /// their start.
+    /// Returns the first class whose blocks all have room for `need` bytes at alignment `align`, wherever they start.
     pub fn first_class(&self, need: usize, align: usize) -> Option<Class> {
         let max_need = need.checked_add(align.saturating_sub(UNIT))?;
         Some(self.classes.of(self.classes.round_up(max_need)?))
     }
 
-    /// Allocates a block of memory. Returns the position of the block's payload.
+    /// Allocates a block of memory. Returns the position of the new block's payload.
     #[inline]
     pub fn alloc_block(&mut self, layout: Layout) -> Option<usize> {
         self.take_by(layout, Self::find)
     }
-    /// Allocates a block, with the caller's version of [`find`](Self::find).
+    /// Allocates a block, but calls the given version of [`find`](Self::find).
     #[inline]
     pub fn take_by(
         &mut self,
@@ -292,24 +292,25 @@ impl<M: Words> Blocks<M> {
     fn split(&mut self, position: usize, gap: usize, need: usize) -> usize {
         let size = (self.memory.load(position) & !FLAGS) as usize;
         self.memory.record(Event::Inspected { at: position, bytes: size });
-        self.unlist(position, size);
+        self.remove_from_free_list(position, size);
         let (allocated, rest_position, rest) = (position + gap, position + gap + need, size - gap - need);
-        // `make_free` writes into the following header, so the used block's header must exist before the gap is made.
+        // `insert_free_block` writes into the following header, so the used block's header must exist before the gap is
+        // made.
         self.memory.store(allocated, need as u32);
         if gap > 0 {
             self.memory.record(Event::Split { at: position, bytes: gap });
-            self.make_free(position, gap);
+            self.insert_free_block(position, gap);
         }
         if rest > 0 {
             self.memory.record(Event::Split { at: rest_position, bytes: rest });
-            self.make_free(rest_position, rest);
+            self.insert_free_block(rest_position, rest);
         } else {
             self.clear_previous_free(rest_position);
         }
         allocated
     }
 
-    /// Frees the block at `payload`.
+    /// Frees the block whose payload is at `payload`.
     pub fn free_block(&mut self, payload: usize) {
         let position = payload - HEADER;
         let header = self.memory.load(position);
@@ -317,19 +318,19 @@ impl<M: Words> Blocks<M> {
         let next_header = self.memory.load(position + size);
         if next_header & FREE != 0 {
             let extra = (next_header & !FLAGS) as usize;
-            self.unlist(position + size, extra);
+            self.remove_from_free_list(position + size, extra);
             self.memory.record(Event::Merged { at: position + size, bytes: extra });
             size += extra;
         }
-        if header & PREVIOUS_FREE != 0 {
+        if header & PREVIOUS_BLOCK_FREE != 0 {
             start = self.memory.load(position - HEADER) as usize;
-            self.unlist(start, position - start);
+            self.remove_from_free_list(start, position - start);
             size += position - start;
             self.memory.record(Event::Merged { at: start, bytes: position - start });
         }
-        self.make_free(start, size);
+        self.insert_free_block(start, size);
     }
-    /// Frees the block. A header that becomes part of the preceding free block is also marked free, so that a second
+    /// Frees the block. A header that is merged into the preceding free block is also marked free, so that a second
     /// free is detected.
     #[inline]
     fn free_checked(&mut self, payload: usize) {
@@ -337,7 +338,7 @@ impl<M: Words> Blocks<M> {
         self.memory.store(payload - HEADER, header | FREE);
         self.free_block(payload);
     }
-    /// Returns `true` if the headers show a used block at `payload`.
+    /// Returns `true` if the headers show that a used block has its payload at `payload`.
     #[inline]
     fn is_allocated(&self, payload: usize) -> bool {
         let unit = payload.wrapping_sub(self.first + HEADER);
@@ -350,15 +351,14 @@ impl<M: Words> Blocks<M> {
             && size > 0
             && size.is_multiple_of(UNIT)
             && size <= self.end - position
-            && self.header(position + size).1 & PREVIOUS_FREE == 0
+            && self.header(position + size).1 & PREVIOUS_BLOCK_FREE == 0
     }
-    /// Size of a block in bytes, without its header.
+    /// Returns the size of a block in bytes, without its header.
     #[inline]
     pub fn size(&self, payload: usize) -> usize {
         self.header(payload - HEADER).0 - HEADER
     }
-    /// Resizes a used block without moving it. Returns `false` if the next block is in use or too
-    /// small.
+    /// Resizes a used block in place. Returns `false` if the block must grow and the next block is in use or too small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
         let position = payload - HEADER;
         let header = self.memory.load(position);
@@ -370,14 +370,14 @@ impl<M: Words> Blocks<M> {
             return true;
         }
         if extra > 0 {
-            self.unlist(position + size, extra);
+            self.remove_from_free_list(position + size, extra);
             self.memory.record(Event::Merged { at: position + size, bytes: extra });
         }
         self.memory.store(position, need as u32 | header & FLAGS);
         let rest_size = size + extra - need;
         if rest_size > 0 {
             self.memory.record(Event::Split { at: position + need, bytes: rest_size });
-            self.make_free(position + need, rest_size);
+            self.insert_free_block(position + need, rest_size);
         } else {
             self.clear_previous_free(position + need);
         }
@@ -403,7 +403,8 @@ impl<M: Words> Blocks<M> {
     pub fn holes(&self) -> impl Iterator<Item = usize> {
         self.free().map(|size| size - HEADER)
     }
-    /// Returns `true` if a request for `layout` would be served. `room` searches all memory instead of the lists.
+    /// Returns `true` if the heap has room for a request of `layout`. The search visits all memory instead of the
+    /// lists.
     pub fn room(&self, layout: Layout) -> bool {
         let first = need(layout.size(), HEADER).and_then(|need| self.first_class(need, layout.align()));
         first.is_some_and(|first| self.free().any(|size| self.classes.of(size) >= first))
@@ -416,48 +417,48 @@ impl<M: Words> Blocks<M> {
     pub fn check(&self) -> Result<(), String> {
         let (mut end, mut previous_is_free, mut free) = (self.first, false, 0);
         for (position, size, flags) in self.blocks() {
-            if (flags & PREVIOUS_FREE != 0) != previous_is_free {
-                return Err(format!("the block at {position} contradicts its predecessor"));
+            if (flags & PREVIOUS_BLOCK_FREE != 0) != previous_is_free {
+                return Err(format!("the header of the block at {position} contradicts the previous block"));
             }
             let is_free = flags & FREE != 0;
             if is_free && previous_is_free {
                 return Err(format!("the free block at {position} was not merged with the previous block"));
             }
             if is_free && self.memory.peek(position + size - HEADER) as usize != position {
-                return Err(format!("the free block at {position} lacks its start address at its end"));
+                return Err(format!("the last bytes of the free block at {position} do not store its start"));
             }
             free += usize::from(is_free);
             (end, previous_is_free) = (position + size, is_free);
         }
         if end != self.end {
-            return Err(format!("the blocks end at {end}"));
+            return Err(format!("the last block ends at {end} instead of the end of the memory"));
         }
         let steps = self.classes.steps();
         let mut listed_blocks = 0;
         for (i, head) in self.heads.iter().enumerate() {
             let class = Class { fl: i / steps, sl: i % steps };
             if (self.sl_bitmaps[class.fl] >> class.sl & 1 != 0) != (*head != NONE) {
-                return Err(format!("the bit of {class:?} is wrong"));
+                return Err(format!("the bitmap bit of the size class {class:?} is wrong"));
             }
             let (mut position, mut prev) = (*head, NONE);
             while position != NONE && listed_blocks <= free {
                 let (size, flags) = self.header(position as usize);
                 if flags & FREE == 0 || self.classes.of(size) != class {
-                    return Err(format!("the block at {position} is in the list of {class:?}"));
+                    return Err(format!("the block at {position} is wrongly in the list of {class:?}"));
                 }
                 if self.memory.peek(position as usize + HEADER + 4) != prev {
-                    return Err(format!("the list's links at the free block {position} disagree"));
+                    return Err(format!("the links of the free block at {position} disagree"));
                 }
                 listed_blocks += 1;
                 (prev, position) = (position, self.memory.peek(position as usize + HEADER));
             }
         }
         if listed_blocks != free {
-            return Err(format!("{free} blocks are free, but {listed_blocks} are in lists"));
+            return Err(format!("{free} blocks are free, but the lists contain {listed_blocks} blocks"));
         }
         let wrong_word = (0..self.sl_bitmaps.len())
             .find(|fl| (self.fl_bitmap >> fl & 1 != 0) != (self.sl_bitmaps[*fl] != 0));
-        wrong_word.map_or(Ok(()), |fl| Err(format!("the bit of doubling {fl} is wrong")))
+        wrong_word.map_or(Ok(()), |fl| Err(format!("the first-level bitmap bit {fl} is wrong")))
     }
 }
 
@@ -480,7 +481,8 @@ mod tests {
         }
     }
 
-    /// The paper's bound: a request is served if a free block is `1 + 1/2^bits` times as large, both rounded to 16.
+    /// Tests the paper's bound: a request is served if a free block is `1 + 1/2^bits` times as large, with both sizes
+    /// rounded to 16.
     #[test]
     fn tlsf_serves_a_request_with_a_block_one_step_larger() {
         for bits in 2..=5 {

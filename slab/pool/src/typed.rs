@@ -1,9 +1,10 @@
-//! A pool of one type, as large as its objects and one index: for a struct, a stack frame, or a `Box`.
+//! A pool of one type that takes only the bytes of its objects and one index, for use in a struct, on the stack, or in
+//! a `Box`.
 //!
-//! A slot is a union of an object and the number of the next free slot. `N` objects of 96 bytes take `N * 96` bytes and
-//! the head of the list. A [`PoolBox`] owns its object, drops the object once, and frees the slot. A box borrows its
-//! pool, so the pool cannot move while a box refers to it. For objects that the *pool* owns and iterates over, use
-//! [`LivePool`](super::LivePool).
+//! A slot is a union of an object and the index of the next free slot. `N` objects of 96 bytes take `N * 96` bytes,
+//! plus the head of the list. A [`PoolBox`] owns its object, drops the object exactly once, and frees its slot. A box
+//! borrows its pool, so the pool cannot move while a box refers to it. For objects that the *pool* owns and iterates
+//! over, use [`LivePool`](super::LivePool).
 //!
 //! Source: the `PoolAllocator<T, N>` of the tutorial "Memory Allocators from Scratch". The union comes from act 2 of
 //! the pool article ("Arena pools: from naive pool to slot map").
@@ -13,7 +14,8 @@ use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 
-/// An object, or the link of a free slot as bytes, so that the union has the object's size and alignment.
+/// The content of a slot: an object, or a link stored as bytes, so that the union has the size and alignment of the
+/// object.
 union Slot<T> {
     object: ManuallyDrop<T>,
     next: [u8; size_of::<u32>()],
@@ -25,7 +27,7 @@ impl<T> Slot<T> {
     }
 }
 
-/// `N` objects of one type, stored in the pool itself. See the [module](self).
+/// A pool of up to `N` objects of one type, which are stored in the pool itself. See the [module](self).
 ///
 /// ```
 /// use uslab_pool::Pool;
@@ -42,13 +44,13 @@ impl<T> Slot<T> {
 /// assert_eq!((a[0], c[0], d[0]), (1, 3, 4));
 /// ```
 ///
-/// If a slot is too small for the index, the program does not compile:
+/// If a slot is too small for an index, the program does not compile:
 ///
 /// ```compile_fail
 /// uslab_pool::Pool::<u16, 8>::new();
 /// ```
 ///
-/// If a box outlives its pool, the program does not compile, either:
+/// If a box could outlive its pool, the program does not compile:
 /// ```compile_fail
 /// let pool = uslab_pool::Pool::<u64, 8>::new();
 /// let object = pool.alloc(1).unwrap();
@@ -57,8 +59,9 @@ impl<T> Slot<T> {
 /// ```
 ///
 /// # Invariants
-/// The chain of free slots begins at `head`, and each free slot names the next one, once. The last free slot names `N`.
-/// Every other slot contains an object that a box owns. The object of a leaked box keeps its slot for ever.
+/// The chain of free slots begins at `head`; each free slot is named once, and names the next free slot. The last free
+/// slot names the index `N`. Every other slot contains an object that a box owns. If a box is leaked, its slot stays in
+/// use until the pool is dropped.
 #[doc(alias = "PoolAllocator")]
 pub struct Pool<T, const N: usize> {
     slots: [Cell<Slot<T>>; N],
@@ -71,7 +74,7 @@ impl<T, const N: usize> Pool<T, N> {
         "a slot must be large enough for an index"
     );
 
-    /// Makes a pool of free slots. Cost: writes each slot.
+    /// Makes a pool in which all slots are free. Cost: the call writes to each slot.
     pub const fn new() -> Self {
         const { Self::SLOT_CHECK };
         let mut slots = [const { Cell::new(Slot::free(0)) }; N];
@@ -83,11 +86,11 @@ impl<T, const N: usize> Pool<T, N> {
         Self { slots, head: Cell::new(0) }
     }
 
-    /// Moves `object` into a free slot. The most recently freed slot is used first. Cost: a load from the slot, and
-    /// writing the object's bytes.
+    /// Moves `object` into a free slot, and returns a box that owns it. The slot that was freed most recently is used
+    /// first. Cost: one load from the slot, and the copy of the object.
     ///
     /// # Errors
-    /// If no slot is free, returns the object as the error.
+    /// If no slot is free, returns the object as the error value.
     pub fn alloc(&self, object: T) -> Result<PoolBox<'_, T>, T> {
         let index = self.head.get();
         let Some(slot) = self.slots.get(index as usize) else { return Err(object) };
@@ -114,7 +117,7 @@ impl<T, const N: usize> fmt::Debug for Pool<T, N> {
     }
 }
 
-/// An object of a [`Pool`]. Dropping the box drops the object and frees its slot.
+/// A box that owns an object in a [`Pool`]. Dropping the box drops the object and frees its slot.
 pub struct PoolBox<'p, T> {
     slot: &'p Cell<Slot<T>>,
     index: u32,
@@ -132,12 +135,12 @@ impl<T> PoolBox<'_, T> {
             object
         }
     }
-    /// Address of the object, until it is dropped.
+    /// Returns the address of the object, which is valid until the object is dropped.
     pub fn address(&self) -> *const T {
         self.slot.as_ptr().cast()
     }
     /// # Safety
-    /// The object was dropped or moved out, and the box is no longer used.
+    /// The object must have been dropped or moved out, and the caller must no longer use the box.
     unsafe fn give(&self) {
         self.slot.set(Slot::free(self.head.replace(self.index)));
     }
@@ -145,7 +148,7 @@ impl<T> PoolBox<'_, T> {
 
 impl<T> Drop for PoolBox<'_, T> {
     fn drop(&mut self) {
-        /// Frees the slot even if the object's drop panics.
+        /// Frees the slot on drop, even if the object's destructor panics.
         struct FreeOnDrop<'b, 'p, T>(&'b PoolBox<'p, T>);
         impl<T> Drop for FreeOnDrop<'_, '_, T> {
             fn drop(&mut self) {
@@ -199,8 +202,8 @@ mod tests {
         assert_eq!(reused.map(PoolBox::into_inner), [[4; 5], [5; 5], [6; 5]]);
     }
 
-    /// Measures the header of 8 to 16 bytes that the tutorial mentions, by the addresses that the C
-    /// library returns.
+    /// Measures the header of 8 to 16 bytes that the tutorial mentions, from the addresses that the C library's malloc
+    /// returns.
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     #[test]
     fn c_library_malloc_adds_overhead_per_object() {

@@ -1,19 +1,19 @@
-//! Usage statistics of a pool, updated at each allocation and free: load, mean, peak, and wasted bytes.
+//! Usage statistics of a pool, which each allocation and free updates: load, mean, peak, and wasted bytes.
 
-/// Usage statistics of a pool.
+/// The usage statistics of a pool.
 ///
-/// Cost: some additions for each allocation and free, and 48 bytes.
+/// Cost: some additions per allocation and free, and 48 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Number of allocations so far.
     pub allocs: u64,
     /// Number of frees so far.
     pub frees: u64,
-    /// Maximum number of objects in use at one time.
+    /// Maximum number of objects that were in use at the same time.
     pub peak: u64,
-    /// Number of requested bytes of all allocations so far.
+    /// Number of bytes that all allocations so far have requested.
     pub requested: u64,
-    /// Number of bytes of the slots of all allocations so far.
+    /// Total size of the slots of all allocations so far, in bytes.
     pub given: u64,
     sum: u64,
 }
@@ -32,17 +32,17 @@ impl Usage {
         self.frees += 1;
         self.sum += self.live();
     }
-    /// Number of objects in use.
+    /// Returns the number of objects in use.
     pub const fn live(&self) -> u64 {
         self.allocs - self.frees
     }
-    /// Mean number of objects in use, averaged over allocations and frees instead of over time; 0 before the
-    /// first allocation.
+    /// Returns the mean number of objects in use, averaged over operations instead of over time; 0 before the first
+    /// allocation.
     pub fn mean(&self) -> f64 {
         self.sum as f64 / (self.allocs + self.frees).max(1) as f64
     }
-    /// Number of bytes by which slots exceeded the requested sizes, over all allocations so far (internal waste). A
-    /// pool wastes only the bytes by which it rounds sizes up.
+    /// Returns the difference between the sizes of the slots and the requested sizes, over all allocations so far
+    /// (internal waste). A pool wastes only the bytes by which it rounds sizes up.
     pub const fn wasted(&self) -> u64 {
         self.given - self.requested
     }

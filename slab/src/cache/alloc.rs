@@ -1,23 +1,24 @@
-//! Allocation of objects, which tries the levels from the CPU's stack to the pages. An allocation tries
-//! each level once, after the level above it had no object.
+//! Allocates objects, trying each level from the CPU's stack down to the pages. An allocation tries a level, at most
+//! once, after the level above it had no object.
 //!
 //! ```text
-//!  alloc          the CPU's stack, by the inlined path                            no lock
-//!  alloc_missed   if the inlined path is closed: claimed slot, a profile,         no lock
-//!                 checked objects; one allocation in many is a guarded sample
-//!  take_slow      the depot, then a magazine of objects from partial slabs,       a lock each: depot, node, zone
-//!                 then from a new slab
-//!  alloc_elsewhere, reclaim
-//!                 other nodes; other CPUs' stacks and depots; other caches;       fences, all of these locks in turn
-//!                 shrinkers
-//!  finish         the last steps of every object: tags, red zones, canaries, zeroing
+//!  alloc                    the CPU's stack, by the inlined path                  no lock
+//!  alloc_missed             if the inlined path is closed: claimed slot, a        no lock
+//!                           profile, checked objects; one allocation in many
+//!                           is a guarded sample
+//!  take_from_depot_or_slab  the depot, then a magazine of objects from partial    a lock each: depot, node, zone
+//!                           slabs, then from a new slab
+//!  alloc_from_fallbacks     other nodes; other CPUs' stacks and depots            fences, all of these locks, one
+//!  reclaim                  other caches; shrinkers                               after the other
+//!  finish                   the last steps of every object: tags, red zones,
+//!                           canaries, zeroing
 //! ```
 //!
 //! Every object passes [`profile`](Cache::profile) and [`finish`](Cache::finish) exactly once before a user gets
 //! it.
 
 use super::checked::Checked;
-use super::slabs::Refusal;
+use super::slabs::ConstructionFailure;
 use super::{Cache, Object};
 use crate::debug::faults::{Call, SLAB};
 use crate::error::AllocError;
@@ -29,59 +30,59 @@ use uslab_buddy::Gfp;
 use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Operation, Supplier};
 
-/// Maximum number of objects that a bulk caller takes in one lock hold.
+/// Maximum number of objects that a bulk allocation takes per lock acquisition.
 pub(crate) const BULK_BATCH: usize = 256;
 
-/// Places for objects that a bulk caller wants filled. After an error, or a panic of a constructor, all
-/// places are empty.
-struct BulkPlaces<'a> {
+/// Output slots that a bulk allocation fills with objects. All slots are empty after an error or a panic of a
+/// constructor.
+struct BulkOutputSlots<'a> {
     cache: &'a Cache,
     out: &'a mut [Option<NonNull<u8>>],
     got: usize,
 }
 
-impl BulkPlaces<'_> {
+impl BulkOutputSlots<'_> {
     fn put(&mut self, object: NonNull<u8>) {
         self.out[self.got] = Some(object);
         self.got += 1;
     }
 }
 
-impl Drop for BulkPlaces<'_> {
+impl Drop for BulkOutputSlots<'_> {
     fn drop(&mut self) {
         for object in self.out.iter_mut().filter_map(Option::take) {
             if let Some(checked) = &self.cache.checked {
-                _ = self.cache.on_checked_free(checked, object);
+                _ = self.cache.mark_checked_free(checked, object);
             }
             self.cache.take_back(object);
         }
     }
 }
 
-/// Supplies objects of the cache's slabs to the magazines, for one call.
+/// Supplies objects from the cache's slabs to the magazines during one call.
 pub(super) struct SlabSupplier<'a> {
     cache: &'a Cache,
     gfp: Gfp,
     /// `true` when allocating for the head of the wait queue, which may use free objects that other callers must leave.
     is_waiter: bool,
-    /// Reason why the cache could not grow the last time.
-    refusal: Cell<Option<Refusal>>,
+    /// Reason why the cache's last attempt to grow failed.
+    refusal: Cell<Option<ConstructionFailure>>,
 }
 
 impl<'a> SlabSupplier<'a> {
-    /// Makes a supplier for the first waiter of the wait queue.
-    pub(super) fn for_waiter(cache: &'a Cache, gfp: Gfp) -> Self {
+    /// Makes a supplier that serves the first waiter of the wait queue.
+    pub(super) fn for_first_waiter(cache: &'a Cache, gfp: Gfp) -> Self {
         Self { is_waiter: true, ..cache.source(gfp) }
     }
-    /// Reason why no object was found. If a constructor panicked, `error` resumes that panic.
+    /// Returns the reason why the supplier found no object. If a constructor panicked, `error` resumes that panic.
     pub(super) fn error(&self) -> AllocError {
-        self.error_or(AllocError::Destroyed)
+        self.supply_error_or(AllocError::Destroyed)
     }
-    /// Returns the reason why no object was found, or `silent` if the slabs were not tried.
-    fn error_or(&self, silent: AllocError) -> AllocError {
+    /// Returns the reason why the supplier found no object, or `silent` if it did not try the slabs.
+    fn supply_error_or(&self, silent: AllocError) -> AllocError {
         match self.refusal.take() {
-            Some(Refusal::Panic(panic)) => resume_unwind(ManuallyDrop::into_inner(panic)),
-            Some(Refusal::Error(error)) => error,
+            Some(ConstructionFailure::Panic(panic)) => resume_unwind(ManuallyDrop::into_inner(panic)),
+            Some(ConstructionFailure::Error(error)) => error,
             None => silent,
         }
     }
@@ -90,7 +91,7 @@ impl<'a> SlabSupplier<'a> {
 impl Supplier<Object> for SlabSupplier<'_> {
     fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(Object)) -> usize {
         let before = self.refusal.take();
-        if matches!(before, Some(Refusal::Panic(_))) {
+        if matches!(before, Some(ConstructionFailure::Panic(_))) {
             // A constructor's panic is propagating to the caller, so no other node is tried.
             self.refusal.set(before);
             return 0;
@@ -106,7 +107,7 @@ impl Supplier<Object> for SlabSupplier<'_> {
             return 0;
         }
         let taken = match self.cache.alloc_from_slabs(op, node, max, &mut put) {
-            Ok(0) => self.cache.grow(op, node, self.gfp | self.cache.node_gfp(), max, &mut put),
+            Ok(0) => self.cache.grow(op, node, self.gfp | self.cache.node_bound_gfp(), max, &mut put),
             taken => taken,
         };
         taken.unwrap_or_else(|refusal| {
@@ -122,8 +123,7 @@ impl Supplier<Object> for SlabSupplier<'_> {
     }
 }
 
-/// A supplier without objects, with which the magazines allocate only objects that they already
-/// hold.
+/// A supplier that never supplies an object, so the magazines allocate only objects that they already hold.
 pub(super) struct EmptySupplier<'a>(pub(super) &'a Cache);
 
 impl Supplier<Object> for EmptySupplier<'_> {
@@ -143,7 +143,7 @@ impl Cache {
         SlabSupplier { cache: self, gfp, is_waiter: false, refusal: Cell::new(None) }
     }
 
-    /// Allocates one object, from the highest level that has one.
+    /// Allocates one object from the highest level that has a free object.
     #[inline(always)]
     pub(crate) fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let all = || self.geometry().object_size();
@@ -155,8 +155,7 @@ impl Cache {
     pub(crate) fn alloc_of(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
         self.alloc_inlined(gfp).map_or_else(|| self.alloc_missed(gfp, size), Ok)
     }
-    /// Allocates by the inlined path alone; if that path misses, other levels may still have an
-    /// object.
+    /// Tries only the inlined allocation path. If that path misses, other levels may still have an object.
     #[inline(always)]
     pub(crate) fn alloc_inlined(&self, gfp: Gfp) -> Option<NonNull<u8>> {
         // SAFETY: the cache keeps its layer in `parts`.
@@ -165,7 +164,7 @@ impl Cache {
         Some(self.hand_over(object, gfp))
     }
 
-    /// Allocates from the levels behind the inlined path, which has missed or is closed.
+    /// Allocates from the levels below the inlined path, after that path has missed or was closed.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, gfp: Gfp, size: usize) -> Result<NonNull<u8>, AllocError> {
@@ -192,10 +191,10 @@ impl Cache {
             _ if profiled => self.config.per_cpu.pop(),
             _ => None,
         };
-        let object = object.map_or_else(|| self.take_slow(gfp), Ok)?;
+        let object = object.map_or_else(|| self.take_from_depot_or_slab(gfp), Ok)?;
         let memory = self.hand_out(object, gfp);
         if size < self.geometry().object_size() {
-            self.narrow_access(memory, size);
+            self.restrict_access_to_size(memory, size);
         }
         Ok(memory)
     }
@@ -213,20 +212,22 @@ impl Cache {
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_profiled(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        self.take_slow(gfp).map(|object| self.finish(object, gfp))
+        self.take_from_depot_or_slab(gfp).map(|object| self.finish(object, gfp))
     }
-    /// Takes an object from the depot or a slab, and puts the other objects of its magazine on the CPU's stack.
+    /// Takes an object from the depot or a slab, and puts the rest of that magazine on the CPU's stack.
     #[cold]
     #[inline(never)]
-    fn take_slow(&self, gfp: Gfp) -> Result<Object, AllocError> {
+    fn take_from_depot_or_slab(&self, gfp: Gfp) -> Result<Object, AllocError> {
         let (source, op) = (self.source(gfp), &self.operation(OperationKind::Alloc));
-        let object =
-            self.config.per_cpu.take_or_refill(op, &source, || self.take_one(op, &source, self.this_node()));
-        object.map_or_else(|| self.alloc_elsewhere(op, &source, self.this_node()), Ok)
+        let object = self
+            .config
+            .per_cpu
+            .take_or_refill(op, &source, || self.take_from_slab(op, &source, self.this_node()));
+        object.map_or_else(|| self.alloc_from_fallbacks(op, &source, self.this_node()), Ok)
     }
 
-    /// Allocates an object of `node`. Without [`Gfp::THIS_NODE`], another node supplies the object if `node`
-    /// has no object.
+    /// Allocates an object from memory node `node`. Without [`Gfp::THIS_NODE`], another node supplies the object if
+    /// `node` has no object.
     pub(crate) fn alloc_node(&self, gfp: Gfp, node: u32) -> Result<NonNull<u8>, AllocError> {
         if node >= self.core.memory.pages.nodes() {
             let error = uslab_buddy::AllocError {
@@ -240,20 +241,20 @@ impl Cache {
             return self.alloc(gfp);
         }
         let (source, op) = (self.source(gfp), &self.operation(OperationKind::Alloc));
-        match self.take_one(op, &source, node) {
+        match self.take_from_slab(op, &source, node) {
             Some(object) => Ok(self.hand_out(object, gfp)),
-            None => self.alloc_elsewhere(op, &source, node).map(|object| self.hand_out(object, gfp)),
+            None => self.alloc_from_fallbacks(op, &source, node).map(|object| self.hand_out(object, gfp)),
         }
     }
 
-    /// Fills every place of `out`; on an error, fills no place. The objects come from this CPU's magazines and the
-    /// depot, and the remaining objects directly from the slabs.
+    /// Fills every slot of `out` with an object; on an error, fills no slot. The objects come from this CPU's magazines
+    /// and the depot first, and then directly from the slabs.
     pub(crate) fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
-        let mut filling = BulkPlaces { cache: self, out, got: 0 };
+        let mut filling = BulkOutputSlots { cache: self, out, got: 0 };
         filling.out.fill(None);
-        self.check_room_for(filling.out.len())?;
+        self.check_object_limit(filling.out.len())?;
         while filling.got < filling.out.len()
-            && let Some(object) = self.config.per_cpu.alloc_held(&EmptySupplier(self))
+            && let Some(object) = self.config.per_cpu.alloc_from_magazines(&EmptySupplier(self))
         {
             filling.put(self.hand_out(object, gfp));
         }
@@ -276,7 +277,7 @@ impl Cache {
             }
             filling.got += taken_objects;
             if taken_objects == 0 {
-                let object = self.alloc_elsewhere(op, &source, node)?;
+                let object = self.alloc_from_fallbacks(op, &source, node)?;
                 filling.put(self.hand_out(object, gfp));
             }
         }
@@ -284,9 +285,9 @@ impl Cache {
         Ok(())
     }
 
-    /// Tries every other source once, after the ordinary levels of `node` have failed.
+    /// Tries every other source of objects once, after the ordinary levels of `node` have failed.
     #[cold]
-    fn alloc_elsewhere(
+    fn alloc_from_fallbacks(
         &self,
         op: &Operation,
         source: &SlabSupplier<'_>,
@@ -294,8 +295,9 @@ impl Cache {
     ) -> Result<Object, AllocError> {
         let nodes = self.core.memory.pages.nodes();
         let tries = if source.gfp.contains(Gfp::THIS_NODE) { 1 } else { nodes };
-        let retry =
-            |slabs: &SlabSupplier<'_>| (0..tries).find_map(|i| self.take_one(op, slabs, (node + i) % nodes));
+        let retry = |slabs: &SlabSupplier<'_>| {
+            (0..tries).find_map(|i| self.take_from_slab(op, slabs, (node + i) % nodes))
+        };
         let result = self.reclaim(op, source, source.error(), retry);
         if let Ok(object) = result
             && self.node_of(object) != node
@@ -305,7 +307,7 @@ impl Cache {
         result.inspect_err(|_| self.counts.failures.add(1))
     }
 
-    /// Reclaims memory after `error`, from each source once.
+    /// After an allocation failed with `error`, reclaims memory from one source after another until a retry succeeds.
     pub(super) fn reclaim(
         &self,
         op: &Operation,
@@ -332,12 +334,12 @@ impl Cache {
                 self.core.shrink_account(op, account);
                 retry()
             };
-            result = self.core.of_account(account).fold(retry(), |result, cache| {
-                self.core.shrink_until(source.gfp, Some(&cache), retry, result)
+            result = self.core.caches_of_account(account).fold(retry(), |result, cache| {
+                self.core.shrink_until_success(source.gfp, Some(&cache), retry, result)
             });
         }
         // Free unused memory of other caches.
-        if matches!(result, Err(AllocError::Memory(_))) && self.reclaim_others(op) > 0 {
+        if matches!(result, Err(AllocError::Memory(_))) && self.reclaim_other_caches(op) > 0 {
             result = retry();
         }
         self.run_shrinkers(op, source.gfp, result, retry)
@@ -364,15 +366,20 @@ impl Cache {
             };
             retry()
         };
-        self.core.shrink_until(gfp, limited, retry, result)
+        self.core.shrink_until_success(gfp, limited, retry, result)
     }
 
-    fn reclaim_others(&self, op: &Operation) -> usize {
+    fn reclaim_other_caches(&self, op: &Operation) -> usize {
         self.core.reclaim(op, Some(self))
     }
 
-    /// Takes an object of `node`, bypassing the magazines.
-    pub(super) fn take_one(&self, op: &Operation, source: &SlabSupplier<'_>, node: u32) -> Option<Object> {
+    /// Takes an object from a slab of `node`, bypassing the magazines.
+    pub(super) fn take_from_slab(
+        &self,
+        op: &Operation,
+        source: &SlabSupplier<'_>,
+        node: u32,
+    ) -> Option<Object> {
         let mut object = None;
         source.fill(op, node, 1, |o| object = Some(o));
         if object.is_some() {
@@ -384,7 +391,7 @@ impl Cache {
 
     /// Marks an object of a checked cache as allocated.
     #[inline(always)]
-    fn on_checked_alloc(&self, checked: &Checked, object: Object) {
+    fn mark_checked_alloc(&self, checked: &Checked, object: Object) {
         if let Some(debugged) = &checked.debugged {
             self.debug_alloc(checked, debugged, object);
         }
@@ -402,25 +409,25 @@ impl Cache {
         let cpu = || self.core.cpus.current();
         self.core.profiler.allocated(cpu, object.0, self.geometry().object_size(), self.name());
     }
-    /// Runs the last steps before a user gets the object.
+    /// Runs the last steps of an allocation before a user gets the object.
     #[inline(always)]
     fn finish(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
         if let Some(checked) = &self.checked {
-            self.on_checked_alloc(checked, object);
+            self.mark_checked_alloc(checked, object);
         }
         if let Some(hardened) = &self.hardened
             // SAFETY: no other thread has the object until it is returned.
-            && let Err(kind) = unsafe { hardened.on_alloc(object.0) }
+            && let Err(kind) = unsafe { hardened.check_and_prepare_alloc(object.0) }
         {
             self.refuse(kind, object.0, self.place(object).ok().map(|place| place.index));
         }
         self.hand_over(object, if self.config.harden.zero_on_alloc { gfp | Gfp::ZERO } else { gfp })
     }
-    /// Zeroes the object on request. Zeroing is the last step of an allocation, and the only step if objects are neither
-    /// checked nor hardened.
+    /// Zeroes the object if `gfp` requests it. Zeroing is the last step of an allocation, and the only step if objects
+    /// are neither checked nor hardened.
     #[inline(always)]
     pub(crate) fn hand_over(&self, Object(object): Object, gfp: Gfp) -> NonNull<u8> {
-        self.core.memory.note_allocated(object);
+        self.core.memory.report_alloc_to_checker(object);
         if gfp.contains(Gfp::ZERO) && !self.has_hooks() {
             // SAFETY: no other thread has the object until it is returned, and it has `object_size` bytes.
             unsafe { object.write_bytes(0, self.geometry().object_size()) };
@@ -431,9 +438,8 @@ impl Cache {
     pub(super) fn this_node(&self) -> u32 {
         self.core.cpus.node_of(self.core.cpus.current())
     }
-    /// Flags for allocations that must get an object of the CPU's node, because magazines hold no
-    /// others.
-    fn node_gfp(&self) -> Gfp {
+    /// Flags for slab allocations that must use the CPU's node, because magazines hold only objects of that node.
+    fn node_bound_gfp(&self) -> Gfp {
         if self.core.memory.pages.nodes() > 1 { Gfp::THIS_NODE } else { Gfp::empty() }
     }
     pub(super) fn node_of(&self, Object(object): Object) -> u32 {
@@ -441,16 +447,16 @@ impl Cache {
         pages.pfn_of(object.as_ptr()).map_or(0, |pfn| pages.node_of(pfn))
     }
 
-    /// Allocates `n` objects for a caller's reserve; if not all are available, allocates none. The objects are
-    /// reserved without a user.
+    /// Allocates `n` objects for a caller's reserve, or none if fewer than `n` are available. A reserved object has no
+    /// user yet.
     pub(crate) fn reserve(&self, gfp: Gfp, n: usize, into: &mut Vec<NonNull<u8>>) -> Result<(), AllocError> {
-        self.check_room_for(n)?;
+        self.check_object_limit(n)?;
         into.try_reserve_exact(n)
             .map_err(|_| AllocError::Refused { bytes: n.saturating_mul(size_of::<NonNull<u8>>()) })?;
         let mut reserving = ReservedObjects { cache: self, had: into.len(), objects: into };
         let end = reserving.had + n;
         while reserving.objects.len() < end
-            && let Some(object) = self.config.per_cpu.alloc_held(&EmptySupplier(self))
+            && let Some(object) = self.config.per_cpu.alloc_from_magazines(&EmptySupplier(self))
         {
             self.profile(object);
             reserving.objects.push(object.0);
@@ -465,7 +471,7 @@ impl Cache {
             self.counts.direct_allocs.add(taken_objects as u64);
             self.counts.direct_paths.add(op.path(), taken_objects as u64);
             if taken_objects == 0 {
-                let object = self.alloc_elsewhere(op, &source, node)?;
+                let object = self.alloc_from_fallbacks(op, &source, node)?;
                 self.profile(object);
                 reserving.objects.push(object.0);
             }
@@ -474,43 +480,43 @@ impl Cache {
         Ok(())
     }
     #[inline(always)]
-    pub(crate) fn hand_out_reserved(&self, object: NonNull<u8>, gfp: Gfp) -> NonNull<u8> {
+    pub(crate) fn hand_out_reserved_object(&self, object: NonNull<u8>, gfp: Gfp) -> NonNull<u8> {
         self.finish(Object(object), gfp)
     }
-    /// Frees an object into the caller's reserve, for which it calls `keep`.
+    /// Frees an object into the caller's reserve: `keep` puts the object there.
     #[inline(always)]
-    pub(crate) fn free_reserved(&self, object: NonNull<u8>, keep: impl FnOnce()) {
+    pub(crate) fn free_to_reserve(&self, object: NonNull<u8>, keep: impl FnOnce()) {
         if self.free_sample(object) {
             return;
         }
         if self.has_free_hook {
             return self.on_free(object, |cache| {
-                cache.core.memory.note_freed(object);
+                cache.core.memory.report_free_to_checker(object);
                 keep();
             });
         }
-        self.core.memory.note_freed(object);
+        self.core.memory.report_free_to_checker(object);
         keep();
     }
-    /// Frees a reserved object that no user has had.
-    pub(crate) fn unreserve(&self, object: NonNull<u8>) {
-        self.core.note_free(object);
+    /// Frees a reserved object that was never handed to a user.
+    pub(crate) fn release_reserved_object(&self, object: NonNull<u8>) {
+        self.core.profile_free(object);
         self.push(object);
     }
 }
 
-/// Objects that are being reserved. If an allocation fails, the drop of this value frees the
-/// objects allocated so far.
+/// Objects that a call of `reserve` is collecting. If an allocation fails, dropping this value frees the objects
+/// collected so far.
 struct ReservedObjects<'a> {
     cache: &'a Cache,
     objects: &'a mut Vec<NonNull<u8>>,
-    /// Number of objects that the reserve had before.
+    /// Number of objects that the reserve contained before the call.
     had: usize,
 }
 
 impl Drop for ReservedObjects<'_> {
     fn drop(&mut self) {
-        self.objects.drain(self.had..).for_each(|object| self.cache.unreserve(object));
+        self.objects.drain(self.had..).for_each(|object| self.cache.release_reserved_object(object));
     }
 }
 
@@ -525,7 +531,7 @@ mod tests {
     /// Regression test: after a constructor had panicked, the allocation tried the next node; if the next node
     /// succeeded, the panic was lost.
     #[test]
-    fn panic_in_a_constructor_ends_the_allocation() {
+    fn constructor_panic_ends_the_allocation() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(2, 2).unwrap()).limit(64 << 20);
         let subsystem = Subsystem::new(Config::new(pages)).unwrap();

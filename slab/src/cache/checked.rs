@@ -1,9 +1,9 @@
 //! Checks of a checked cache's objects, at each allocation and each free.
 //!
 //! A checked cache's fast paths are disabled. Every object of a checked cache therefore passes
-//! `Cache::on_checked_alloc` before a user gets it, and `Cache::on_checked_free` before it can be allocated again. Each
-//! object has a [tag](crate::debug::tags); further checks depend on the cache's [flags](crate::debug::flags) and are in
-//! `debugged.rs`.
+//! `Cache::mark_checked_alloc` before a user gets it, and `Cache::mark_checked_free` before it can be allocated again.
+//! Each object has a [tag](crate::debug::tags); further checks depend on the cache's [flags](crate::debug::flags) and
+//! are in `debugged.rs`.
 
 use super::object::Object;
 use crate::debug::flags::SlabDebug;
@@ -18,9 +18,9 @@ use uslab_magazine::FastPath;
 pub(crate) struct Checked {
     pub(super) tags: Arc<Tags>,
     pub(super) tag: u8,
-    /// Fast path of the magazine layer, used after the checks.
+    /// The magazine layer's fast path, used after the checks have passed.
     pub(super) fast_path: FastPath<Object, StackMemory>,
-    pub(super) debugged: Option<Debugged>,
+    pub(super) debugged: Option<ObjectDebugChecks>,
 }
 
 impl Checked {
@@ -28,22 +28,21 @@ impl Checked {
         self.tags.is_out(object, self.tag)
     }
     /// For debuggers: address of the table of records; 0 without a table.
-    pub(super) fn tracks_seen(&self) -> usize {
-        let has_records = self.debugged.as_ref().is_some_and(Debugged::has_records);
+    pub(super) fn record_table_address(&self) -> usize {
+        let has_records = self.debugged.as_ref().is_some_and(ObjectDebugChecks::has_records);
         if has_records { self.tags.tracks.place() } else { 0 }
     }
 }
 
-/// Checks of a cache's objects beyond checked frees.
+/// Debug checks of a cache's objects, in addition to checked frees.
 #[derive(Debug)]
-pub(super) struct Debugged {
+pub(super) struct ObjectDebugChecks {
     pub(super) flags: SlabDebug,
     pub(super) watch: Watch,
 }
 
-impl Debugged {
-    /// Makes the checks that `flags` requests; returns `None` if `flags` requests nothing beyond
-    /// checked frees.
+impl ObjectDebugChecks {
+    /// Creates the checks that `flags` requests, or returns `None` if `flags` requests only checked frees.
     pub(super) fn new(flags: SlabDebug, watch: Watch) -> Option<Self> {
         let other_flags = flags - SlabDebug::CHECKS;
         (!other_flags.is_empty()).then_some(Self { flags, watch })
@@ -70,7 +69,7 @@ mod tests {
             let cache = KmemCache::builder("seen", 64).slab_debug(flags).build_in(&subsystem).unwrap();
             let checked = cache.cache().checked.as_ref().unwrap();
             let table = if has_records { checked.tags.tracks.place() } else { 0 };
-            assert_eq!(checked.tracks_seen(), table, "{flags}");
+            assert_eq!(checked.record_table_address(), table, "{flags}");
         }
     }
 }

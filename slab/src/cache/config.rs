@@ -34,48 +34,48 @@ pub const KEEP_FREE: usize = 16 << 20;
 /// ```
 #[derive(Clone)]
 pub struct Config {
-    /// Configuration of the pages: CPUs, nodes and zones, the memory limit and the reserve, and the [`faults`](crate::faults)
-    /// injected into the subsystem.
+    /// Configuration of the pages: CPUs, nodes and zones, the memory limit and the reserve, and the
+    /// [`faults`](crate::faults) injected into the subsystem.
     pub pages: PageConfig,
-    /// If true, the subsystem keeps free memory ([`PageConfig::keep_free`]) of at most an eighth of the room that the
-    /// process has left. True by default, and false in [`Config::new`].
+    /// If true, the subsystem keeps at most an eighth of the process's remaining memory as free memory
+    /// ([`PageConfig::keep_free`]). True by default, and false in [`Config::new`].
     ///
-    /// The room is the lowest limit of the process minus its committed memory. These limits count: limits of the
-    /// process (`RLIMIT_AS`, `RLIMIT_DATA`), and limits of its control groups and of their ancestors (`memory.max`,
-    /// `memory.high`; in version 1 the limit and the soft limit). The subsystem reads the limits at its start, and in
-    /// [`Subsystem::end_interval`](crate::Subsystem::end_interval) and [`Uslab::reap`](crate::Uslab::reap). A reaper
-    /// does not read limits, because a sandbox may forbid opening files. A limit whose file cannot be read does not
-    /// count.
+    /// The remaining memory is the lowest limit of the process minus its committed memory. The limits are `RLIMIT_AS`,
+    /// `RLIMIT_DATA`, and the limits of the process's control groups and their ancestors. A control group has
+    /// `memory.max` and `memory.high`, or in version 1 a limit and a soft limit. The subsystem reads the limits at its
+    /// start, and in [`Subsystem::end_interval`](crate::Subsystem::end_interval) and
+    /// [`Uslab::reap`](crate::Uslab::reap). A reaper does not read limits, because a sandbox may forbid opening files.
+    /// A limit is ignored if its file cannot be read.
     pub heed_limits: bool,
-    /// Rule for the order of the subsystem's slabs.
+    /// Rule that chooses the page order of the subsystem's slabs.
     pub rule: OrderRule,
     /// Default magazine sizes of the subsystem's caches.
     pub magazines: Magazines,
     /// If true, each free immediately checks that the object belongs to the cache and is in use. Without checked frees,
-    /// an invalid free is detected when the object reaches its slab. The value is the default of the subsystem's
-    /// caches, and is true in builds with debug assertions.
+    /// an invalid free is detected when the object reaches its slab. Caches inherit this setting, whose default is true
+    /// in builds with debug assertions.
     pub check_frees: bool,
     /// Debug options by cache name, empty by default (see [`flags`](crate::debug::flags)).
     pub slab_debug: DebugRules,
-    /// Hardening of malloc, and the default of caches; off unless set. Hardening implies checked frees.
+    /// Hardening of malloc, and the default hardening of caches; off by default. Hardening implies checked frees.
     pub harden: Harden,
-    /// Mean number of allocations per guard sample, for allocations of up to a page by [`Malloc`](crate::Malloc), kmalloc and
-    /// caches. 0, the default, disables sampling.
+    /// Mean number of allocations per guard sample. [`Malloc`](crate::Malloc), kmalloc and caches sample allocations of
+    /// up to a page. 0, the default, disables sampling.
     ///
-    /// Each sampled allocation gets a page between two inaccessible pages, and errors are reported with the call stacks
-    /// of its allocation and its free. The first sample installs a handler of `SIGSEGV`, which reports faults. A sample
-    /// does not count as an object of its cache, neither in [`CacheInfo::used`](crate::CacheInfo::used) nor for
-    /// [`destroy`](crate::KmemCache::destroy). Caches with hooks, limits or accounts, and type-stable caches, do not
-    /// sample.
+    /// Each sampled allocation gets a page between two inaccessible pages. Error reports show the call stacks of a
+    /// sample's allocation and its free. The first sample installs a `SIGSEGV` handler, which reports faults on guard
+    /// pages. [`CacheInfo::used`](crate::CacheInfo::used) and [`destroy`](crate::KmemCache::destroy) do not count a
+    /// sample as an object of its cache. Caches with hooks, limits or accounts are not sampled, and neither are
+    /// type-stable caches.
     ///
-    /// Cost: nothing on inlined paths; some 20 us per sample. Frees of kmalloc and of sampling caches cannot use the
-    /// inlined path, which costs some nanoseconds each.
+    /// Cost: nothing on inlined paths, and some 20 us per sample. Frees to kmalloc and to sampled caches cannot use the
+    /// inlined path, which costs some nanoseconds per free.
     pub guard_every: u32,
-    /// Maximum number of guard samples in use at a time; each sample takes a page.
+    /// Maximum number of guard samples in use at a time; each sample occupies a page.
     pub guard_slots: u32,
-    /// Handler of invalid frees and of damage; the default handler reports and aborts.
+    /// Handler that is called for invalid frees and for damage; the default handler reports the error and aborts.
     pub corruption: Arc<corruption::Handler>,
-    /// Interval at which a thread of the subsystem reaps, once there may be memory to reap (see
+    /// Interval of the subsystem's reaper thread, which starts once there may be memory to reap (see
     /// [`reaper`](crate::reaper)). With `None`, the default, the subsystem has no reaper thread.
     pub reap_every: Option<Duration>,
     /// Maximum bytes of freed mappings above 4 MiB that are kept for reuse (see [`huge`](crate::huge)); 0 keeps
@@ -84,8 +84,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// The usual slabs and magazines on the given pages; the order rule counts all CPUs as present. The subsystem keeps
-    /// free memory up to [`PageConfig::keep_free`], which is unbounded by default.
+    /// Creates a configuration with default slabs and magazines on the given pages. The order rule counts all CPUs as
+    /// present. The subsystem keeps free memory up to [`PageConfig::keep_free`], which is unbounded by default.
     pub fn new(pages: PageConfig) -> Self {
         Self {
             rule: OrderRule::for_cpus(pages.cpus.count()),
@@ -123,12 +123,14 @@ impl Config {
 
 #[cfg(any(loom, shuttle))]
 impl Config {
-    /// Configuration of a model: `pages` pages for two simulated CPUs of one node. An invalid free panics.
+    /// Creates a model's configuration: `pages` pages for two simulated CPUs on one node. An invalid free panics in a
+    /// model.
     ///
-    /// Magazines have one object, so that every second operation exchanges a magazine. A slab is one page with two
-    /// objects, which are [2048 bytes](crate::check::SPACING) apart.
+    /// A magazine has one object, so every second operation exchanges a magazine. A slab is one page with two objects,
+    /// which are [2048 bytes](crate::check::SPACING) apart.
     ///
-    /// If `pages` is not a power of two, some pages are wasted, because no block crosses the largest power of two in `pages`.
+    /// If `pages` is not a power of two, some pages are wasted, because no block crosses the largest power of two in
+    /// `pages`.
     pub fn for_models(pages: u32) -> Self {
         let order = Order::new(pages.max(1).ilog2() as u8).unwrap_or(Order::MAX);
         let cpus = Cpus::simulated(2, 1).unwrap_or_else(|bad| unreachable!("{bad}"));

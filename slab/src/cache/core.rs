@@ -21,7 +21,7 @@ use crate::profile::{NotStarted, Profiler, SEPARATE_MEMORY_MIN_RATE, SampleMemor
 use crate::reclaim::pressure::number;
 #[cfg(any(not(loom), crossbeam_loom))]
 use crate::reclaim::rcu::Deferred;
-use crate::reclaim::reaper::Background;
+use crate::reclaim::reaper::BackgroundReaper;
 use crate::reclaim::shrinker::Shrinkers;
 use crate::registry::List;
 use crate::registry::Registry;
@@ -33,15 +33,15 @@ use uslab_buddy::{PAGE_SIZE, PageAllocator, PageConfig};
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{
-    AtomicBool, AtomicU32, Contained, Counter, MODEL, Rank, assert_unlocked, contain_panic,
+    AtomicBool, AtomicU32, ContainedValue, Counter, MODEL, Rank, assert_unlocked, contain_panic,
 };
 use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Cpus, Operation};
 
 /// Cache name in reports if no cache is known.
-pub(crate) const NO_CACHE: &str = "kmalloc";
-/// Smallest number of pages to which the start may reduce a subsystem after the system refused more
-/// (4 MiB).
+pub(crate) const UNKNOWN_CACHE: &str = "kmalloc";
+/// Minimum size of a subsystem in pages (4 MiB). The start reduces the subsystem's size down to this minimum if the
+/// system refuses more pages.
 const MIN_PAGES: usize = 1024;
 
 /// The shared state of a subsystem's caches.
@@ -64,23 +64,22 @@ pub(crate) struct Core {
     pub(crate) large: LargeBlocks,
     #[cfg(any(not(loom), crossbeam_loom))]
     pub(crate) deferred: Deferred,
-    /// Tags of checked frees, which the first checked cache makes, and the number of checked caches so
-    /// far.
+    /// Tag table of checked frees, which the first checked cache creates, and the number of checked caches so far.
     pub(crate) tags: ForkMutex<(Option<Arc<Tags>>, u64)>,
     pub(crate) huge: Huge,
     /// Number of caches that have waiters.
     pub(crate) waited_for: AtomicU32,
     /// Number of times that objects with a destructor were freed to their slabs.
     pub(crate) idle_objects: Counter,
-    /// Number of forks between the process that made the subsystem and this process; a fork counts only if other
-    /// threads ran.
+    /// Number of forks since the process that created the subsystem. A fork is counted only if other threads were
+    /// running.
     pub(crate) forks: Counter,
-    corruption: Contained<Arc<corruption::Handler>>,
+    corruption: ContainedValue<Arc<corruption::Handler>>,
     pub(crate) caches: Registry<Cache>,
-    /// Caches that other users can share.
+    /// Caches that several users may share.
     pub(crate) mergeable: Registry<Owner>,
     pub(crate) shrinkers: Arc<Shrinkers>,
-    pub(crate) background: Background,
+    pub(crate) background: BackgroundReaper,
     pub(crate) profiler: Profiler,
     seen: gdb::DebuggerEntry,
 }
@@ -91,7 +90,7 @@ impl fmt::Debug for Core {
     }
 }
 
-/// Returns the next cache's tag. Tags repeat; two caches with one tag are distinguished by their
+/// Returns the tag of the next checked cache. Two caches may have the same tag, and are then distinguished by their
 /// slabs.
 fn next_tag(caches: &mut u64) -> u8 {
     *caches += 1;
@@ -102,13 +101,13 @@ impl Core {
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, StartError> {
         let (cpus, backend, faults) = (config.pages.cpus, config.pages.backend, config.pages.faults.clone());
         let huge_pages = config.pages.huge_pages;
-        let beside = (SlabMemory::PAGE_BYTES, Huge::TABLE_BYTES);
+        let beside = (SlabMemory::METADATA_BYTES_PER_PAGE, Huge::MAPPING_TABLE_BYTES);
         let mut pages = PageAllocator::new(PageConfig { beside, ..config.pages })?;
-        let mut addresses = pages.take_addresses();
+        let mut addresses = pages.take_table_reservation();
         let mappings =
             (config.harden.is_on() && !MODEL).then(|| number(&["/proc/sys/vm/max_map_count"])).flatten();
         let mappings = Mappings::of(mappings);
-        let guards = if config.harden.guard_pages { mappings.guarded_pieces() } else { 0 };
+        let guards = if config.harden.guard_pages { mappings.max_guarded_mappings() } else { 0 };
         let huge =
             Huge::new(&mut addresses, huge_pages, config.huge_cache, guards).ok_or(StartError::SideTable)?;
         let memory = SlabMemory::new(pages, &mut addresses).ok_or(StartError::SideTable)?;
@@ -138,22 +137,22 @@ impl Core {
             deferred: Deferred::new(&cpus),
             tags: ForkMutex::new(Rank::Tags, (None, 0)),
             forks: Counter::new(0),
-            corruption: Contained::new(config.corruption),
+            corruption: ContainedValue::new(config.corruption),
             caches: Registry::new(Rank::Caches),
             mergeable: Registry::new(Rank::Mergeable),
             shrinkers: Arc::new(Shrinkers::new()),
-            background: Background::new(_this.clone() as Weak<_>, config.reap_every),
+            background: BackgroundReaper::new(_this.clone() as Weak<_>, config.reap_every),
             profiler: Profiler::new(cpus.count() as usize),
             seen: gdb::DebuggerEntry::new(),
         });
         core.seen.list(core.describe_for_debuggers());
-        core.read_limits();
+        core.adapt_to_memory_limits();
         Ok(core)
     }
-    fn describe_for_debuggers(&self) -> gdb::SubsystemSeen {
+    fn describe_for_debuggers(&self) -> gdb::SubsystemDescription {
         let (pages, frames) = (&self.memory.pages, self.memory.frames());
         let first = uslab_buddy::Pfn::new(0);
-        gdb::SubsystemSeen {
+        gdb::SubsystemDescription {
             pages: pages.address(first).addr().get(),
             len: pages.max_pages(),
             frames: core::ptr::from_ref(frames.frame(first)).addr(),
@@ -166,9 +165,9 @@ impl Core {
         }
     }
 
-    /// Runs `make` on a core with as many pages as possible: if the system refuses addresses for pages or tables,
-    /// the core gets fewer pages than configured.
-    pub(crate) fn start_with_fewer_pages<T>(
+    /// Calls `make` with a new core. If the system refuses addresses for pages or tables, retries with half as many
+    /// pages.
+    pub(crate) fn start_retrying_fewer_pages<T>(
         mut config: Config,
         mut make: impl FnMut(&Arc<Self>) -> Result<T, CacheError>,
     ) -> Result<T, StartError> {
@@ -188,7 +187,7 @@ impl Core {
         }
     }
 
-    /// Starts an operation that belongs to no cache.
+    /// Starts an operation that is not on behalf of a cache.
     pub(crate) fn operation(&self, what: OperationKind) -> Operation<'_> {
         Operation::of(self.memory.pages.tracepoints(), what, "")
     }
@@ -200,17 +199,17 @@ impl Core {
             self.zones.store(true, Relaxed);
         }
     }
-    pub(crate) fn has_zones(&self) -> bool {
+    pub(crate) fn has_red_zone_caches(&self) -> bool {
         // Relaxed: a thread that has an object with red zones got the object after `note_red_zones`.
         self.zones.load(Relaxed)
     }
 
-    /// Finds a shareable cache for which `fits` is true.
+    /// Finds a shareable cache for which `fits` returns `true`.
     pub(crate) fn mergeable(&self, fits: impl Fn(&Cache) -> bool) -> Option<Arc<Owner>> {
         self.mergeable.iter().find(|owner| fits(owner.cache()))
     }
 
-    /// Returns the cache that a frame's owner word names, or `None` for a large block.
+    /// Returns the cache that a frame's owner word names, or `None` if the frame belongs to a large block.
     #[inline(always)]
     pub(crate) fn cache_of(&self, owner: *mut u8) -> Option<&Cache> {
         if owner.is_null() || owner == large() {
@@ -221,15 +220,15 @@ impl Core {
         Some(unsafe { &*owner.cast::<Cache>() })
     }
 
-    /// Returns the tags, and the tag for one more checked cache; `None` if memory is short.
-    pub(crate) fn new_tag(&self) -> Option<(Arc<Tags>, u8)> {
+    /// Returns the tag table and the tag for a new checked cache, or `None` if memory is short.
+    pub(crate) fn allocate_cache_tag(&self) -> Option<(Arc<Tags>, u8)> {
         let mut new_tags = None;
         let has_none = self.tags.lock().0.is_none();
         if has_none {
             // Tags are made with no lock held.
             let pages = &self.memory.pages;
             let range = pages.address(uslab_buddy::Pfn::new(0));
-            let (most, apart) = (pages.max_pages(), pages.required_spacing());
+            let (most, apart) = (pages.max_pages(), pages.min_table_spacing());
             new_tags = Some(Arc::new(Tags::new(range, most, apart, self.backend, &self.faults)?));
         }
         let mut shared_tags = self.tags.lock();
@@ -244,7 +243,7 @@ impl Core {
     pub(crate) fn start_profile(&self, rate: usize, seed: Option<u64>) -> Result<(), NotStarted> {
         self.start_profile_with(rate, seed, rate >= SEPARATE_MEMORY_MIN_RATE)
     }
-    /// Starts a profile; if `own` is true, a malloc's samples get separate memory.
+    /// Starts a profile. If `own_memory` is true, sampled malloc allocations get separate memory.
     pub(crate) fn start_profile_with(
         &self,
         rate: usize,
@@ -261,12 +260,12 @@ impl Core {
         self.profiler.stop(|| self.memory.pages.tables().open_inlined())
     }
     /// Reports a large block or a mapping to the profile, before a user gets the memory.
-    pub(crate) fn note_large(&self, _memory: NonNull<u8>, _bytes: usize, _name: &str) {
+    pub(crate) fn profile_large_alloc(&self, _memory: NonNull<u8>, _bytes: usize, _name: &str) {
         self.profiler.allocated(|| self.cpus.current(), _memory, _bytes, _name);
     }
     /// Reports a free to the profile before another thread can get the memory.
     #[inline(always)]
-    pub(crate) fn note_free(&self, _memory: NonNull<u8>) {
+    pub(crate) fn profile_free(&self, _memory: NonNull<u8>) {
         self.profiler.freed(_memory);
     }
 
@@ -275,9 +274,9 @@ impl Core {
         self.cache_of(self.memory.frames().frame(pfn).owner())
     }
 
-    /// Starts the reaper if the subsystem is large enough to have memory to return.
+    /// Starts the reaper if the subsystem has grown large enough to have memory to return.
     #[inline]
-    pub(crate) fn note_growth(&self) {
+    pub(crate) fn note_subsystem_growth(&self) {
         if self.background.is_wanted() {
             self.background.start(self.memory.pages.committed_bytes() + self.huge.mapped_bytes());
         }
@@ -291,7 +290,7 @@ impl Core {
     #[inline]
     pub(crate) fn note_new_object(&self) {
         if self.background.is_wanted() {
-            self.background.start_or_wake();
+            self.background.start_or_wake_reaper();
         }
     }
     /// Wakes the reaper after objects with a destructor were freed to their slabs.
@@ -309,10 +308,10 @@ impl Core {
     }
     #[cold]
     pub(crate) fn refuse(&self, kind: CorruptionKind, memory: NonNull<u8>) {
-        self.refuse_of(NO_CACHE, kind, memory);
+        self.report_refused_free(UNKNOWN_CACHE, kind, memory);
     }
     #[cold]
-    pub(crate) fn refuse_of(&self, cache: &str, kind: CorruptionKind, memory: NonNull<u8>) {
+    pub(crate) fn report_refused_free(&self, cache: &str, kind: CorruptionKind, memory: NonNull<u8>) {
         self.tell(kind, memory, cache, self.cache_at(memory).map(Cache::name), None);
     }
 }
@@ -358,7 +357,7 @@ mod tests {
     #[test]
     fn subsystem_start_retries_with_half_the_pages() {
         let (config, tried) = (Config::new(crate::shadow::pages(1, 1, 64 << 20)), RefCell::new(vec![]));
-        let started = Core::start_with_fewer_pages(config, |core| {
+        let started = Core::start_retrying_fewer_pages(config, |core| {
             tried.borrow_mut().push(core.memory.frames().len() as usize);
             Err::<(), _>(CacheError::Memory)
         });

@@ -1,14 +1,15 @@
-//! Frees of objects: an object passes the levels of [allocation](super::alloc) in the opposite direction.
+//! Frees objects: a free passes the levels of an [allocation](super::alloc) in the opposite order.
 //!
 //! ```text
-//!  free           the CPU's stack, by the inlined path                            no lock
-//!  free_missed    if the inlined path is closed: claimed slot, a profile;         no lock
-//!                 an object that is on the stack already: a double free
-//!  free_with_hook guarded samples; tags, red zones, canaries, zeroing, reset;     no lock
-//!                 the quarantine; then the stack
-//!  push_missed    the stack grows, or gives a magazine to the depot,              a lock: depot
-//!                 which gives it to the slabs if it is full                       a lock: node
-//!  free_direct    a cache without magazines: to its slab                          a lock: node
+//!  free                   the CPU's stack, by the inlined path                    no lock
+//!  free_missed            if the inlined path is closed: claimed slot, a          no lock
+//!                         profile; an object that is on the stack already: a
+//!                         double free
+//!  run_hooks_and_free     guarded samples; tags, red zones, canaries, zeroing,    no lock
+//!                         reset; the quarantine; then the stack
+//!  free_to_depot_or_slab  the stack grows, or gives a magazine to the depot,      a lock: depot
+//!                         which gives it to the slabs if it is full               a lock: node
+//!  free_directly_to_slab  a cache without magazines: to its slab                  a lock: node
 //! ```
 
 use super::alloc::EmptySupplier;
@@ -37,34 +38,34 @@ impl Cache {
             self.free_missed(object);
         }
     }
-    /// The inlined part of `free`. If the call returns `false`, nothing was done, and the caller
-    /// must call [`free_missed`](Self::free_missed).
+    /// The inlined fast path of `free`. If the call returns `false`, it did nothing, and the caller must call
+    /// [`free_missed`](Self::free_missed).
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free_inlined(&self, object: NonNull<u8>) -> bool {
-        self.watch_free(object);
+        self.report_free_to_model(object);
         // SAFETY: the cache keeps its layer in `parts`.
         unsafe { self.frees.free_fast(Object(object)) }
     }
 
-    /// Frees an object for a caller without a handle. All handles may have been dropped, so this free may destroy
-    /// the cache.
+    /// Frees an object for a caller without a handle. If all handles have been dropped, this free may destroy the
+    /// cache.
     ///
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold. The object belongs to `cache`, which may no longer exist when the
-    /// call returns.
+    /// The conditions of [`free`](Self::free) hold. The object belongs to `cache`, which may no longer exist after the
+    /// call.
     #[inline(always)]
     pub(crate) unsafe fn free_without_handle(cache: NonNull<Self>, object: NonNull<u8>) {
         // SAFETY: the object is in use up to the store that puts it on a stack, so the cache and its layer live until
         // that store. The path is copied first, because nothing of the cache may be accessed after the store.
         unsafe {
-            cache.as_ref().watch_free(object);
+            cache.as_ref().report_free_to_model(object);
             let frees = cache.as_ref().frees;
             if !frees.free_fast(Object(object)) {
-                Self::free_with_ref(cache, object);
+                Self::free_via_claimed_region(cache, object);
             }
         }
     }
@@ -72,10 +73,10 @@ impl Cache {
     /// The conditions of [`free_without_handle`](Self::free_without_handle) hold.
     #[cold]
     #[inline(never)]
-    unsafe fn free_with_ref(cache: NonNull<Self>, object: NonNull<u8>) {
+    unsafe fn free_via_claimed_region(cache: NonNull<Self>, object: NonNull<u8>) {
         // SAFETY: the object is in use, so its cache lives.
         let frees = unsafe {
-            cache.as_ref().core.note_free(object);
+            cache.as_ref().core.profile_free(object);
             cache.as_ref().frees
         };
         // SAFETY: the object is in use until it is on a stack, so the cache and its layer live; a drain waits until
@@ -84,18 +85,18 @@ impl Cache {
             return;
         }
         // SAFETY: the object is in use, so its cache lives.
-        if unsafe { cache.as_ref() }.is_freed_again(object) {
+        if unsafe { cache.as_ref() }.report_if_double_free(object) {
             return;
         }
         // SAFETY: the object is in use, so its cache lives.
         let Some(cache) = unsafe { cache.as_ref() }.keep_alive() else {
             unreachable!("an object in use keeps its cache alive")
         };
-        let push = |object| CacheRef::new(cache.clone()).push_missed(object);
-        if cache.has_free_hook { cache.free_with_hook(object, push) } else { push(object) }
+        let push = |object| CacheRef::new(cache.clone()).free_to_depot_or_slab(object);
+        if cache.has_free_hook { cache.run_hooks_and_free(object, push) } else { push(object) }
     }
 
-    /// Frees an object after the inlined path missed, or is disabled because a free hook must run.
+    /// Frees an object after the inlined path missed, or because a free hook disables that path.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
@@ -103,19 +104,19 @@ impl Cache {
         let profiled = self.core.profiler.runs();
         if profiled {
             // The profile must see the free before any other thread can get the object.
-            self.core.note_free(object);
+            self.core.profile_free(object);
         // SAFETY: the cache keeps its layer in `parts`.
-        } else if unsafe { self.frees.free_claimed(Object(object)) } || self.is_freed_again(object) {
+        } else if unsafe { self.frees.free_claimed(Object(object)) } || self.report_if_double_free(object) {
             return;
         }
-        let push = |object| if profiled { self.push(object) } else { self.push_missed(object) };
-        if self.has_free_hook { self.free_with_hook(object, push) } else { push(object) }
+        let push = |object| if profiled { self.push(object) } else { self.free_to_depot_or_slab(object) };
+        if self.has_free_hook { self.run_hooks_and_free(object, push) } else { push(object) }
     }
 
-    /// Returns `true` and reports a double free if the object is on top of this CPU's stack, because this CPU freed it
-    /// last; a second push of that object misses the inlined path. Caches with a free hook detect more double frees,
-    /// and models watch each object.
-    fn is_freed_again(&self, object: NonNull<u8>) -> bool {
+    /// Reports a double free and returns `true` if the object is on top of this CPU's stack. A second push of the
+    /// object that this CPU freed last misses the inlined path. Caches with a free hook detect more double frees;
+    /// models watch every object.
+    fn report_if_double_free(&self, object: NonNull<u8>) -> bool {
         let is_poisoned_free = !MODEL
             && !self.has_free_hook
             && self.config.per_cpu.has_on_top(&EmptySupplier(self), Object(object));
@@ -127,24 +128,24 @@ impl Cache {
     }
 
     /// Reports a free to models, which watch the owner of each object. If a free hook must run
-    /// first, [`free_with_hook`](Self::free_with_hook) calls `watch_free` after the hook.
+    /// first, [`run_hooks_and_free`](Self::run_hooks_and_free) calls `report_free_to_model` after the hook.
     #[inline(always)]
-    fn watch_free(&self, object: NonNull<u8>) {
+    fn report_free_to_model(&self, object: NonNull<u8>) {
         if MODEL && !self.has_free_hook {
-            self.core.memory.note_freed(object);
+            self.core.memory.report_free_to_checker(object);
         }
     }
 
-    /// Runs the free hooks, passes the object through the quarantine, and pushes what the quarantine releases. `missed` handles
-    /// objects that do not fit on the CPU's stack.
-    fn free_with_hook(&self, object: NonNull<u8>, missed: impl Fn(NonNull<u8>)) {
+    /// Runs the free hooks, passes the object through the quarantine, and pushes the objects that the quarantine
+    /// releases. `missed` handles objects that do not fit on the CPU's stack.
+    fn run_hooks_and_free(&self, object: NonNull<u8>, missed: impl Fn(NonNull<u8>)) {
         if self.free_sample(object) {
             return;
         }
         self.on_free(object, |cache| {
-            cache.core.memory.note_freed(object);
+            cache.core.memory.report_free_to_checker(object);
             let fast_path = cache.checked.as_ref().map_or(&cache.allocs, |checked| &checked.fast_path);
-            cache.config.per_cpu.pass_quarantine(object, |object| {
+            cache.config.per_cpu.pass_through_quarantine(object, |object| {
                 // SAFETY: the cache keeps its layer in `parts`.
                 if !unsafe { fast_path.free(Object(object)) } {
                     missed(object);
@@ -153,17 +154,17 @@ impl Cache {
         });
     }
 
-    /// If the object is a guard sample, which is in no slab, frees it and returns `true`.
+    /// Frees the object and returns `true` if it is a guard sample, which is in no slab.
     #[inline(always)]
     pub(super) fn free_sample(&self, object: NonNull<u8>) -> bool {
         self.config.guarded && self.core.free_sample(object, self.name())
     }
 
-    /// Runs the free hooks of an object, and then `take_back`. If a reset hook panics, the panic is resumed
-    /// after `take_back`.
+    /// Runs the free hooks of an object, and then calls `take_back`. If a reset hook panics, the panic resumes after
+    /// `take_back`.
     #[inline(always)]
     pub(super) fn on_free(&self, object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
-        if self.config.check_frees && !self.check_and_mark_free(object) {
+        if self.config.check_frees && !self.check_and_mark_object_free(object) {
             return;
         }
         if self.config.zero_on_free && !self.is_poisoned() {
@@ -175,7 +176,7 @@ impl Cache {
             Some(reset) => self.reset(&***reset, object, take_back),
         }
     }
-    /// Returns `true` if a free fills the object with poison.
+    /// Returns `true` if the cache fills freed objects with poison.
     fn is_poisoned(&self) -> bool {
         if let Some(debugged) = self.checked.as_ref().and_then(|checked| checked.debugged.as_ref()) {
             return debugged.watch.poison;
@@ -194,26 +195,28 @@ impl Cache {
 
     /// Frees an object to the depot or its slab, because the CPU's stack is full.
     #[inline(never)]
-    fn push_missed(&self, object: NonNull<u8>) {
-        self.config
-            .per_cpu
-            .put_or_flush(&EmptySupplier(self), Object(object), || self.free_direct(Object(object)));
+    fn free_to_depot_or_slab(&self, object: NonNull<u8>) {
+        self.config.per_cpu.put_or_flush(&EmptySupplier(self), Object(object), || {
+            self.free_directly_to_slab(Object(object))
+        });
     }
 
-    /// Frees an object that no user has had, without running hooks.
+    /// Frees an object that was never handed to a user, without running hooks.
     pub(super) fn take_back(&self, object: NonNull<u8>) {
-        self.core.note_free(object);
-        self.core.memory.note_freed(object);
+        self.core.profile_free(object);
+        self.core.memory.report_free_to_checker(object);
         self.push(object);
     }
     /// Puts an object on the CPU's stack; if the stack is full, frees the object to the depot or
     /// its slab.
     #[inline(never)]
     pub(super) fn push(&self, object: NonNull<u8>) {
-        self.config.per_cpu.free(&EmptySupplier(self), Object(object), || self.free_direct(Object(object)));
+        self.config
+            .per_cpu
+            .free(&EmptySupplier(self), Object(object), || self.free_directly_to_slab(Object(object)));
     }
 
-    fn free_direct(&self, object: Object) {
+    fn free_directly_to_slab(&self, object: Object) {
         let op = self.operation(OperationKind::Free);
         if self.core.memory.pages.nodes() > 1 && self.node_of(object) != self.this_node() {
             self.counts.other_node_frees.add(1);
@@ -223,21 +226,22 @@ impl Cache {
         self.counts.direct_paths.count(&op);
     }
 
-    /// Marks an object of a checked cache as free. If the address is not an object in use, reports it and returns
-    /// `false`. In unchecked caches, an invalid free is detected when the object reaches its slab.
+    /// Marks an object of a checked cache as free. If the address is not an object in use, reports an invalid free and
+    /// returns `false`. In unchecked caches, an invalid free is detected when the object reaches its slab.
     #[inline(always)]
-    fn check_and_mark_free(&self, object: NonNull<u8>) -> bool {
+    fn check_and_mark_object_free(&self, object: NonNull<u8>) -> bool {
         if let Some(checked) = &self.checked
-            && self.on_checked_free(checked, object)
+            && self.mark_checked_free(checked, object)
         {
             return true;
         }
         self.report_bad_free(object)
     }
-    /// Marks an object of a checked cache as free. Returns `false` if the object is not in use, or belongs to another cache.
+    /// Marks an object of a checked cache as free. Returns `false` if the object is not in use, or belongs to another
+    /// cache.
     #[inline(always)]
     #[must_use]
-    pub(super) fn on_checked_free(&self, checked: &Checked, object: NonNull<u8>) -> bool {
+    pub(super) fn mark_checked_free(&self, checked: &Checked, object: NonNull<u8>) -> bool {
         let was_out = checked.tags.clear(object, checked.tag);
         // Canaries are checked before poison overwrites them.
         if was_out && let Some(hardened) = &self.hardened {
@@ -248,7 +252,7 @@ impl Cache {
         }
         was_out
     }
-    /// Reports writes past the end of a freed object, and past the end of the object before it.
+    /// Reports writes past the end of a freed object, and past the end of the preceding object.
     fn check_canaries(&self, hardened: &Hardened, object: NonNull<u8>) {
         // SAFETY: the object was freed by its user, and no other thread has it yet.
         if let Err(kind) = unsafe { hardened.on_free(object) } {
@@ -256,7 +260,7 @@ impl Cache {
             // SAFETY: no other thread has the freed object, whose canary was overwritten.
             unsafe { hardened.prepare(object) };
         }
-        if hardened.checks_others()
+        if hardened.can_check_used_objects()
             && let Ok(ObjectIndex { slab, index: index @ 1.. }) = self.place(Object(object))
             && let Object(front) = self.object(ObjectIndex { slab, index: index - 1 })
             // SAFETY: the object before is in the same slab, whose objects were prepared when the slab
@@ -280,8 +284,8 @@ impl Cache {
         false
     }
 
-    /// Returns the slab and the index of an object, which it finds by the frame of the object's page; if the address
-    /// is not an object of this cache, returns the reason.
+    /// Finds the slab and the index of an object through the frame of its page. Fails with the reason if the address is
+    /// not an object of this cache.
     #[inline]
     pub(crate) fn place(&self, Object(object): Object) -> Result<ObjectIndex, CorruptionKind> {
         let memory = &self.core.memory;
@@ -305,8 +309,8 @@ impl Cache {
         Ok(ObjectIndex { slab, index })
     }
 
-    /// Number of usable bytes of the object in use at `memory`. A free object is detected only if the cache checks
-    /// frees.
+    /// Returns the number of usable bytes of the object at `memory`, which must be in use. The call detects a free
+    /// object only if the cache checks frees.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let place = self.place(Object(memory))?;
         if self.checked.as_ref().is_some_and(|checked| !checked.is_out(memory)) {
@@ -328,16 +332,16 @@ impl Cache {
     }
     /// Returns `true` if the canary of the object at `memory` was overwritten. The object's size was recorded
     /// when it was allocated.
-    pub(crate) fn is_overrun(&self, memory: NonNull<u8>) -> bool {
+    pub(crate) fn is_canary_overwritten(&self, memory: NonNull<u8>) -> bool {
         // SAFETY: the object belongs to the cache, and is in use.
         let canary = self.hardened.as_ref().map(|hardened| unsafe { hardened.on_free(memory) });
         canary.is_some_and(|canary| canary.is_err())
     }
-    /// Records how many bytes the caller uses of the object at `memory`. Returns `false` if nothing in the cache
-    /// depends on the size.
+    /// Records how many bytes of the object at `memory` the caller uses. Returns `false` if the cache does not use the
+    /// size.
     ///
     /// # Safety
-    /// The caller owns the object, which belongs to this cache and has at least `size` bytes.
+    /// The caller owns the object; it belongs to this cache and has at least `size` bytes.
     pub(crate) unsafe fn resize(&self, memory: NonNull<u8>, size: usize) -> bool {
         let Some(hardened) = &self.hardened else { return false };
         // SAFETY: by contract, the caller owns the object, which has at least `size` bytes. The old canary is checked
@@ -350,14 +354,14 @@ impl Cache {
         }
     }
 
-    /// Frees an object whose red zones prevent [`begins_object`](Self::begins_object) from recognising it, and refuses
-    /// other addresses.
+    /// Frees an object of a cache with red zones, whose objects [`begins_object`](Self::begins_object) does not
+    /// recognise. Refuses every other address.
     ///
     /// # Safety
     /// The conditions of [`free_without_handle`](Self::free_without_handle) hold.
     #[cold]
     #[inline(never)]
-    pub(crate) unsafe fn free_at_frame(&self, object: NonNull<u8>) {
+    pub(crate) unsafe fn free_red_zoned_object(&self, object: NonNull<u8>) {
         match self.place(Object(object)) {
             // SAFETY: by contract, the caller may free the object.
             Ok(_) if self.multiples == 0 => unsafe { Self::free_without_handle(NonNull::from(self), object) },
@@ -369,7 +373,7 @@ impl Cache {
         let owner = self.core.cache_at(object).filter(|owner| owner.owner() != self.owner());
         self.core.tell(kind, object, self.name(), owner.map(Self::name), index);
     }
-    pub(super) fn place_around(&self, address: NonNull<u8>) -> Option<ObjectIndex> {
+    pub(super) fn object_index_at(&self, address: NonNull<u8>) -> Option<ObjectIndex> {
         let memory = &self.core.memory;
         let slab = memory.frames().frame(memory.pages.pfn_of(address.as_ptr())?).head();
         let geometry = self.geometry();
@@ -382,7 +386,7 @@ impl Cache {
 }
 
 impl Core {
-    /// Reports an invalid free, with all that is known about the object at the address.
+    /// Reports an invalid free, with everything known about the object at the address.
     #[cold]
     pub(crate) fn tell(
         &self,
@@ -392,7 +396,7 @@ impl Core {
         owner: Option<&str>,
         index: Option<usize>,
     ) {
-        let seen = self.cache_at(address).and_then(|of| of.search_neighbours(address));
+        let seen = self.cache_at(address).and_then(|of| of.describe_object_at(address));
         let report = seen.as_ref().map(with_bytes);
         self.report(&Corruption {
             kind,
@@ -406,7 +410,7 @@ impl Core {
     /// Frees an object of any cache; returns `false` if no object begins at `memory`.
     ///
     /// # Safety
-    /// `memory` came from this subsystem and is no longer used.
+    /// `memory` was allocated from this subsystem and is no longer used.
     #[inline]
     #[must_use]
     pub(crate) unsafe fn free_object(&self, memory: NonNull<u8>) -> bool {

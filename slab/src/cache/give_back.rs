@@ -1,9 +1,9 @@
-//! Operations that return a cache's memory: flush, shrink, reap and destruction.
+//! Returns a cache's memory by a flush, shrink, reap or destruction.
 
 use super::alloc::EmptySupplier;
 use super::live::Live;
 use super::node::{Node, NodeCount, UnlistedSlabs};
-use super::slabs::DESTRUCTING;
+use super::slabs::IS_DESTRUCTING;
 use super::{Cache, Object};
 use crate::error::Busy;
 use core::cell::Cell;
@@ -11,10 +11,10 @@ use uslab_magazine::sync::relax;
 use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Operation, Supplier};
 
-/// A supplier that receives flushed objects, and counts the slabs that are freed with them.
-struct FlushedSlabs<'a>(&'a Cache, Cell<usize>);
+/// A supplier that only receives flushed objects, and counts the slabs that these frees release.
+struct FlushReceiver<'a>(&'a Cache, Cell<usize>);
 
-impl Supplier<Object> for FlushedSlabs<'_> {
+impl Supplier<Object> for FlushReceiver<'_> {
     fn fill(&self, _: &Operation, _node: u32, _max: usize, _put: impl FnMut(Object)) -> usize {
         0
     }
@@ -24,23 +24,23 @@ impl Supplier<Object> for FlushedSlabs<'_> {
 }
 
 impl Cache {
-    /// Flushes all free objects to their slabs, destructs them, frees all empty slabs, and sorts the partial slabs. Returns the
-    /// number of slabs freed.
+    /// Flushes all free objects to their slabs, destructs them, frees all empty slabs, and sorts the partial slabs.
+    /// Returns the number of slabs freed.
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
         self.flush_deferred();
         self.flush_all(op) + self.shrink_slabs(op)
     }
-    /// Shrinks the cache as [`shrink`](Self::shrink) does, after a sweep has taken all stacks.
-    pub(crate) fn shrink_swept(&self, op: &Operation) -> usize {
-        let flushing = FlushedSlabs(self, Cell::new(0));
+    /// Shrinks the cache as [`shrink`](Self::shrink) does, after a sweep has taken the stacks of all CPUs.
+    pub(crate) fn shrink_after_sweep(&self, op: &Operation) -> usize {
+        let flushing = FlushReceiver(self, Cell::new(0));
         self.config.per_cpu.flush_swept(op, &flushing);
         flushing.1.get() + self.shrink_slabs(op)
     }
     fn shrink_slabs(&self, op: &Operation) -> usize {
-        let slabs = self.destruct_idle(op);
+        let slabs = self.destruct_free_objects(op);
         let mut unlisted = UnlistedSlabs::default();
         self.nodes.iter().for_each(|node| node.shrink(&self.core.memory, &mut unlisted));
-        self.discard_all_unused();
+        self.discard_all_unused_pages();
         slabs + self.release(op, unlisted)
     }
 
@@ -58,30 +58,30 @@ impl Cache {
 
     /// Flushes the magazines to the slabs. Returns the number of slabs freed.
     pub(super) fn flush_all(&self, op: &Operation) -> usize {
-        let flushing = FlushedSlabs(self, Cell::new(0));
+        let flushing = FlushReceiver(self, Cell::new(0));
         self.config.per_cpu.flush_all(op, &flushing);
         flushing.1.get()
     }
 
-    /// Ends a working-set interval of the magazines, and destructs free objects in slabs. Returns the number of objects
-    /// flushed.
+    /// Ends a working-set interval of the magazines, and destructs the free objects in slabs. Returns the number of
+    /// objects flushed.
     pub(crate) fn reap(&self) -> u64 {
         self.flush_deferred();
         let objects = self.config.per_cpu.reap(&EmptySupplier(self));
-        self.destruct_idle(&self.operation(OperationKind::Reclaim));
-        self.discard_idle();
+        self.destruct_free_objects(&self.operation(OperationKind::Reclaim));
+        self.discard_idle_pages();
         objects
     }
 
-    /// Reaps the cache as [`reap`](Self::reap) does, after a sweep has taken the idle stacks.
+    /// Reaps the cache as [`reap`](Self::reap) does, after a sweep has taken the stacks of idle CPUs.
     pub(crate) fn reap_swept(&self) -> u64 {
         let objects = self.config.per_cpu.reap_swept(&EmptySupplier(self));
-        self.destruct_idle(&self.operation(OperationKind::Reclaim));
-        self.discard_idle();
+        self.destruct_free_objects(&self.operation(OperationKind::Reclaim));
+        self.discard_idle_pages();
         objects
     }
 
-    /// Makes the magazines smaller from now on, because memory is short.
+    /// Reduces the capacity of the magazines, because memory is short.
     pub(crate) fn shrink_magazines(&self) {
         self.config.per_cpu.shrink(&self.operation(OperationKind::Reclaim), &EmptySupplier(self));
     }
@@ -90,7 +90,7 @@ impl Cache {
     pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
         self.config.per_cpu.drain(&EmptySupplier(self), cpus);
     }
-    /// Flushes to their slabs the objects that a sweep has taken.
+    /// Flushes the objects that a sweep has taken to their slabs.
     pub(crate) fn drain_swept(&self) {
         self.config.per_cpu.drain_swept(&EmptySupplier(self));
     }
@@ -101,27 +101,28 @@ impl Cache {
         // From now on, a free puts its object into its slab, not into a magazine.
         self.config.per_cpu.close();
         self.flush_all(&self.operation(OperationKind::Reclaim));
-        let ended = self.end_after_destructors().map_err(|live| {
+        let ended = self.end_cache_after_destructors().map_err(|live| {
             self.reopen();
             Busy { live, aliases: 0 }
         });
         // Waiters get the object, or an error.
-        self.let_grow();
+        self.let_first_waiter_grow();
         ended
     }
 
     /// Closes the magazines of a cache that has no handles, so that later frees bypass them.
     pub(crate) fn close_magazines(&self) {
         self.flush_deferred();
-        self.close_for_good();
+        self.close_permanently();
         self.flush_all(&self.operation(OperationKind::Reclaim));
     }
-    /// Ends the cache as [`end`](Self::end) does, once no thread destructs free objects. If a destructor ends a cache,
-    /// the call does not wait for other destructors, because two destructors might wait for each other.
-    fn end_after_destructors(&self) -> Result<(), u64> {
+    /// Ends the cache as [`end`](Self::end) does, after all threads have finished destructing free objects. If a
+    /// destructor ends a cache, the call does not wait for other destructors, because two destructors might wait for
+    /// each other.
+    fn end_cache_after_destructors(&self) -> Result<(), u64> {
         loop {
             match self.end() {
-                Err((0, destructing)) if DESTRUCTING.with(Cell::get) => return Err(destructing),
+                Err((0, destructing)) if IS_DESTRUCTING.with(Cell::get) => return Err(destructing),
                 Err((0, _)) => relax(),
                 ended => return ended.map_err(|(used, _)| used),
             }
@@ -139,13 +140,13 @@ impl Cache {
         ended
     }
 
-    /// Takes a snapshot of the objects in use, after the magazines were flushed.
+    /// Takes a snapshot of the objects in use, after flushing the magazines.
     pub(crate) fn live(&self, live: &mut Live) {
         self.flush_all(&self.operation(OperationKind::Reclaim));
         live.clear();
         for node in &self.nodes {
-            // Memory for the snapshot is allocated outside the node's lock, because the global allocator may need the node. The
-            // allocation is repeated if slabs were added.
+            // Memory for the snapshot is allocated outside the node's lock, because the global allocator may need the
+            // node. The allocation is repeated if slabs were added.
             while !node.live(&self.core.memory, live) {
                 let NodeCount { objects, .. } = node.count();
                 live.make_room(node.count().slabs(), objects);
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(subsystem.check().unwrap().slabs, 0);
     }
 
-    /// Regression test: two destructors waited for each other.
+    /// Regression test: two destructors that destroyed each other's caches waited for each other.
     #[test]
     fn mutually_destroying_destructors_do_not_deadlock() {
         let subsystem = Subsystem::new(Config::default()).unwrap();

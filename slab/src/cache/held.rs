@@ -1,15 +1,14 @@
-//! Held memory, which constructed objects own in addition to their bytes, such as buffers or strings. The allocator
-//! knows of held memory only if the builder [declares](super::kmem_cache::KmemCacheBuilder::holds) or
-//! [weighs](crate::ObjectCacheBuilder::weigh) it.
+//! Held memory: memory that constructed objects own in addition to their bytes, such as buffers or strings. The
+//! allocator knows an object's held memory only if the builder [declares](super::kmem_cache::KmemCacheBuilder::holds)
+//! or [weighs](crate::ObjectCacheBuilder::weigh) it.
 //!
 //! * Constructing an object charges its held memory to limits in bytes and to accounts, and destructing the object
 //!   uncharges it.
-//! * Free objects in slabs hold at most [`MAX_SURPLUS_BYTES`] bytes: a free that exceeds this bound destructs free objects. Declared
-//!   held memory also determines the size of magazines.
+//! * Free objects in slabs hold at most [`MAX_SURPLUS_BYTES`] bytes. A free that exceeds this bound destructs free
+//!   objects. Declared held memory also determines the size of magazines.
 //! * The weight of an object is a mean: objects are weighed when they are constructed, and when they are freed to
 //!   their slab.
-//! * Destructing an object that is freed to its slab, or all objects of a freed slab, wakes waiters at a
-//!   limit.
+//! * Waiters at a limit wake when an object freed to its slab is destructed, or when all objects of a freed slab are.
 
 use super::hooks::HeldBytes;
 use super::{Cache, Object};
@@ -18,11 +17,11 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{assert_unlocked, contain_panic};
 
-/// Maximum bytes that free objects in the slabs of a cache may own.
+/// Maximum number of bytes that the free objects in a cache's slabs may own.
 pub const MAX_SURPLUS_BYTES: usize = 2 << 20;
 
 impl Cache {
-    fn is_weight_known(&self) -> bool {
+    fn is_object_weight_known(&self) -> bool {
         !matches!(self.config.holds, HeldBytes::Unknown)
     }
     /// Mean number of bytes that one object owns in addition to its slot.
@@ -34,7 +33,7 @@ impl Cache {
             HeldBytes::Weighed(_) => self.counts.weight.load(Relaxed),
         }
     }
-    /// Bytes that all constructed objects own in addition to their slots.
+    /// Number of bytes that all constructed objects own in addition to their slots.
     pub(super) fn held_bytes(&self) -> u64 {
         // Relaxed: the number publishes no other data.
         self.counts.held.load(Relaxed)
@@ -44,24 +43,24 @@ impl Cache {
     ///
     /// # Errors
     /// Fails if the limit is reached.
-    pub(super) fn begin_object(&self) -> Result<(), AllocError> {
+    pub(super) fn charge_object(&self) -> Result<(), AllocError> {
         // Relaxed, here and below: the numbers order nothing about the objects.
         let live = self.counts.live.fetch_add(1, Relaxed) + 1;
-        if !self.is_weight_known() {
+        if !self.is_object_weight_known() {
             return Ok(());
         }
-        self.charge_held(live).inspect_err(|_| self.end_object())
+        self.charge_held_bytes(live).inspect_err(|_| self.uncharge_object())
     }
-    /// Uncharges an object that was destructed, or could not be constructed.
-    pub(super) fn end_object(&self) {
+    /// Uncharges an object that was destructed or whose constructor failed.
+    pub(super) fn uncharge_object(&self) {
         let live = self.counts.live.fetch_sub(1, Relaxed) - 1;
-        if self.is_weight_known() {
+        if self.is_object_weight_known() {
             // A limit cannot refuse a decrease of the charge.
-            _ = self.charge_held(live);
+            _ = self.charge_held_bytes(live);
         }
     }
     /// Sets the charge to the bytes that `live` objects own in addition to their slots.
-    fn charge_held(&self, live: u64) -> Result<(), AllocError> {
+    fn charge_held_bytes(&self, live: u64) -> Result<(), AllocError> {
         let wanted_bytes = live.saturating_mul(self.weight());
         let mut charged = self.counts.held.load(Relaxed);
         loop {
@@ -105,7 +104,7 @@ impl Cache {
         });
         // The limit cannot refuse memory that the object already owns, but it refuses the next
         // object.
-        _ = self.charge_held(self.counts.live.load(Relaxed));
+        _ = self.charge_held_bytes(self.counts.live.load(Relaxed));
     }
 
     /// Destructs free objects in slabs if they own more than [`MAX_SURPLUS_BYTES`] bytes. Returns the number of slabs
@@ -116,6 +115,10 @@ impl Cache {
             return 0;
         }
         let idle = self.counts.live.load(Relaxed).saturating_sub(self.count().inuse);
-        if idle.saturating_mul(weight) > MAX_SURPLUS_BYTES as u64 { self.destruct_idle(op) } else { 0 }
+        if idle.saturating_mul(weight) > MAX_SURPLUS_BYTES as u64 {
+            self.destruct_free_objects(op)
+        } else {
+            0
+        }
     }
 }

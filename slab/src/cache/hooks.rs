@@ -2,17 +2,17 @@
 
 use std::fmt;
 use std::ptr::NonNull;
-use uslab_magazine::sync::Contained;
+use uslab_magazine::sync::ContainedValue;
 
-/// A function that runs on an object.
-pub(crate) type Hook<R> = Contained<Box<dyn Fn(NonNull<u8>) -> R + Send + Sync>>;
+/// A user function that runs on an object, and whose panics are contained.
+pub(crate) type Hook<R> = ContainedValue<Box<dyn Fn(NonNull<u8>) -> R + Send + Sync>>;
 
 /// Functions that run when an object is constructed, destructed or freed.
 pub(crate) struct Hooks {
     /// Constructs the object; returns `false` on failure.
     pub(crate) construct: Hook<bool>,
     pub(crate) destruct: Option<Hook<()>>,
-    /// Resets an object that its user frees.
+    /// Resets an object when its user frees it.
     pub(crate) reset: Option<Hook<()>>,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Debug for Hooks {
     }
 }
 
-/// Source of the number of bytes that a constructed object owns in addition to its slot.
+/// How the cache knows the number of bytes that a constructed object owns in addition to its slot.
 #[derive(Default)]
 pub(crate) enum HeldBytes {
     /// The number of owned bytes is unknown.

@@ -4,15 +4,15 @@ use super::Cache;
 use uslab_magazine::Paths;
 use uslab_magazine::sync::Ordering::Relaxed;
 
-/// Numbers of one cache, which are exact while no other thread uses the cache. While other threads use the cache, each
-/// number is taken at a different time, and an object that moves may be counted twice or not at all.
+/// Statistics of one cache, which are exact while no other thread uses the cache. While other threads use the cache,
+/// each number is read at a different time, and an object that moves may be counted twice or not at all.
 ///
-/// Frees of another node's objects are counted ([`other_node_frees`](Self::other_node_frees)), which costs nothing. The
-/// allocating CPU of an object is not recorded; [`depot_exchanges`](Self::depot_exchanges) shows the cost of frees between CPUs
-/// of a node.
+/// [`other_node_frees`](Self::other_node_frees) counts frees of another node's objects, at no cost. The cache does not
+/// record the CPU that allocated an object; [`depot_exchanges`](Self::depot_exchanges) shows the cost of frees between
+/// CPUs of a node.
 ///
-/// Cost: a snapshot reads each CPU's and magazine's words, and takes each node's lock once. The fast paths maintain no
-/// counters for this snapshot.
+/// Cost: a snapshot reads the counters of each CPU and magazine, and takes each node's lock once. The fast paths
+/// maintain no counters for this snapshot.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -33,7 +33,7 @@ pub struct CacheInfo {
     pub name: String,
     /// Requested size of an object in bytes.
     pub object_size: u64,
-    /// Number of bytes from one object to the next.
+    /// Distance in bytes between the starts of two adjacent objects.
     pub slab_size: u64,
     /// Alignment of the objects, in bytes.
     pub align: u64,
@@ -41,7 +41,7 @@ pub struct CacheInfo {
     pub order: u8,
     /// Number of objects per slab.
     pub objs_per_slab: u64,
-    /// Number of slabs with free objects above which a node frees empty slabs.
+    /// Number of slabs with free objects that a node keeps before it frees empty slabs.
     pub min_partial: u64,
     /// Maximum number of slabs of the cache; `None` without a limit.
     pub limit: Option<u64>,
@@ -50,7 +50,7 @@ pub struct CacheInfo {
     /// Number of other caches that share this cache under other names.
     pub aliases: u64,
 
-    /// Number of slabs on all lists.
+    /// Number of slabs on the lists of all nodes.
     pub slabs: u64,
     /// Number of slabs without a free object.
     pub full: u64,
@@ -58,7 +58,7 @@ pub struct CacheInfo {
     pub partial: u64,
     /// Number of slabs whose objects are all free.
     pub empty: u64,
-    /// Number of pages inside slabs that hold no object in use and whose memory was returned to the system.
+    /// Number of pages without objects in use that slabs returned to the system.
     pub discarded: u64,
     /// Number of freed slabs that wait for the end of a grace period; not included in `slabs`.
     pub grace: u64,
@@ -99,11 +99,11 @@ pub struct CacheInfo {
     pub allocs: u64,
     /// Number of frees.
     pub frees: u64,
-    /// Numbers of allocations and frees by the level that served them.
+    /// Number of allocations and of frees that each level served.
     pub paths: Paths,
-    /// Number of accesses to the depots that moved a magazine.
+    /// Number of depot accesses that moved a magazine.
     pub depot_exchanges: u64,
-    /// Number of accesses to the depots that waited for another thread's access.
+    /// Number of depot accesses that waited for another thread's access.
     pub depot_contention: u64,
     /// Number of magazines filled from slabs.
     pub fills: u64,
@@ -112,11 +112,11 @@ pub struct CacheInfo {
     /// Number of allocations that got an object of another node, because the requested node had no memory. The
     /// requested node is the current CPU's node, or the argument of [`alloc_node`](crate::KmemCache::alloc_node).
     pub other_node_allocs: u64,
-    /// Number of frees of another node's objects.
+    /// Number of frees of objects that belong to another node than the freeing CPU.
     pub other_node_frees: u64,
-    /// Number of objects in a full magazine; 0 without magazines.
+    /// Capacity of a magazine in objects; 0 without magazines.
     pub magazine_capacity: u64,
-    /// True if the cache was configured with magazines but works without, because no class number was left, or memory was
+    /// True if the cache should have magazines but runs without them, because no class number was left or memory was
     /// short.
     pub magazines_refused: bool,
     /// Number of constructor runs.
@@ -128,20 +128,19 @@ pub struct CacheInfo {
     pub held_bytes: u64,
     /// Number of failed allocations.
     pub failures: u64,
-    /// Number of refused frees (double, foreign, interior, wrong cache), and of found damages.
+    /// Number of refused frees (double, foreign, interior, wrong cache) plus the number of detected damages.
     pub corruptions: u64,
 }
 
 impl CacheInfo {
-    /// Returns `true` if the cache ever had a slab. Tables of caches omit caches without slabs by
-    /// default.
+    /// Returns `true` if the cache has ever had a slab. Tables of caches omit caches without slabs by default.
     pub fn had_slabs(&self) -> bool {
         self.slabs_made > 0
     }
 }
 
 impl Cache {
-    /// Number of objects in all slabs, and number of objects in use. The call does not allocate.
+    /// Returns the number of objects in all slabs, and the number of objects in use. The call does not allocate.
     pub(crate) fn objects(&self) -> (u64, u64) {
         let (count, layer) = (self.count(), self.config.per_cpu.stats());
         let cached_objects = layer.in_magazines + layer.in_depot + self.config.per_cpu.quarantined();
@@ -156,7 +155,7 @@ impl Cache {
     pub(crate) fn info(&self) -> CacheInfo {
         CacheInfo { name: self.name().to_owned(), ..self.numbers() }
     }
-    /// The numbers of the cache, with an empty name. The call does not allocate.
+    /// Statistics of the cache, with an empty name. The call does not allocate.
     pub(crate) fn numbers(&self) -> CacheInfo {
         let (count, counts, geometry) = (self.count(), &self.counts, self.geometry());
         let direct_paths = counts.direct_paths.now();

@@ -1,4 +1,4 @@
-//! The untyped cache and its builder. Objects are raw pointers, or safe [`Block`](crate::Block)s.
+//! The untyped cache and its builder. The cache hands out objects as raw pointers, or as safe [`Block`](crate::Block)s.
 
 use super::alloc::BULK_BATCH;
 use super::core::Core;
@@ -11,8 +11,8 @@ use crate::cache::per_cpu::Magazines;
 use crate::debug::flags::SlabDebug;
 use crate::error::{AllocError, Busy, CacheError};
 use crate::geometry::{Geometry, OrderRule, SPACING, WORD};
-use crate::harden::{CANARY, Harden, quarantine};
-use crate::memory::slab::{Constructed, ONE_BY_ONE};
+use crate::harden::{CANARY_BYTES, Harden, quarantine};
+use crate::memory::slab::{Constructed, MAX_INDIVIDUALLY_CONSTRUCTED};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -25,9 +25,9 @@ use uslab_magazine::tracepoints::OperationKind;
 
 /// A cache of objects of one size and alignment.
 ///
-/// Dropping the handle frees all memory of the cache. If objects are still in use, the cache stays in the reports
-/// without a handle. Without a handle, the cache works without magazines: each later free returns its object directly
-/// to the slab, and the free of the last object destroys the cache.
+/// Dropping the handle frees all memory of the cache. If objects are still in use, the cache continues to exist without
+/// a handle, and reports show it. A cache without a handle works without magazines: each later free returns its object
+/// directly to the slab, and the free of the last object destroys the cache.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -43,14 +43,14 @@ use uslab_magazine::tracepoints::OperationKind;
 #[doc(alias = "kmem_cache")]
 pub struct KmemCache {
     cache: Arc<Cache>,
-    /// Owner of the cache, whose drop by the last handle destroys the cache.
+    /// Owner of the cache. Dropping the last handle drops the owner, which destroys the cache.
     _owner: Arc<Owner>,
-    /// The name that the builder requested, if it shares a cache of another name.
+    /// The name that the builder requested, if the cache is shared under another name.
     alias: Option<Box<str>>,
 }
 
-/// Limit of a cache's memory. A limit is charged by slab, which costs nothing on the fast paths, and is therefore rounded up to
-/// slabs of the cache's order.
+/// Limit of a cache's memory. A limit is charged by slab, which costs nothing on the fast paths. A limit is rounded up
+/// to whole slabs of the cache's order, because whole slabs are charged.
 ///
 /// ```
 /// use uslab::{AllocError, Gfp, KmemCache, Limit};
@@ -71,7 +71,7 @@ pub enum Limit {
     /// one slab holds all objects; otherwise the cache may have up to one extra object per slab. A slab may hold fewer
     /// objects when memory is short.
     Objects(u64),
-    /// Maximum bytes of slabs, plus known memory that objects [own](KmemCacheBuilder::holds) outside their
+    /// Maximum number of bytes of slabs, plus known memory that objects [own](KmemCacheBuilder::holds) outside their
     /// slots.
     Bytes(u64),
 }
@@ -135,15 +135,14 @@ impl KmemCacheBuilder {
         self.align = self.align.max(align);
         self
     }
-    /// Aligns objects to the cache line, or to the fraction of a line that they fill.
+    /// Aligns objects to a cache line; smaller objects are aligned to the fraction of a line that they fit.
     #[doc(alias = "SLAB_HWCACHE_ALIGN")]
     pub fn hardware_align(self) -> Self {
         let align = Geometry::hardware_align(self.size);
         self.align(align)
     }
-    /// Sets the constructor, which gets the object's zeroed bytes the first time that the object leaves its slab.
-    /// Later allocations do not run the constructor, because a free object keeps the contents that its last user
-    /// left.
+    /// Sets the constructor, which gets the object's zeroed bytes when the object first leaves its slab. Later
+    /// allocations do not run the constructor, because a free object keeps the contents that its last user left.
     ///
     /// The constructor runs in the allocating thread, with no lock held, and may panic.
     pub fn ctor(self, construct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
@@ -152,9 +151,9 @@ impl KmemCacheBuilder {
             true
         })
     }
-    /// Sets a constructor that may fail, for instance if memory is short. The constructor returns `true` if the object
-    /// is constructed. If the constructor returns `false`, the allocation fails with [`AllocError::Constructor`], and
-    /// the next allocation tries again.
+    /// Sets a constructor that may fail, for instance if memory is short. The constructor returns `true` if it has
+    /// constructed the object. If the constructor returns `false`, the allocation fails with
+    /// [`AllocError::Constructor`], and the next allocation tries again.
     pub fn try_ctor(mut self, construct: impl Fn(&mut [u8]) -> bool + Send + Sync + 'static) -> Self {
         let hook = self.hook(construct);
         self.hooks_mut().construct = hook;
@@ -163,23 +162,23 @@ impl KmemCacheBuilder {
     /// Sets the destructor, which gets the bytes of a free object as its last user left them. The destructor must free
     /// any memory that the constructor allocated.
     ///
-    /// The destructor runs when the cache is shrunk, reaped, destroyed or dropped, and in any thread whose allocation,
-    /// free or [reaper](crate::reaper) frees slabs. The destructor runs without any lock held. A panic ends only the
-    /// current run of the destructor.
+    /// The destructor runs when the cache is shrunk, reaped, destroyed or dropped. The destructor also runs in any
+    /// thread whose allocation, free or [reaper](crate::reaper) frees slabs. No lock is held while the destructor runs.
+    /// A panic ends only the current run of the destructor.
     ///
-    /// An object with a destructor and no constructor starts as zeros.
+    /// An object with a destructor but no constructor starts zeroed.
     pub fn dtor(mut self, destruct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
         let hook = self.hook(destruct);
         self.hooks_mut().destruct = Some(hook);
         self
     }
-    /// Constructs all objects of a slab when the slab is made, and destructs them when the slab is freed, as Linux does. By
-    /// default an object is constructed when it leaves its slab for the first time, and a shrink or a reap destructs free
-    /// objects.
+    /// Constructs all objects of a slab when the slab is made, and destructs them when the slab is freed, as Linux
+    /// does. By default an object is constructed when it leaves its slab for the first time, and a shrink or a reap
+    /// destructs free objects.
     ///
-    /// Cost: the allocation that makes a slab runs the constructor for each of the slab's objects, and their memory
-    /// stays as long as the slab. In return, allocations find a whole magazine of constructed objects. Slabs of more
-    /// than 256 objects are always constructed as a whole.
+    /// Cost: the allocation that makes a slab constructs all of its objects, and the memory that they own stays as long
+    /// as the slab. In return, allocations find a whole magazine of constructed objects. Slabs of more than 256 objects
+    /// are always constructed as a whole.
     pub fn construct_slabs(mut self) -> Self {
         self.whole_slabs = true;
         self
@@ -187,10 +186,10 @@ impl KmemCacheBuilder {
     /// Declares that each constructed object owns `bytes` bytes in addition to its slot, such as a buffer that its
     /// constructor allocates.
     ///
-    /// These bytes are charged to a [limit](Limit::Bytes) in bytes and to the [account](Self::account), and
-    /// [reported](crate::CacheInfo::held_bytes). CPUs and depots keep fewer objects if the objects own memory. A free
-    /// destructs free objects in slabs if these objects together own more than [2
-    /// MiB](crate::cache::MAX_SURPLUS_BYTES).
+    /// Owned bytes count towards a [limit](Limit::Bytes) in bytes and the [account](Self::account), and
+    /// [reports](crate::CacheInfo::held_bytes) show them. CPUs and depots keep fewer objects if each object owns
+    /// memory. If the free objects in slabs together own more than [2 MiB](crate::cache::MAX_SURPLUS_BYTES), a free
+    /// destructs them.
     ///
     /// ```
     /// use uslab::{AllocError, Limit, ObjectCache};
@@ -239,7 +238,7 @@ impl KmemCacheBuilder {
         self.account = Some(account.clone());
         self
     }
-    /// Declares that the objects can be freed under memory pressure. The page allocator groups their pages with other
+    /// Declares that the objects can be freed when memory is short. The page allocator groups their pages with other
     /// reclaimable pages.
     #[doc(alias = "SLAB_RECLAIM_ACCOUNT")]
     pub fn reclaimable(self) -> Self {
@@ -265,19 +264,20 @@ impl KmemCacheBuilder {
     /// invalid and double frees (see [`corruption`](crate::corruption)). Unless set here, the subsystem's configuration
     /// applies.
     ///
-    /// Cost: a call and a write to a byte outside the slab for each allocation and free, and an eighth of the slabs' memory.
+    /// Cost: a call and a write to a byte outside the slab for each allocation and free, and an eighth of the slabs'
+    /// memory.
     #[doc(alias = "SLAB_CONSISTENCY_CHECKS")]
     pub fn check_frees(mut self, check: bool) -> Self {
         self.check_frees = Some(check);
         self
     }
     /// Turns on debug checks of the objects, in addition to the subsystem's [option](crate::Config::slab_debug) for the
-    /// cache's name: see [`flags`](crate::debug::flags). A cache with any flag besides `F` does not
+    /// cache's name: see [`flags`](crate::debug::flags). A cache with any flag other than `F` does not
     /// [share](Self::merge) slabs.
     ///
-    /// Cost, for an object of 64 bytes: with red zones the object takes 80 bytes, and each allocation and free writes and
-    /// checks the zones. With poison each allocation and free writes and checks the object. With the flag `U` each allocation
-    /// and free records a call stack in some microseconds, and the object takes 64 more bytes.
+    /// Cost, for an object of 64 bytes: with red zones the object takes 80 bytes, and each allocation and free writes
+    /// and checks the zones. With poison each allocation and free writes and checks the object. With the flag `U`, each
+    /// allocation and free spends some microseconds on recording a call stack, and the object takes 64 more bytes.
     #[doc(alias = "SLAB_RED_ZONE")]
     #[doc(alias = "SLAB_POISON")]
     #[doc(alias = "SLAB_STORE_USER")]
@@ -290,8 +290,8 @@ impl KmemCacheBuilder {
     /// Fills each object with zeros when it is freed, so that free memory of the cache contains no user's data. The
     /// option is Linux's `init_on_free`, applied to a single cache.
     ///
-    /// A cache with a constructor or a destructor fails to build with [`CacheError::ZeroOnFree`], because its objects stay
-    /// constructed. Use a [reset](crate::ObjectCacheBuilder::reset) for constructed objects.
+    /// A cache with a constructor or a destructor fails to build with [`CacheError::ZeroOnFree`], because its objects
+    /// stay constructed. Use a [reset](crate::ObjectCacheBuilder::reset) for constructed objects.
     ///
     /// Cost: frees write the whole object, and cannot use the inlined path, which costs some nanoseconds each.
     #[doc(alias = "init_on_free")]
@@ -304,14 +304,14 @@ impl KmemCacheBuilder {
         self.harden = Some(harden);
         self
     }
-    /// Shares one cache among users that request the same configuration and nearly the same object size: equal, or less
-    /// than a word smaller. Sharing saves partly used slabs and magazines.
+    /// Shares one cache among users that request the same configuration and nearly the same object size. Sizes may
+    /// differ by less than a word. Sharing saves partly used slabs and magazines.
     ///
     /// Statistics, reports, and [`destroy`](KmemCache::destroy) then concern all users of the shared cache. Because
     /// statistics and `destroy` concern all users, sharing is off by default.
     ///
-    /// A cache is not shared if it has a constructor, a destructor, a limit, an account or a grace period, zeroes on free, or
-    /// is [debugged](Self::slab_debug) beyond `F`.
+    /// A cache is not shared if it has a constructor, a destructor, a limit, an account or a grace period, if it zeroes
+    /// on free, or if its [debug flags](Self::slab_debug) exceed `F`.
     #[doc(alias = "slab_merge")]
     pub fn merge(mut self) -> Self {
         self.merge = true;
@@ -321,22 +321,22 @@ impl KmemCacheBuilder {
         let is_plain = self.hooks.is_none() && self.limit.is_none() && self.account.is_none();
         self.merge && is_plain && !self.type_stable && !self.zero_on_free
     }
-    /// Marks the cache's pages with this class (see [`page_classes`](crate::memory::page_classes)).
+    /// Marks the cache's pages with page class `class` (see [`page_classes`](crate::memory::page_classes)).
     pub(crate) fn page_class(mut self, class: usize) -> Self {
         self.page_class = u16::try_from(class).ok();
         self
     }
-    /// Allows slabs of this order even if the subsystem's rule has a smaller maximum.
+    /// Allows slabs of order `order`, even if the subsystem's rule has a smaller maximum.
     pub(crate) fn max_order(mut self, order: u8) -> Self {
         self.max_order = Some(order);
         self
     }
-    /// Makes each object a mere address, without accessible memory.
+    /// Makes the objects inaccessible, so that only their addresses are useful.
     pub(crate) fn no_access(mut self) -> Self {
         self.no_access = true;
         self
     }
-    /// Allocates every object from a slab, never from the sampled guard.
+    /// Excludes the cache's objects from guard sampling.
     pub(crate) fn unsampled(self) -> Self {
         Self { unsampled: true, ..self }
     }
@@ -372,8 +372,8 @@ impl KmemCacheBuilder {
     }
 
     /// Returns `true` if guard pages may sample the cache's objects. The guard does not sample objects that stay
-    /// constructed, are readable when free, or count towards a limit. A malloc takes its samples separately, before it
-    /// calls the cache.
+    /// constructed, objects that are readable when free, or objects that count towards a limit. A malloc samples its
+    /// allocations before it calls the cache.
     fn may_be_sampled(&self, stride: usize) -> bool {
         stride <= PAGE_SIZE
             && self.hooks.is_none()
@@ -383,7 +383,7 @@ impl KmemCacheBuilder {
             && self.account.is_none()
     }
 
-    /// Checks the configuration and computes the cache's layout.
+    /// Checks the builder's configuration and computes the cache's layout.
     fn plan(&self, core: &Arc<Core>) -> Result<CheckedConfig, CacheError> {
         if self.name.is_empty() || self.name.contains(char::is_whitespace) {
             return Err(CacheError::Name);
@@ -406,13 +406,13 @@ impl KmemCacheBuilder {
         let max_order = core.rule.max_order.max(self.max_order.unwrap_or(0));
         let rule = OrderRule { max_order, ..core.rule };
         let zone = if debug.contains(SlabDebug::RED_ZONE) { WORD } else { 0 };
-        let mut geometry = Geometry::with_zones(self.size, align, zone, &rule)?;
+        let mut geometry = Geometry::with_red_zones(self.size, align, zone, &rule)?;
         core.note_red_zones(zone > 0);
         let magazines = self.magazines.unwrap_or(core.magazines);
         // Red zones detect more than canaries do.
         harden.canaries &= zone == 0;
         if harden.canaries
-            && let Ok(with_tail) = Geometry::with_tail(self.size, CANARY, align, &rule)
+            && let Ok(with_tail) = Geometry::with_tail(self.size, CANARY_BYTES, align, &rule)
             && (self.page_class.is_some() || with_tail.stride() <= geometry.stride() * 5 / 4)
         {
             geometry = with_tail;
@@ -436,7 +436,7 @@ impl KmemCacheBuilder {
     }
 }
 
-/// A checked configuration, from which the cache is made.
+/// A valid configuration, from which a cache is made.
 struct CheckedConfig {
     geometry: Geometry,
     magazines: Magazines,
@@ -462,7 +462,9 @@ impl CheckedConfig {
             ),
             name: builder.name.into(),
             limit: builder.limit.map(|limit| limit.slabs(&geometry)),
-            constructed: if builder.hooks.is_none() || builder.whole_slabs || geometry.objects() > ONE_BY_ONE
+            constructed: if builder.hooks.is_none()
+                || builder.whole_slabs
+                || geometry.objects() > MAX_INDIVIDUALLY_CONSTRUCTED
             {
                 Constructed::Together
             } else {
@@ -494,10 +496,11 @@ impl CheckedConfig {
         };
         let cache = Cache::new(core.clone(), config).ok_or(CacheError::Memory)?;
         core.caches.push(&cache);
-        // The cache joins sweeps only after it is listed, because only listed caches collect their objects after a sweep.
+        // The cache joins sweeps only after it is listed, because only listed caches collect their objects after a
+        // sweep.
         cache.config.per_cpu.join_sweeps();
         // The account may already have waiters.
-        cache.follow_account();
+        cache.sync_magazines_with_account();
         let owner = Owner::new(cache.clone());
         if merges.is_some() {
             core.mergeable.push(&owner);
@@ -538,8 +541,8 @@ impl KmemCache {
         &self.cache
     }
 
-    /// Requested name of the cache. Reports show a [shared](KmemCacheBuilder::merge) cache under the name that its first user
-    /// requested.
+    /// Requested name of the cache. Reports show a [shared](KmemCacheBuilder::merge) cache under the name that its
+    /// first user requested.
     pub fn name(&self) -> &str {
         self.alias.as_deref().unwrap_or(self.cache.name())
     }
@@ -553,8 +556,8 @@ impl KmemCache {
     /// The object's bytes are unspecified, or zero with [`Gfp::ZERO`]. With a constructor or a destructor, the object
     /// is as its constructor made it, or as its last user left it.
     ///
-    /// Cost: one operation on this CPU's magazine. Once per magazine an allocation also takes the depot's or the node's
-    /// lock, and occasionally it allocates pages.
+    /// Cost: one operation on this CPU's magazine. Once per magazine, an allocation also takes the lock of the depot or
+    /// the node, and occasionally it allocates pages.
     ///
     /// # Errors
     /// Fails if no object is available even after other CPUs' objects were flushed and other caches' empty slabs were
@@ -572,12 +575,12 @@ impl KmemCache {
     /// and other allocations do not overtake them: while the cache has waiters, [`alloc`](Self::alloc) and its variants
     /// fail.
     ///
-    /// A waiter may get an object of any node, even with [`Gfp::THIS_NODE`]. If a future is dropped, it leaves the
-    /// queue, and an object that it was given passes to the next waiter. In the child of a fork a future must be polled
-    /// once more, because the fork loses its waker.
+    /// A waiter may get an object of any node, even with [`Gfp::THIS_NODE`]. A dropped future leaves the queue, and an
+    /// object that was assigned to it passes to the next waiter. In the child of a fork, a future must be polled again,
+    /// because the fork loses its waker.
     ///
-    /// Cost: one [`alloc`](Self::alloc) while the cache is below its limit. A cache with waiters works without its magazines,
-    /// and takes two locks for each allocation and free.
+    /// Cost: one [`alloc`](Self::alloc) while the cache is below its limit. A cache with waiters works without its
+    /// magazines, and takes two locks for each allocation and free.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does, except that it waits at [`AllocError::CacheLimit`] and
@@ -603,10 +606,12 @@ impl KmemCache {
         self.cache.acquire_timeout(gfp, timeout)
     }
 
-    /// Allocates an object from memory node `node`. If `node` has no memory, another node supplies the
-    /// object, which is [counted](CacheInfo::other_node_allocs), unless `gfp` has [`Gfp::THIS_NODE`].
+    /// Allocates an object from memory node `node`. If `node` has no memory, another node supplies the object, unless
+    /// `gfp` has [`Gfp::THIS_NODE`]. The cache [counts](CacheInfo::other_node_allocs) allocations that another node
+    /// supplies.
     ///
-    /// Cost: one [`alloc`](Self::alloc) for the node of this CPU; for other nodes, or with [`Gfp::THIS_NODE`], the node's lock.
+    /// Cost: one [`alloc`](Self::alloc) for the node of this CPU. Other nodes, or [`Gfp::THIS_NODE`], cost the node's
+    /// lock.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does.
@@ -615,27 +620,27 @@ impl KmemCache {
         self.cache.alloc_node(gfp, node)
     }
 
-    /// Fills all places of `out` with objects, or none: first objects of this CPU and the depot, then objects directly
-    /// from the slabs, many per lock hold.
+    /// Fills all slots of `out` with objects, or none. The call takes objects of this CPU and the depot first, then
+    /// objects of the slabs, many per lock hold.
     ///
     /// # Errors
-    /// Fails as [`alloc`](Self::alloc) does, and leaves all places of `out` at `None`. A request for more objects than
+    /// Fails as [`alloc`](Self::alloc) does, and leaves all slots of `out` at `None`. A request for more objects than
     /// the cache or its pages can ever hold fails immediately ([`AllocError::CacheLimit`], [`AllocError::TooLarge`]).
     ///
     /// # Panics
-    /// Panics as [`alloc`](Self::alloc) does, and leaves all places of `out` at `None`.
+    /// Panics as [`alloc`](Self::alloc) does, and leaves all slots of `out` at `None`.
     #[doc(alias = "kmem_cache_alloc_bulk")]
     pub fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
         self.cache.alloc_bulk(gfp, out)
     }
 
-    /// Frees an object, without touching its bytes: the object keeps what its last user wrote.
+    /// Frees an object without touching its bytes, which keep what the last user wrote.
     ///
     /// A free costs the same as [`alloc`](Self::alloc).
     ///
     /// # Safety
     /// `object` was allocated from this cache, and is not used after this call. If the cache has a constructor, the
-    /// object is in the state that its next user expects.
+    /// caller leaves the object in the state that its next user expects.
     #[inline(always)]
     #[doc(alias = "kmem_cache_free")]
     pub unsafe fn free(&self, object: NonNull<u8>) {
@@ -643,8 +648,8 @@ impl KmemCache {
         unsafe { self.cache.free(object) };
     }
 
-    /// Reports a use of the object to models, which check that its page is allocated. In other builds, the call
-    /// does nothing.
+    /// Reports the use of an object to models, which check that its page is allocated. In other builds, the call does
+    /// nothing.
     #[inline(always)]
     pub(crate) fn touch(&self, object: NonNull<u8>) {
         let pages = &self.cache.core().memory.pages;
@@ -665,15 +670,15 @@ impl KmemCache {
         }
     }
 
-    /// Allocates `n` objects, each in an owner that frees its object on drop. If fewer than `n` objects are
+    /// Allocates `n` objects, each wrapped in an owner that frees the object on drop. If fewer than `n` objects are
     /// available, allocates none.
-    pub(crate) fn alloc_owners<T>(
+    pub(crate) fn alloc_owned_objects<T>(
         &self,
         gfp: Gfp,
         n: usize,
         owner: impl Fn(NonNull<u8>) -> T,
     ) -> Result<Vec<T>, AllocError> {
-        self.cache.check_room_for(n)?;
+        self.cache.check_object_limit(n)?;
         let mut owners = Vec::new();
         let refused = |_| AllocError::Refused { bytes: n.saturating_mul(size_of::<T>()) };
         owners.try_reserve_exact(n).map_err(refused)?;
@@ -698,7 +703,7 @@ impl KmemCache {
     /// wakes the sleeping threads.
     ///
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold, except that a reader pinned before the object was unpublished may still
+    /// The conditions of [`free`](Self::free) hold, but a reader pinned before the object was unpublished may still
     /// read it.
     #[doc(alias = "kfree_rcu")]
     #[doc(alias = "call_rcu")]
@@ -707,8 +712,8 @@ impl KmemCache {
         self.cache.core().defer(object);
     }
 
-    /// Flushes the objects on CPUs and in depots to their slabs, and frees all empty slabs. Sorts the partial slabs so that the
-    /// fullest slabs are used first. Returns the number of slabs freed.
+    /// Flushes the objects on CPUs and in depots to their slabs, and frees all empty slabs. Sorts the partial slabs so
+    /// that the fullest slabs are used first. Returns the number of slabs freed.
     #[doc(alias = "kmem_cache_shrink")]
     pub fn shrink(&self) -> usize {
         self.cache.shrink(&self.cache.operation(OperationKind::Reclaim))
@@ -720,7 +725,7 @@ impl KmemCache {
         self.cache.reap()
     }
 
-    /// Drains the magazines of `cpus` to the slabs, for CPUs that went offline.
+    /// Drains the magazines of the CPUs in `cpus` to the slabs, for instance after these CPUs were taken offline.
     pub fn drain(&self, cpus: Range<u32>) {
         self.cache.drain(cpus);
     }
@@ -746,23 +751,23 @@ impl KmemCache {
         outcome
     }
 
-    /// Registers a [shrinker](crate::shrinker), which is called when an allocation would fail at the cache's limit, or because
-    /// memory is short. Dropping the registration removes the shrinker.
+    /// Registers a [shrinker](crate::shrinker), which is called when an allocation would fail at the cache's limit, or
+    /// because memory is short. Dropping the registration removes the shrinker.
     pub fn register_shrinker(&self, shrinker: impl Shrinker + 'static) -> Registration {
         self.cache.core().add_shrinker(Box::new(shrinker), Some(&self.cache))
     }
 
-    /// Snapshot of the objects in use, for instance after [`destroy`](Self::destroy) failed. If other threads use the
-    /// cache, or the reaper runs, the snapshot may include freed objects that have not reached their slabs.
+    /// Snapshot of the objects in use, for instance after [`destroy`](Self::destroy) failed. The snapshot may include
+    /// freed objects that have not reached their slabs, if other threads use the cache or the reaper runs.
     ///
     /// Cost: the magazines are drained, and the bitmap of every slab is copied under its node's lock.
     pub fn live(&self) -> Live {
         let mut live = Live::new(self.geometry().lead(), self.geometry().stride());
-        self.live_into(&mut live);
+        self.snapshot_live_objects(&mut live);
         live
     }
     /// Replaces the contents of `live` by a snapshot of the objects in use.
-    pub(crate) fn live_into(&self, live: &mut Live) {
+    pub(crate) fn snapshot_live_objects(&self, live: &mut Live) {
         self.cache.live(live);
     }
 
@@ -775,18 +780,19 @@ impl KmemCache {
 /// Functions for the C libraries, which may change in any version.
 #[doc(hidden)]
 impl KmemCache {
-    /// Fast half of [`alloc`](Self::alloc), for callers that tail-call the slow half. `None` is a miss, not an error.
+    /// Fast half of [`alloc`](Self::alloc), for callers that tail-call the slow half, `alloc_missed`. `None`
+    /// means that the fast path missed, which is not an error.
     #[inline(always)]
     pub fn alloc_inlined(&self, gfp: Gfp) -> Option<NonNull<u8>> {
         self.cache.alloc_inlined(gfp)
     }
 
-    /// Slow half of [`alloc`](Self::alloc), after a miss.
+    /// Slow half of [`alloc`](Self::alloc), which a caller runs after the fast half missed.
     pub fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.cache.alloc_missed(gfp, self.cache.geometry().object_size())
     }
 
-    /// Fast half of [`free`](Self::free); `false` is a miss.
+    /// Fast half of [`free`](Self::free); returns `false` on a miss.
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold.
@@ -797,7 +803,7 @@ impl KmemCache {
         unsafe { self.cache.free_inlined(object) }
     }
 
-    /// Slow half of [`free`](Self::free), after a miss.
+    /// Slow half of [`free`](Self::free), which a caller runs after the fast half missed.
     ///
     /// # Safety
     /// The conditions of [`free`](Self::free) hold.
@@ -816,9 +822,9 @@ impl Drop for KmemCache {
 mod tests {
     use super::*;
 
-    /// The process's malloc refuses caches whose pages wait for readers (`Uslab::build`).
+    /// A process-wide malloc refuses type-stable caches, whose pages wait for readers (`Uslab::build`).
     #[test]
-    fn builder_reports_type_stable_caches() {
+    fn builder_knows_if_its_cache_is_type_stable() {
         let builder = || KmemCache::builder("node", 64);
         assert!(builder().type_stable().is_type_stable() && !builder().is_type_stable());
     }

@@ -1,8 +1,9 @@
 //! Snapshot of a cache's objects in use: a copy of the slabs' bitmaps.
 //!
-//! An iteration visits the snapshot slab by slab, in address order within each slab, and does not touch free objects.
-//! Each word of a bitmap covers 64 objects, and an iteration returns neighbouring objects as one run. An iteration
-//! holds no lock, so its user may call any function. An iteration may be repeated as long as the cache does not change.
+//! An iteration visits the snapshot slab by slab, and each slab in address order. The iteration does not touch free
+//! objects. Each word of a bitmap covers 64 objects, and an iteration returns neighbouring objects as one run. An
+//! iteration holds no lock, so its caller may call any function. An iteration may be repeated as long as the cache does
+//! not change.
 
 use core::cmp::Ordering;
 use core::iter::FusedIterator;
@@ -10,10 +11,11 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use uslab_pool::bits::lowest_run;
 
-/// Snapshot of the objects of a [`KmemCache`](crate::KmemCache) that were in use when [`live`](crate::KmemCache::live) was
-/// called.
+/// Snapshot of the objects of a [`KmemCache`](crate::KmemCache) that were in use when [`live`](crate::KmemCache::live)
+/// was called.
 ///
-/// A snapshot has only addresses: a caller that dereferences an address must know that its object is still allocated.
+/// A snapshot contains only addresses. A caller that dereferences an address must know that its object is still
+/// allocated.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -31,7 +33,7 @@ pub struct Live {
     /// Number of bytes before a slab's first object.
     lead: usize,
     stride: usize,
-    /// Address of each slab's first object, and the index of the slab's first word.
+    /// Address of each slab's first object, and the index of the slab's first word in `words`.
     slabs: Vec<(NonNull<u8>, usize)>,
     /// Bitmap of the objects in use.
     words: Vec<u64>,
@@ -50,7 +52,7 @@ impl Live {
         self.slabs.clear();
         self.words.clear();
     }
-    /// Returns `true` if `slabs` more slabs with `objects` objects fit without an allocation.
+    /// Returns `true` if `slabs` more slabs with `objects` objects fit without allocating.
     pub(crate) fn has_room(&self, slabs: u64, objects: u64) -> bool {
         let (slabs, words) = (slabs as usize, (slabs + objects / 64) as usize);
         self.slabs.capacity() - self.slabs.len() >= slabs && self.words.capacity() - self.words.len() >= words
@@ -60,7 +62,8 @@ impl Live {
         self.slabs.reserve(slabs as usize);
         self.words.reserve((slabs + objects / 64) as usize);
     }
-    /// Appends a slab whose objects start at `base`. Returns the words, to which the caller appends the slab's bitmap.
+    /// Appends a slab whose objects start at `base`. Returns the bitmap words, to which the caller appends the slab's
+    /// bitmap.
     pub(crate) fn slab(&mut self, base: NonNull<u8>) -> &mut Vec<u64> {
         debug_assert!(self.slabs.len() < self.slabs.capacity(), "memory is allocated under a node's lock");
         self.slabs.push((address_above(base, self.lead), self.words.len()));
@@ -80,9 +83,9 @@ impl Live {
         self.runs()
             .flat_map(move |(first, count)| (0..count).map(move |i| address_above(first, i * self.stride)))
     }
-    /// Iterates over runs of neighbouring objects; a run is the address of its first object and the number of
-    /// objects, which are a stride apart. A run also ends at the 64th object. [`for_each`](Iterator::for_each) is
-    /// faster than a loop, because it keeps no position.
+    /// Iterates over runs of neighbouring objects. A run is the address of its first object, and the number of objects,
+    /// which are a stride apart. A run never extends past the bitmap word of its first object, which covers 64 objects.
+    /// [`for_each`](Iterator::for_each) is faster than a `for` loop, because it keeps no iterator state.
     pub fn runs(&self) -> Runs<'_> {
         Runs { live: self, slab: 0, word: 0, bits: self.words.first().copied().unwrap_or(0) }
     }
@@ -109,12 +112,12 @@ pub type Run = (NonNull<u8>, usize);
 pub struct Runs<'l> {
     live: &'l Live,
     slab: usize,
-    /// Index of the current word, and its remaining bits.
+    /// Index of the current bitmap word; `bits` are the word's remaining bits.
     word: usize,
     bits: u64,
 }
 
-/// Adds `bytes` to an address; the result may be past the allocation.
+/// Adds `bytes` to an address, without requiring that the result is inside the allocation.
 #[inline(always)]
 fn address_above(first: NonNull<u8>, bytes: usize) -> NonNull<u8> {
     first.map_addr(|address| address.saturating_add(bytes))
@@ -174,8 +177,8 @@ mod tests {
     use crate::{Config, Gfp, KmemCache, Magazines, Subsystem};
     use std::collections::BTreeSet;
 
-    /// The test covers a cache with 16 objects per slab, a slab whose objects fill whole words of the bitmap, and a
-    /// slab whose bitmap is in the side table.
+    /// The test covers a cache with 16 objects per slab, a slab whose objects fill whole bitmap words, and a slab whose
+    /// bitmap is in the side table.
     #[test]
     fn iterating_over_a_snapshot_visits_only_objects_in_use() {
         for (size, objects) in [(256, 1000), (64, 1000), (8, 3000)] {

@@ -9,17 +9,17 @@ use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned};
 /// A cache with a reserve of objects, for callers whose allocations must not fail. The type
 /// corresponds to Linux's `mempool`.
 ///
-/// An allocation tries the cache first, and takes an object of the reserve only if the cache refuses; a free refills
-/// the reserve before it frees to the cache. As long as the pool's users have fewer objects than a full reserve, the
-/// next allocation succeeds, even if no memory is left. For example, a program that must write data to disk before it
-/// can free memory depends on a mempool for the write.
+/// An allocation tries the cache first, and takes a reserved object only if the cache refuses. A free refills the
+/// reserve before it frees objects to the cache. As long as the pool's users have fewer objects than a full reserve,
+/// the next allocation succeeds, even if no memory is left. For example, a program that must write data to disk before
+/// it can free memory depends on a mempool for the write.
 ///
 /// A [fork](crate::Fork) of the subsystem does not take the lock of the reserve. If another thread held that lock at
 /// the fork, the lock stays locked in the child for ever. In the child, use only pools that no other thread was using
 /// at the fork.
 ///
-/// Source: Linux's `mm/mempool.c`, as documented. Unlike in Linux, an allocation does not wait; callers that want to
-/// wait use [`KmemCache::acquire`].
+/// Source: the documented behaviour of Linux's `mm/mempool.c`. Unlike in Linux, an allocation does not wait; callers
+/// that want to wait use [`KmemCache::acquire`].
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, Limit, Mempool};
@@ -39,8 +39,8 @@ pub struct Mempool {
     reserve: Mutex<Vec<Reserve>>,
     /// Number of objects in a full reserve.
     reserve_size: usize,
-    /// Number of objects that are missing from a full reserve. The number is a hint, which spares frees the lock while
-    /// the reserve is full.
+    /// Number of objects that are missing from a full reserve. The number is a hint: while the reserve is full, frees
+    /// need not take its lock.
     lacks: Counter,
 }
 
@@ -51,13 +51,13 @@ struct Reserve(NonNull<u8>);
 unsafe impl Send for Reserve {}
 
 impl Mempool {
-    /// Makes a pool on `cache` with `reserve_size` objects in reserve.
+    /// Creates a pool on `cache` with `reserve_size` objects in reserve.
     ///
     /// # Errors
-    /// Fails as [`KmemCache::alloc_blocks`] does if fewer objects are available; no objects stay allocated.
+    /// Fails as [`KmemCache::alloc_blocks`] does if fewer objects are available; then no objects stay allocated.
     #[doc(alias = "mempool_create_slab_pool")]
     pub fn new(cache: KmemCache, reserve_size: usize) -> Result<Self, AllocError> {
-        cache.cache().check_room_for(reserve_size)?;
+        cache.cache().check_object_limit(reserve_size)?;
         // The vector has room for all objects, because nothing is allocated under the lock.
         let (mut objects, mut reserve) = (Vec::new(), Vec::new());
         reserve
@@ -75,7 +75,7 @@ impl Mempool {
     pub fn cache(&self) -> &KmemCache {
         &self.cache
     }
-    /// Number of objects in the reserve now, and number of objects in a full reserve.
+    /// Number of objects in the reserve now, and in a full reserve.
     pub fn reserve(&self) -> (usize, usize) {
         (self.reserve.lock().len(), self.reserve_size)
     }
@@ -97,13 +97,13 @@ impl Mempool {
             let Reserve(object) = reserve.pop().ok_or(error)?;
             self.lacks.add(1);
             drop(reserve);
-            Ok(self.cache.cache().hand_out_reserved(object, gfp))
+            Ok(self.cache.cache().hand_out_reserved_object(object, gfp))
         })
     }
 
     /// Frees an object: to the reserve unless it is full, otherwise to the cache.
     ///
-    /// Cost: one [`KmemCache::free`], or the lock of the reserve while it is not full.
+    /// Cost: one [`KmemCache::free`]. While the reserve is not full, the cost is the reserve's lock instead.
     ///
     /// # Safety
     /// The conditions of [`KmemCache::free`] hold; the object came from this pool or its cache.
@@ -113,14 +113,14 @@ impl Mempool {
         // reserve is not full.
         if self.lacks.get() > 0 {
             let cache = self.cache.cache();
-            return cache.free_reserved(object, || {
+            return cache.free_to_reserve(object, || {
                 let mut reserve = self.reserve.lock();
                 if reserve.len() < self.reserve_size {
                     reserve.push(Reserve(object));
                     return self.lacks.sub(1);
                 }
                 drop(reserve);
-                cache.unreserve(object);
+                cache.release_reserved_object(object);
             });
         }
         // SAFETY: by contract, the object belongs to this cache and is no longer used.
@@ -134,7 +134,7 @@ impl Drop for Mempool {
             return;
         }
         for Reserve(object) in self.reserve.get_mut().drain(..) {
-            self.cache.cache().unreserve(object);
+            self.cache.cache().release_reserved_object(object);
         }
     }
 }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_sharing_the_last_reserve_objects_never_fail() {
+    fn threads_sharing_the_last_reserved_objects_never_fail_to_allocate() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         let pool = Mempool::new(cache, 4).unwrap();

@@ -11,13 +11,13 @@
 //!
 //! No lock is taken under a node's lock, except by `Node::close` and a fork (see ARCHITECTURE.md). No lock is held
 //! while pages are allocated or freed, objects are constructed or destructed, or corruption is reported. The magazines
-//! also call the slabs without a lock. The registry's lock is released before a listed cache is used.
+//! hold no lock when they call the slabs. The registry's lock is released before a listed cache is used.
 //!
 //! # Invariants
 //!
 //! * A frame whose owner is a cache belongs to a slab of that cache. The slab is on a list of its node, or known to one
 //!   thread only. A cache lives as long as it has slabs (see `lifetime/owner.rs`).
-//! * An object whose bit is set is in exactly one place: with a caller, in a magazine, or in a local variable of one
+//! * An object whose bit is set is in exactly one location: with a caller, in a magazine, or in a local variable of one
 //!   thread.
 //! * `charge` is the number of slabs, including slabs under construction and slabs that wait for a grace period.
 //!
@@ -25,12 +25,12 @@
 //!
 //! The allocating thread constructs an object when the object leaves its slab for the first time. The object stays
 //! constructed in magazines, and after it is freed to its slab. A shrink or a reap destructs the free objects in slabs;
-//! releasing a slab destructs its objects. A slab therefore has a second bitmap, of constructed objects (illumos also
-//! constructs objects that leave a slab, and destructs objects that return).
+//! releasing a slab destructs its objects. A slab therefore has a second bitmap, which marks constructed objects.
+//! (illumos also constructs objects that leave a slab, and destructs objects that return.)
 //! [`KmemCacheBuilder::construct_slabs`](kmem_cache::KmemCacheBuilder::construct_slabs) constructs all objects with
-//! their slab, as Linux does. If a constructor panics, its object becomes free and zero, and a slab that was made for
-//! the object is released. The panic propagates to the caller of the allocation, with no lock held and no magazine in
-//! use.
+//! their slab, as Linux does. If a constructor panics, its object becomes free and zero. If a new slab was made for the
+//! object, the slab is released. The panic propagates to the caller of the allocation, with no lock held and no
+//! magazine in use.
 
 mod addresses;
 mod alloc;
@@ -74,7 +74,7 @@ use crate::harden::Hardened;
 use crate::harden::{Harden, Key};
 use crate::memory::slab::Constructed;
 use checked::Checked;
-use checked::Debugged;
+use checked::ObjectDebugChecks;
 use hooks::{HeldBytes, Hooks};
 use lifetime::refs::CacheRefs;
 use node::{Node, NodeCount};
@@ -98,9 +98,9 @@ pub(crate) struct CacheConfig {
     pub(crate) geometry: Geometry,
     pub(crate) per_cpu: PerCpu,
     pub(crate) hooks: Option<Hooks>,
-    /// Selects when `hooks` construct an object: alone or with its slab.
+    /// When `hooks` construct an object: alone, or together with its slab.
     pub(crate) constructed: Constructed,
-    /// Source of the number of bytes that each constructed object owns in addition to its slot.
+    /// How the cache knows the number of bytes that each constructed object owns in addition to its slot.
     pub(crate) holds: HeldBytes,
     /// Limit in bytes of slabs plus the memory that objects own in addition to their slots.
     pub(crate) held_limit: Option<usize>,
@@ -111,8 +111,7 @@ pub(crate) struct CacheConfig {
     pub(crate) limit: Option<u32>,
     pub(crate) account: Option<Arc<Charges>>,
     pub(crate) type_stable: bool,
-    /// True if a free checks immediately that its object is in use, and the other checks inspect
-    /// objects.
+    /// True if each free immediately checks that its object is in use, which the other debug checks require.
     pub(crate) check_frees: bool,
     pub(crate) debug: SlabDebug,
     pub(crate) zero_on_free: bool,
@@ -123,13 +122,13 @@ pub(crate) struct CacheConfig {
     pub(crate) guarded: bool,
     /// Seed of the cache's random order and canaries.
     pub(crate) key: Key,
-    /// Magazine sizes of caches that may share this cache; `None` if the cache cannot be shared.
+    /// Magazine sizes that a user must request to share this cache; `None` if the cache cannot be shared.
     pub(crate) merges: Option<Magazines>,
 }
 
 impl CacheConfig {
-    /// Returns the bytes of the cache's objects that red zones and poison watch. Objects that stay constructed, or that
-    /// readers may see when free, are not poisoned.
+    /// Returns which bytes of an object the red zones and the poison watch. Objects are not poisoned if they stay
+    /// constructed, or if readers may see them when free.
     fn watch(&self) -> Watch {
         let (left, right) = self.geometry.zones();
         let poison = self.debug.contains(SlabDebug::POISON) && self.hooks.is_none() && !self.type_stable;
@@ -144,18 +143,19 @@ pub(crate) struct Cache {
     // `min_partial` is the first field, so that `frees` is not at the beginning of a cache line: a load that follows a
     // store to the same offset in another page waits for the store.
     min_partial: usize,
-    /// The inlined free path of the layer in `parts`. The path is disabled if the cache has no layer, or has a
+    /// Inlined free path of the magazine layer in `parts`. The path is disabled if the cache has no layer, or has a
     /// free hook.
     frees: FastPath<Object, StackMemory>,
-    /// Factor that recognises multiples of the stride, or 0 if objects are not at multiples (see
-    /// [`begins_object`](Self::begins_object)). The factor is on the cache line of `frees`.
+    /// Factor that recognises multiples of the stride, or 0 if objects do not start at multiples (see
+    /// [`begins_object`](Self::begins_object)). The factor is on the same cache line as `frees`.
     multiples: u64,
     has_free_hook: bool,
     core: Arc<Core>,
-    /// Reference to the cache itself, by which objects that wait for a grace period keep the cache alive.
+    /// Weak reference to the cache, from which an object that waits for a grace period gets a reference that keeps the
+    /// cache alive.
     this: Weak<Self>,
-    /// The inlined allocation path of the layer in `parts`. The path is disabled if the cache has no layer, or checks
-    /// its objects. Like `frees`, `allocs` is not at the beginning of its cache line.
+    /// Inlined allocation path of the magazine layer in `parts`. The path is disabled if the cache has no layer, or
+    /// checks its objects. Like `frees`, `allocs` is not at the beginning of its cache line.
     allocs: FastPath<Object, StackMemory>,
     checked: Option<Checked>,
     hardened: Option<Hardened>,
@@ -166,11 +166,11 @@ pub(crate) struct Cache {
     counts: Counts,
     /// Number of the cache, unique among all caches that ever existed, and never 0.
     number: u64,
-    seen: gdb::CacheSeen,
+    seen: gdb::CacheDescription,
 }
 
-/// Counters of a cache. Creating and releasing a slab writes the first cache line of the counters, of which allocations
-/// read nothing.
+/// Counters of a cache. Creating or releasing a slab writes the counters' first cache line, which allocations do not
+/// read.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Counts {
@@ -187,7 +187,7 @@ struct Counts {
     direct_allocs: Counter,
     direct_frees: Counter,
     direct_paths: PathCounts,
-    /// Number of allocations that got an object of another node than requested.
+    /// Number of allocations that got an object of another node than the requested one.
     other_node_allocs: Counter,
     /// Number of frees of another node's objects that bypassed the magazines.
     other_node_frees: Counter,
@@ -197,16 +197,16 @@ struct Counts {
     destructed: Counter,
     /// Number of objects that are constructed, or about to be constructed.
     live: AtomicU64,
-    /// Number of charged bytes that constructed objects own in addition to their slots; `weight` is
-    /// the mean per object.
+    /// Number of charged bytes that constructed objects own in addition to their slots. `weight` is the mean per
+    /// object.
     held: AtomicU64,
     weight: AtomicU64,
-    /// Number of finished waits; `waited` is their total duration in nanoseconds.
+    /// Number of finished waits. `waited` is their total duration in nanoseconds.
     waits: Counter,
     waited: Counter,
     failures: Counter,
     corruptions: Counter,
-    /// Number of corruptions for which the free was counted before it was refused.
+    /// Number of invalid frees that were counted as frees before they were refused.
     late_corruptions: Counter,
 }
 
@@ -218,8 +218,8 @@ impl CacheConfig {
         let zeroed = zeroed && !self.watch().poison;
         Hardened::new(self.key, &self.harden, size, self.geometry.stride() - size, zeroed)
     }
-    /// Seed of the random order of objects, or `None` if the order is not random.
-    fn order_key(&self) -> Option<Key> {
+    /// Seed of the random order of objects; `None` if the order is not random.
+    fn object_order_seed(&self) -> Option<Key> {
         self.harden.random_order.then_some(self.key)
     }
 }
@@ -232,19 +232,25 @@ impl Cache {
         // A hardened cache checks frees, and therefore has a free hook. Each cache with a quarantine is hardened.
         let has_free_hook = config.check_frees || config.zero_on_free || config.guarded || resets;
         let checked = if config.check_frees {
-            let (tags, tag) = core.new_tag()?;
-            Some(Checked { tags, tag, fast_path, debugged: Debugged::new(config.debug, config.watch()) })
+            let (tags, tag) = core.allocate_cache_tag()?;
+            Some(Checked {
+                tags,
+                tag,
+                fast_path,
+                debugged: ObjectDebugChecks::new(config.debug, config.watch()),
+            })
         } else {
             None
         };
-        let nodes: Box<[Node]> =
-            (0..core.memory.pages.nodes()).map(|_| Node::new(config.order_key(), config.geometry)).collect();
+        let nodes: Box<[Node]> = (0..core.memory.pages.nodes())
+            .map(|_| Node::new(config.object_order_seed(), config.geometry))
+            .collect();
         let seen = {
             let (nodes, stacks) = (Node::places(&nodes), config.per_cpu.places());
             let quarantine = config.per_cpu.quarantine_addresses();
-            let tracks = checked.as_ref().map_or(0, Checked::tracks_seen);
+            let tracks = checked.as_ref().map_or(0, Checked::record_table_address);
             let constructed = config.hooks.is_some();
-            gdb::CacheSeen::new(
+            gdb::CacheDescription::new(
                 &config.name,
                 &config.geometry,
                 constructed,
@@ -279,7 +285,7 @@ impl Cache {
             config,
         }))
     }
-    /// Starts an operation of this cache on its slabs.
+    /// Starts an operation on this cache's slabs.
     pub(crate) fn operation(&self, what: OperationKind) -> Operation<'_> {
         Operation::of(self.core.memory.pages.tracepoints(), what, self.name())
     }
@@ -298,12 +304,12 @@ impl Cache {
     pub(crate) fn waiters(&self) -> &Waiters {
         &self.waiters
     }
-    /// Maximum number of allocations per miss of the inlined path.
+    /// Maximum number of allocations that the inlined path serves per miss.
     pub(crate) fn max_allocs_per_miss(&self) -> u64 {
         if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
     }
-    /// The cache's inlined paths: for allocations, for frees by address, and a path that serves while these two are
-    /// closed. The paths are disabled if a hook must run on each object.
+    /// Returns the cache's inlined paths: for allocations, for frees by address, and a path that serves while the first
+    /// two are closed. The paths are disabled if a hook must run on each object.
     pub(crate) fn fast_paths(&self) -> [FastPath<Object, StackMemory>; 3] {
         if self.config.check_frees || self.frees.is_disabled() {
             return [FastPath::disabled(); 3];
@@ -322,12 +328,12 @@ impl Cache {
     pub(crate) fn has_hooks(&self) -> bool {
         self.config.hooks.is_some()
     }
-    /// Returns `true` if an object could begin `offset` bytes after the start of a slab of this cache, even past the
-    /// slab's last object. With red zones, the result is always `false`.
+    /// Returns `true` if an object could begin `offset` bytes after the start of a slab of this cache. Offsets past the
+    /// slab's last object count too. With red zones, the result is always `false`.
     ///
-    /// `offset * ceil(2^64 / stride)` modulo `2^64` is below the factor for multiples of the stride, and for no other offset
-    /// below `2^32` (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019). The test costs a multiplication,
-    /// a comparison, and one loaded word.
+    /// `offset * ceil(2^64 / stride)` modulo `2^64` is below the factor for multiples of the stride, and for no other
+    /// offset below `2^32` (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019). The test costs a
+    /// multiplication, a comparison, and one loaded word.
     #[inline(always)]
     pub(crate) fn begins_object(&self, offset: u32) -> bool {
         u64::from(offset).wrapping_mul(self.multiples) < self.multiples
@@ -340,8 +346,8 @@ impl Cache {
     /// attempt.
     ///
     /// # Errors
-    /// Fails if fewer objects fit into the cache at its limit, or into all pages.
-    pub(crate) fn check_room_for(&self, n: usize) -> Result<(), AllocError> {
+    /// Fails if the cache's limit, or all pages together, allow fewer than `n` objects.
+    pub(crate) fn check_object_limit(&self, n: usize) -> Result<(), AllocError> {
         let (geometry, account) = (self.geometry(), self.config.account.as_ref());
         let bytes = geometry.order().bytes();
         let pages = self.core.memory.pages.max_pages();
@@ -372,7 +378,8 @@ impl Cache {
         u64::from(self.counts.charge.load(Relaxed))
     }
 
-    /// Returns a reference to this cache, for a thread that owns an object. The cache lives as long as it has objects.
+    /// Returns a reference to this cache, for a thread that owns an object. The cache lives as long as it has objects
+    /// in use.
     pub(crate) fn keep_alive(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
     }
@@ -384,11 +391,11 @@ impl Cache {
     pub(crate) fn grace_pages(&self) -> u64 {
         self.counts.grace_pages.get()
     }
-    /// Number of frees that were first counted and then refused.
+    /// Number of invalid frees that were counted as frees before they were refused.
     pub(crate) fn late_corruptions(&self) -> u64 {
         self.counts.late_corruptions.get()
     }
-    /// For debuggers: offset of the cache's description.
+    /// For debuggers: offset of the cache's description in the cache.
     pub(crate) const SEEN: usize = std::mem::offset_of!(Self, seen);
     pub(crate) fn is_owner(&self, owner: *mut u8) -> bool {
         owner == self.owner()

@@ -1,5 +1,5 @@
-//! A slab under construction: a value that passes through several stages. If this value is dropped before the
-//! last stage, the drop undoes the stages in reverse order.
+//! A slab under construction, which passes through several stages. If this value is dropped before the last stage, the
+//! drop undoes the completed stages in reverse order.
 //!
 //! ```text
 //!  charge          to the cache's limit and its account           undone: uncharged
@@ -11,7 +11,7 @@
 
 use super::alloc::BULK_BATCH;
 use super::node::ObjectIndex;
-use super::slabs::Refusal;
+use super::slabs::ConstructionFailure;
 use super::{Cache, Object};
 use crate::error::AllocError;
 use crate::harden::Draws;
@@ -23,13 +23,13 @@ pub(super) struct NewSlab<'a> {
     op: &'a Operation<'a>,
     /// Pages and order of the slab; set in the stage [`pages`](Self::pages).
     slab: Option<(Pfn, Order)>,
-    /// True if the slab has tags and records.
+    /// True if the slab already has tags and records.
     covered: bool,
 }
 
 impl Cache {
-    /// Adds a slab to `node`. Passes up to `max` objects of the slab to `put`, which gives them to the caller; returns
-    /// their number.
+    /// Adds a slab to `node`. Passes up to `max` objects of the new slab to `put`, and returns the number of passed
+    /// objects.
     pub(super) fn grow(
         &self,
         op: &Operation,
@@ -37,7 +37,7 @@ impl Cache {
         gfp: Gfp,
         max: usize,
         put: &mut impl FnMut(Object),
-    ) -> Result<usize, Refusal> {
+    ) -> Result<usize, ConstructionFailure> {
         let mut taken = [0; BULK_BATCH];
         let slab = NewSlab::charge(self, op)?.with_pages(node, gfp)?.with_side_tables()?;
         let (slab, count) = slab.construct(&mut taken[..max.min(BULK_BATCH)])?;
@@ -49,14 +49,14 @@ impl Cache {
 }
 
 impl<'a> NewSlab<'a> {
-    fn charge(cache: &'a Cache, op: &'a Operation<'a>) -> Result<Self, Refusal> {
+    fn charge(cache: &'a Cache, op: &'a Operation<'a>) -> Result<Self, ConstructionFailure> {
         // If the cache has been destroyed, its waiter for the account must not wait any longer.
         let destroyed = || cache.nodes[0].is_closed();
         cache.charge().map_err(|error| if destroyed() { AllocError::Destroyed } else { error })?;
         Ok(Self { cache, op, slab: None, covered: false })
     }
 
-    fn with_pages(mut self, node: u32, gfp: Gfp) -> Result<Self, Refusal> {
+    fn with_pages(mut self, node: u32, gfp: Gfp) -> Result<Self, ConstructionFailure> {
         let usual_order = self.cache.geometry().order();
         let (slab, order) = self.cache.pages(self.op, node, gfp)?;
         self.slab = Some((slab, order));
@@ -66,11 +66,12 @@ impl<'a> NewSlab<'a> {
         Ok(self)
     }
 
-    fn with_side_tables(mut self) -> Result<Self, Refusal> {
+    fn with_side_tables(mut self) -> Result<Self, ConstructionFailure> {
         let (cache, op) = (self.cache, self.op);
         let Some((slab, order)) = self.slab else { return Err(AllocError::SideTable.into()) };
         let objects = cache.geometry().objects_at(order);
-        self.covered = cache.has_tables(slab, order) && cache.cover_slab(op, slab, order, objects);
+        self.covered = cache.try_reserve_slab_records(slab, order)
+            && cache.create_slab_records(op, slab, order, objects);
         let constructed = cache.config.constructed;
         // SAFETY: no other thread knows the block, and a slab has at most one object per word.
         let set_up = self.covered && unsafe { cache.core.memory.slab(slab).set_up(op, objects, constructed) };
@@ -80,20 +81,26 @@ impl<'a> NewSlab<'a> {
                 unsafe { hardened.prepare(cache.object(ObjectIndex { slab, index }).0) };
             }
         }
-        let is_recorded = set_up && cache.record_owner(slab, order) && cache.record_class(op, slab, order);
+        let is_recorded =
+            set_up && cache.record_page_owner(slab, order) && cache.record_page_class(op, slab, order);
         // Caches with a known page class have no constructor and hide no slab, so no later stage fails for them.
-        if is_recorded && cache.hide_slab(slab, order) { Ok(self) } else { Err(AllocError::SideTable.into()) }
+        if is_recorded && cache.make_slab_inaccessible(slab, order) {
+            Ok(self)
+        } else {
+            Err(AllocError::SideTable.into())
+        }
     }
 
-    /// Takes as many objects as the slice `taken` has places, writes their indices to the slice, and returns their
-    /// number.
-    fn construct(self, taken: &mut [u16]) -> Result<(Self, usize), Refusal> {
+    /// Takes as many objects as `taken` has elements, and writes their indices to `taken`. Returns the number of
+    /// objects.
+    fn construct(self, taken: &mut [u16]) -> Result<(Self, usize), ConstructionFailure> {
         let cache = self.cache;
         let Some((slab, order)) = self.slab else { return Err(AllocError::SideTable.into()) };
         let object = |index| cache.object(ObjectIndex { slab, index });
-        if cache.has_hooks() && !cache.constructs_one_by_one() {
+        if cache.has_hooks() && !cache.constructs_on_allocation() {
             for index in 0..cache.geometry().objects_at(order) {
-                let undo = |_: &Refusal| (0..index).for_each(|index| cache.destruct(object(index)));
+                let undo =
+                    |_: &ConstructionFailure| (0..index).for_each(|index| cache.destruct(object(index)));
                 cache.construct(object(index)).inspect_err(undo)?;
             }
         }
@@ -101,7 +108,7 @@ impl<'a> NewSlab<'a> {
         // The page number alone is no unique seed, because the page may belong to this cache again. The high bit makes
         // the seed differ from the seeds of the nodes' random draws.
         let at = 1 << 63 | cache.counts.made.get() << 32 | u64::from(slab.get());
-        let draws = &mut cache.config.order_key().map(|key| Draws::of(key, at));
+        let draws = &mut cache.config.object_order_seed().map(|key| Draws::of(key, at));
         let max = taken.len();
         let take = |index: usize| {
             taken[count] = index as u16;
@@ -115,8 +122,8 @@ impl<'a> NewSlab<'a> {
         Ok((self, count))
     }
 
-    /// Puts the slab on its node's list; the `taken` objects are in use.
-    fn publish(mut self, indices: &[u16]) -> Result<Pfn, Refusal> {
+    /// Puts the slab on its node's list. The objects at `indices` are in use.
+    fn publish(mut self, indices: &[u16]) -> Result<Pfn, ConstructionFailure> {
         let (cache, op, memory) = (self.cache, self.op, &self.cache.core.memory);
         let Some((slab, order)) = self.slab.take() else { return Err(AllocError::SideTable.into()) };
         // From here on the drop undoes no stage.
@@ -129,16 +136,18 @@ impl<'a> NewSlab<'a> {
         // memory is available.
         cache.counts.peak.max(cache.counts.made.get().saturating_sub(cache.counts.released.get()));
         cache.counts.pages.add(u64::from(order.pages()));
-        cache.core.note_growth();
+        cache.core.note_subsystem_growth();
         let node = &cache.nodes[memory.pages.node_of(slab) as usize];
         // SAFETY: the slab was set up above, and no other thread knows it.
         if unsafe { node.add(op, memory, slab) }.is_err() {
             let indices = indices.iter().map(|index| usize::from(*index));
             // SAFETY: no other thread knows the slab, because the node has not listed it.
             unsafe {
-                memory.slab(slab).free_bits(indices, true, |index| unreachable!("{index} was allocated"))
+                memory
+                    .slab(slab)
+                    .free_objects_in_bitmap(indices, true, |index| unreachable!("{index} was allocated"))
             };
-            cache.release_one(op, slab);
+            cache.release_unlisted_slab(op, slab);
             return Err(AllocError::Destroyed.into());
         }
         Ok(slab)
@@ -150,10 +159,10 @@ impl Drop for NewSlab<'_> {
         let cache = self.cache;
         let Some((slab, order)) = self.slab else { return cache.uncharge(cache.geometry().order()) };
         if self.covered && cache.checked.is_some() {
-            cache.uncover_slab(slab, order);
+            cache.check_and_free_records(slab, order);
         }
         // Pages that stay inaccessible are useless to other users, and stay charged.
-        if cache.show_slab(slab, order) {
+        if cache.make_slab_accessible(slab, order) {
             // SAFETY: `pages` allocated the slab with this order, and no object is constructed any more.
             unsafe { cache.core.memory.free_pages(self.op, slab, order) };
             cache.uncharge(order);

@@ -1,5 +1,5 @@
-//! The slabs of one cache on one memory node, in lists under one lock: full slabs, partial slabs by fullness, and empty
-//! slabs.
+//! The slabs of one cache on one memory node. The slabs are in lists under one lock: full slabs, partial slabs by
+//! fullness, and empty slabs.
 //!
 //! The number of objects in use (`inuse` of `objects`) alone determines a slab's list:
 //!
@@ -20,24 +20,24 @@
 //! | shrink                         | empty          | unlisted                                                                       |
 //! | destroy, with no object in use | empty          | unlisted                                                                       |
 //!
-//! Only one thread knows an unlisted slab; it frees the slab's pages after it has released the lock. Destructors and
-//! the page allocator never run under the lock.
+//! Only one thread knows an unlisted slab, and that thread frees the slab's pages after releasing the lock. Destructors
+//! and the page allocator never run under the lock.
 //!
 //! # Unused pages
 //!
 //! Free objects of partial and empty slabs occupy memory, which the node counts in pages (`unused_pages`).
-//! [`Node::discard_unused`] returns pages without objects in use to the system, and subtracts them from `unused_pages`. A
-//! free requests a discard if `unused_pages` exceeds [`Lists::max_unused_pages`]; the reaper discards pages that were unused during a
-//! whole interval; a shrink discards all unused pages. When an object is allocated from a slab, all pages of the
-//! slab count again.
+//! [`Node::discard_unused`] returns pages without objects in use to the system, and subtracts them from `unused_pages`.
+//! A free requests a discard if `unused_pages` exceeds [`Lists::max_unused_pages`]. The reaper discards pages that were
+//! unused during a whole interval. A shrink discards all unused pages. When an object is allocated from a slab, none of
+//! the slab's pages counts as discarded any more.
 //!
 //! # Order
 //!
-//! An allocation takes from the fullest band first, so that sparse slabs become empty; within a band it takes from the
-//! front. New slabs are added at the back of a list. With random order, slabs are added at a random end of a list, and
-//! objects of a slab are drawn at random. The number of empty slabs that a node keeps follows the kernel's rule
-//! (`__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`). The kernel has a single partial list,
-//! which only shrinking sorts.
+//! An allocation takes objects from the fullest band first, so that sparse slabs become empty. Within a band it takes
+//! slabs from the front. New slabs are added at the back of a list. With random order, new slabs are added at a random
+//! end of a list, and a slab's objects are allocated in random order. The number of empty slabs that a node keeps
+//! follows the kernel's rule (`__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`). The kernel
+//! has a single partial list, which only shrinking sorts.
 
 use crate::cache::live::Live;
 use crate::debug::gdb;
@@ -51,13 +51,13 @@ use uslab_magazine::sync::{Counter, MutexGuard, Rank, tell};
 use uslab_magazine::tracepoints::Step;
 use uslab_magazine::{MAX_NODES, Operation};
 
-/// Number of bands of fullness. Four bands separate almost empty from almost full slabs; more bands would only move slabs more
-/// often.
+/// Number of lists of partial slabs, by fullness. Four bands separate almost empty from almost full slabs; more bands
+/// would only move slabs more often.
 pub(crate) const BANDS: usize = 4;
 
-/// A shrink sorts slabs that have at most this number of free objects, fewest first; the other slabs follow (the
-/// kernel's number).
-const MAX_SORTED: usize = 32;
+/// Maximum number of free objects in a slab that a shrink sorts (the kernel's number). Slabs with fewer free objects
+/// come first; slabs above the maximum follow unsorted.
+const MAX_SORTED_FREE_OBJECTS: usize = 32;
 
 /// Fullness of a slab, which determines its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,10 +83,10 @@ pub(crate) struct NodeCount {
     pub(crate) full: u64,
     pub(crate) partial: u64,
     pub(crate) empty: u64,
-    /// Number of objects in all slabs; `inuse` of them are in use.
+    /// Number of objects in all slabs. `inuse` counts the objects in use.
     pub(crate) objects: u64,
     pub(crate) inuse: u64,
-    /// Number of pages inside slabs whose memory was returned to the system.
+    /// Number of pages in slabs whose memory was returned to the system.
     pub(crate) discarded: u64,
 }
 
@@ -110,13 +110,13 @@ impl core::ops::Add for NodeCount {
     }
 }
 
-/// Slabs that are on no list of a node, so that only the owner of this value knows them.
+/// Slabs that are on no node list, so that only the owner of this value can access them.
 #[derive(Debug, Default)]
 pub(crate) struct UnlistedSlabs(FrameList);
 
 impl UnlistedSlabs {
     /// # Safety
-    /// `pfn` is on no list, and no other thread knows it.
+    /// The slab `pfn` is on no list, and no other thread knows it.
     unsafe fn push(&mut self, memory: &SlabMemory, pfn: Pfn) {
         // SAFETY: by contract, only the owner of this list uses the link of each frame on it.
         unsafe { self.0.push_back(memory.frames(), pfn) };
@@ -146,11 +146,11 @@ const MIN_KEPT_PAGES: u64 = 32;
 /// Counts of the pages that free objects in slabs occupy. The lists' lock protects the counts.
 #[derive(Debug, Default)]
 struct FreePageCounts {
-    /// Number of pages inside the listed slabs whose memory was returned to the system.
+    /// Number of pages in the listed slabs whose memory was returned to the system.
     discarded: u64,
     /// Smallest value of `unused_pages` since the last reap.
     least: u64,
-    /// Number of unused pages after the last discard pass, times 5/4. While fewer pages are unused, frees do not
+    /// 1.25 times the number of unused pages after the last discard pass. While fewer pages are unused, frees do not
     /// start another pass.
     next_pass_limit: u64,
 }
@@ -161,20 +161,20 @@ pub(crate) struct Lists {
     full: FrameList,
     partial: [FrameList; BANDS],
     empty: FrameList,
-    /// Number of objects in the slabs of all lists; `inuse` of them are in use.
+    /// Number of objects in the slabs of all lists. `inuse` counts the objects in use.
     objects: u64,
     inuse: u64,
     unused: FreePageCounts,
     /// True if the cache is destroyed, so that no more slabs may be listed.
     closed: bool,
-    /// Number of callers that currently [keep](Node::keep) all slabs listed.
+    /// Number of callers that currently [keep](Node::keep) all slabs on their lists.
     kept: Counter,
-    /// Number of objects in use that a thread is destructing; `lost` counts the objects whose destructing thread was
-    /// lost in a fork.
+    /// Number of objects that count as in use while a thread destructs them. `lost` counts the objects whose
+    /// destructing thread was lost in a fork.
     destructing: Counter,
     lost: Counter,
-    /// Seed of the order of objects and slabs, if the order is random; `holds` counts the lock holds that drew a
-    /// random number.
+    /// Seed of the order of objects and slabs, if the order is random. `holds` counts the lock holds that drew a random
+    /// number.
     key: Option<Key>,
     holds: u64,
 }
@@ -188,24 +188,24 @@ impl Lists {
         }
     }
     /// Number of slabs with free objects, which `min_partial` limits.
-    fn listed_with_room(&self) -> usize {
+    fn count_slabs_with_room(&self) -> usize {
         self.partial.iter().chain([&self.empty]).map(|list| list.len() as usize).sum()
     }
-    /// The slab to take from next: the fullest slab with free objects.
+    /// Returns the slab from which to allocate next: the fullest slab with free objects.
     fn best_slab(&self) -> Option<(Pfn, State)> {
         let partial =
             (0..BANDS).rev().find_map(|band| Some((self.partial[band].front()?, State::Partial(band))));
         partial.or_else(|| Some((self.empty.front()?, State::Empty)))
     }
-    /// The generator of random draws for this lock hold.
+    /// Returns the generator of random draws for the current lock hold.
     fn random_draws(&mut self) -> Option<Draws> {
         self.holds += u64::from(self.key.is_some());
         self.key.map(|key| Draws::of(key, self.holds))
     }
-    /// Moves a slab whose state was `before` to the list of its current state.
+    /// Moves a slab from the list of its earlier state `before` to the list of its current state.
     ///
     /// # Safety
-    /// The slab is on the list of `before`, and the lists' lock is held.
+    /// The slab is on the list of state `before`, and the lists' lock is held.
     unsafe fn move_slab(
         &mut self,
         memory: &SlabMemory,
@@ -245,26 +245,26 @@ impl Lists {
     fn max_unused_pages(&self, geometry: &Geometry) -> u64 {
         MIN_KEPT_PAGES.max(pages(self.inuse, geometry) / 4)
     }
-    /// Updates the smallest number of unused pages, after an object was taken or a slab left.
-    fn note_unused(&mut self, geometry: &Geometry) {
+    /// Updates the smallest number of unused pages, after an object was allocated or a slab left the lists.
+    fn update_min_unused_pages(&mut self, geometry: &Geometry) {
         self.unused.least = self.unused.least.min(self.unused_pages(geometry));
     }
-    /// Removes a slab of `objects` objects from the counts.
+    /// Subtracts a slab of `objects` objects from the counts.
     ///
     /// # Safety
-    /// The lists' lock is held, and the slab is set up.
+    /// The lists' lock is held, and the slab is initialised.
     unsafe fn forget(&mut self, memory: &SlabMemory, slab: Pfn, objects: u16) {
         self.objects -= u64::from(objects);
         // SAFETY: by contract, the lock is held and the slab is set up.
         self.unused.discarded -= u64::from(unsafe { memory.slab(slab).discarded() });
     }
-    /// Takes all empty slabs off the lists, unless they are kept.
-    fn take_empty(&mut self, memory: &SlabMemory, unlisted: &mut UnlistedSlabs) {
+    /// Takes all empty slabs off the lists, unless a caller keeps all slabs listed.
+    fn take_empty_slabs(&mut self, memory: &SlabMemory, unlisted: &mut UnlistedSlabs) {
         if self.kept.get() > 0 {
             return;
         }
-        // SAFETY: the caller holds the lock. No other thread knows an empty slab that is off its list, because a slab is
-        // reached through a list or through an object in use.
+        // SAFETY: the caller holds the lock. No other thread knows an empty slab that is off its list, because a slab
+        // is reached through a list or through an object in use.
         unsafe {
             while let Some(slab) = self.empty.pop_front(memory.frames()) {
                 self.forget(memory, slab, memory.slab(slab).fill().objects);
@@ -277,7 +277,7 @@ impl Lists {
     fn used_objects(&self) -> u64 {
         self.inuse - self.lost.get()
     }
-    /// Takes slabs off the lists if a fork lost all their objects in use.
+    /// Takes slabs off the lists if all their objects in use were lost in a fork.
     fn take_lost_slabs(&mut self, memory: &SlabMemory, unlisted: &mut UnlistedSlabs) {
         if self.lost.get() > 0 {
             for state in (0..BANDS).map(State::Partial).chain([State::Full]) {
@@ -304,10 +304,10 @@ impl Lists {
     }
 }
 
-/// Options of freeing objects to slabs: the slabs that stay, and the objects' state.
+/// Options for freeing objects to slabs: how many slabs stay listed, and the state of the objects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FreeOptions {
-    /// Number of slabs with free objects that stay; above this number, a slab that becomes empty is released.
+    /// Number of slabs with free objects that stay listed. Above this number, a slab that becomes empty is released.
     pub(crate) slabs: usize,
     pub(crate) objects: FreedState,
 }
@@ -329,10 +329,10 @@ fn pages(objects: u64, geometry: &Geometry) -> u64 {
 
 /// Error: the node's cache is destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NodeClosed;
+pub(crate) struct NodeClosedError;
 
 impl Node {
-    /// For debuggers: the addresses of the lists.
+    /// For debuggers: returns the addresses of the lists.
     pub(crate) fn places(nodes: &[Self]) -> gdb::Nodes {
         use core::mem::offset_of;
         let lists = nodes.first().map_or(0, |node| node.lists.place().addr());
@@ -353,8 +353,8 @@ impl Node {
         self.lists.lock()
     }
 
-    /// Takes up to `max` free objects in one lock hold, from the fullest slabs first. Returns the number of objects,
-    /// and `true` if the call took a single object that is not constructed. The call takes an unconstructed object only
+    /// Takes up to `max` free objects under one lock acquisition, from the fullest slabs first. Returns the number of
+    /// objects, and `true` if the call took a single unconstructed object. The call takes an unconstructed object only
     /// if no constructed object is left and `new` allows it; the caller then constructs the object.
     pub(crate) fn alloc(
         &self,
@@ -373,7 +373,7 @@ impl Node {
             // SAFETY: the lock is held, and the slab is on a list of this node.
             unsafe {
                 let fill_before = memory.slab(slab).fill();
-                lists.unused.discarded -= u64::from(memory.slab(slab).use_discarded());
+                lists.unused.discarded -= u64::from(memory.slab(slab).clear_discarded_marks());
                 let put = |index| put(ObjectIndex { slab, index });
                 let now;
                 (now, is_new) =
@@ -389,7 +389,7 @@ impl Node {
             }
         }
         lists.inuse += taken as u64;
-        lists.note_unused(&self.geometry);
+        lists.update_min_unused_pages(&self.geometry);
         (taken, is_new)
     }
 
@@ -399,16 +399,16 @@ impl Node {
     /// Fails if the cache is destroyed; the caller keeps the slab.
     ///
     /// # Safety
-    /// The slab is set up, belongs to this node's cache, and is known only to the caller.
+    /// The slab is initialised, belongs to this node's cache, and is known only to the caller.
     pub(crate) unsafe fn add(
         &self,
         op: &Operation,
         memory: &SlabMemory,
         slab: Pfn,
-    ) -> Result<(), NodeClosed> {
+    ) -> Result<(), NodeClosedError> {
         let mut lists = self.lock(op);
         if lists.closed {
-            return Err(NodeClosed);
+            return Err(NodeClosedError);
         }
         // SAFETY: only the caller knows the slab, and the lock is held.
         unsafe {
@@ -421,14 +421,14 @@ impl Node {
         Ok(())
     }
 
-    /// Frees objects in one lock hold. Slabs that become empty and are to be released are added to `unlisted`. Places
-    /// whose object was already free are passed to `refused`. Returns by how many pages the bound is exceeded, for
-    /// [`discard_unused`](Self::discard_unused). The result is 0 until the number of unused pages is a quarter larger
-    /// than after the last pass.
+    /// Frees objects under one lock acquisition. Adds slabs that become empty, and that the node does not keep, to
+    /// `unlisted`. Calls `refused` with each object that was already free. Returns the number of unused pages above the
+    /// bound, for [`discard_unused`](Self::discard_unused). The result is 0 until the node has a quarter more unused
+    /// pages than after the last pass.
     ///
     /// # Safety
-    /// The places are objects of slabs of this node and cache. The objects are in use, or the call refuses them. The
-    /// slabs of the objects have not been released.
+    /// Each place is an object in a slab of this node and cache. The objects are in use, or the call refuses them. No
+    /// slab of the freed objects has been released.
     pub(crate) unsafe fn free(
         &self,
         op: &Operation,
@@ -449,7 +449,7 @@ impl Node {
                 // Objects that were allocated together are freed together, so that their slab moves once.
                 let places_of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
                 let refused = |index| refused(ObjectIndex { slab: pfn, index });
-                let (given, fill) = slab.free_bits(
+                let (given, fill) = slab.free_objects_in_bitmap(
                     places_of_slab.map(|place| place.index),
                     stays.objects == FreedState::Constructed,
                     refused,
@@ -466,28 +466,28 @@ impl Node {
                 if now == State::Empty
                     && before != State::Empty
                     && lists.kept.get() == 0
-                    && lists.listed_with_room() - usize::from(fill.objects == 1) >= stays.slabs
+                    && lists.count_slabs_with_room() - usize::from(fill.objects == 1) >= stays.slabs
                 {
                     lists.empty.remove(memory.frames(), pfn);
                     lists.forget(memory, pfn, fill.objects);
                     unlisted.push(memory, pfn);
-                    lists.note_unused(&self.geometry);
+                    lists.update_min_unused_pages(&self.geometry);
                 }
             }
         }
         let (unused, bound) = (lists.unused_pages(&self.geometry), lists.max_unused_pages(&self.geometry));
-        // Returns all pages above the bound, not only pages above `next_pass_limit`, because a pass that discards few pages raises
-        // `next_pass_limit` by a quarter.
+        // Returns all pages above the bound, not only pages above `next_pass_limit`, because a pass that discards few
+        // pages raises `next_pass_limit` by a quarter.
         if unused > lists.unused.next_pass_limit { unused.saturating_sub(bound) } else { 0 }
     }
 
-    /// Returns up to `most` pages without objects in use to the system, beginning with the emptiest slabs.
+    /// Returns up to `most` pages without objects in use to the system, starting with the emptiest slabs.
     ///
     /// The call releases the node's lock between two slabs. Cost: a system call for each run of pages,
     /// made with the lock held.
     ///
     /// # Safety
-    /// The free objects of the cache own no other memory, and readers do not see them.
+    /// The cache's free objects own no other memory, and readers do not see them.
     pub(crate) unsafe fn discard_unused(&self, memory: &SlabMemory, most: u64) -> u64 {
         // A slab of one page has no unused page as long as an object is in use.
         let bands = if self.geometry.order() == Order::ZERO { 0 } else { BANDS };
@@ -524,7 +524,7 @@ impl Node {
                 // lock is released.
                 runs.for_each(|(first, pages)| unsafe { memory.discard(first, pages) });
                 lists.unused.discarded += u64::from(found);
-                lists.note_unused(&self.geometry);
+                lists.update_min_unused_pages(&self.geometry);
                 pages += u64::from(found);
             }
         }
@@ -536,17 +536,18 @@ impl Node {
         pages
     }
     /// Ends a reaping interval. Returns the number of pages that were unused during the whole interval.
-    pub(crate) fn reap_unused(&self) -> u64 {
+    pub(crate) fn end_reaping_interval(&self) -> u64 {
         let mut lists = self.lists.lock();
-        lists.note_unused(&self.geometry);
+        lists.update_min_unused_pages(&self.geometry);
         let idle = lists.unused.least;
         lists.unused.least = lists.unused_pages(&self.geometry) - idle;
         idle
     }
 
-    /// Takes the constructed free objects of one slab, to destruct them. The search inspects up to `visits` slabs of
-    /// a list, and moves each inspected slab to the back of the list; it ends at the first slab with constructed
-    /// free objects. Returns this slab, if any, and reduces `visits` by the number of inspected slabs.
+    /// Takes the constructed free objects of one slab, so that the caller can destruct them. The search inspects up to
+    /// `visits` slabs of a list, and moves each inspected slab to the back of the list. The search ends at the first
+    /// slab with constructed free objects. Returns this slab, if there is one, and reduces `visits` by the number of
+    /// inspected slabs.
     pub(crate) fn take_constructed(
         &self,
         memory: &SlabMemory,
@@ -581,17 +582,18 @@ impl Node {
     /// Takes all empty slabs off the lists. In each band, sorts the slabs with few free objects, fewest first.
     pub(crate) fn shrink(&self, memory: &SlabMemory, unlisted: &mut UnlistedSlabs) {
         let mut lists = self.lists.lock();
-        lists.take_empty(memory, unlisted);
+        lists.take_empty_slabs(memory, unlisted);
         for band in (0..BANDS).rev() {
             let mut unsorted_slabs = core::mem::take(&mut lists.partial[band]);
-            let mut sorted: [FrameList; MAX_SORTED + 1] = [const { FrameList::new() }; MAX_SORTED + 1];
+            let mut sorted: [FrameList; MAX_SORTED_FREE_OBJECTS + 1] =
+                [const { FrameList::new() }; MAX_SORTED_FREE_OBJECTS + 1];
             // SAFETY: this thread holds the lock, which protects the links of listed frames.
             unsafe {
                 while let Some(slab) = unsorted_slabs.pop_front(memory.frames()) {
                     let fill = memory.slab(slab).fill();
                     let free = usize::from(fill.objects - fill.inuse);
                     // The last sorted list contains all other slabs, in their previous order.
-                    sorted[free.min(MAX_SORTED + 1) - 1].push_back(memory.frames(), slab);
+                    sorted[free.min(MAX_SORTED_FREE_OBJECTS + 1) - 1].push_back(memory.frames(), slab);
                 }
                 for list in &mut sorted {
                     while let Some(slab) = list.pop_front(memory.frames()) {
@@ -603,11 +605,11 @@ impl Node {
     }
 
     pub(crate) fn discard_empty(&self, memory: &SlabMemory, unlisted: &mut UnlistedSlabs) {
-        self.lists.lock().take_empty(memory, unlisted);
+        self.lists.lock().take_empty_slabs(memory, unlisted);
     }
 
-    /// With `true`, no slab leaves the lists, and the cache cannot be destroyed, until a call with `false`. Calls of
-    /// `keep` nest.
+    /// `keep(true)` keeps all slabs on their lists, and prevents the destruction of the cache, until `keep(false)`.
+    /// Calls of `keep` may be nested.
     pub(crate) fn keep(&self, keep: bool) {
         let keepers = &self.lists.lock().kept;
         // In the child of a fork, the number of callers that keep slabs may already be 0.
@@ -616,7 +618,8 @@ impl Node {
     /// Forgets, in the child of a fork, other threads that kept slabs or destructed objects.
     ///
     /// # Safety
-    /// The conditions of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads) hold: this thread holds the lock.
+    /// The conditions of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads) hold: this thread holds the
+    /// lock.
     pub(crate) unsafe fn forget_other_threads(&self) {
         // SAFETY: by contract, this thread holds the lock.
         if let Some(lists) = unsafe { self.lists.held() } {
@@ -630,9 +633,9 @@ impl Node {
         self.lists.lock().count()
     }
 
-    /// Takes all nodes' locks, in ascending order. Only a fork also holds several node locks, and takes a cache's locks in the
-    /// same order.
-    pub(crate) fn lock_all(nodes: &[Self]) -> [Option<MutexGuard<'_, Lists>>; MAX_NODES as usize] {
+    /// Takes all nodes' locks, in ascending order. A fork is the only other holder of several node locks, and takes a
+    /// cache's locks in the same order.
+    pub(crate) fn lock_all_nodes(nodes: &[Self]) -> [Option<MutexGuard<'_, Lists>>; MAX_NODES as usize] {
         let mut all = [const { None }; MAX_NODES as usize];
         for (guard, node) in all.iter_mut().zip(nodes) {
             *guard = Some(node.lists.lock_nested());
@@ -640,18 +643,18 @@ impl Node {
         all
     }
 
-    /// Closes all nodes of a cache if none of its objects is in use. The caller then gets the cache's slabs, and no slab can be
-    /// added.
+    /// Closes all nodes of a cache if no object of the cache is in use. The caller then owns the cache's slabs, and no
+    /// slab can be added.
     ///
     /// # Errors
-    /// If objects are in use, nothing changes, and the error has the number of objects in use and of free
-    /// objects that threads are destructing.
+    /// If objects are in use, nothing changes. The error then has the number of objects in use, and of free objects
+    /// that threads are destructing.
     pub(crate) fn close(
         nodes: &[Self],
         memory: &SlabMemory,
         unlisted: &mut UnlistedSlabs,
     ) -> Result<(), (u64, u64)> {
-        let mut all = Self::lock_all(nodes);
+        let mut all = Self::lock_all_nodes(nodes);
         let sum = |count: fn(&Lists) -> u64| all.iter().flatten().map(|lists| count(lists)).sum::<u64>();
         let (out, destructing) =
             (sum(|lists| lists.used_objects() + lists.kept.get()), sum(|lists| lists.destructing.get()));
@@ -660,7 +663,7 @@ impl Node {
         }
         for lists in all.iter_mut().flatten() {
             lists.closed = true;
-            lists.take_empty(memory, unlisted);
+            lists.take_empty_slabs(memory, unlisted);
             lists.take_lost_slabs(memory, unlisted);
         }
         Ok(())
@@ -689,7 +692,7 @@ impl Node {
         true
     }
 
-    /// Calls `see` for each slab with its list's state, and with `true` if head and bitmap agree.
+    /// Calls `see` for each slab with its list's state, its fill, and `true` if the slab's head and bitmap agree.
     pub(crate) fn walk(&self, memory: &SlabMemory, mut see: impl FnMut(Pfn, State, Fill, bool)) -> NodeCount {
         let lists = self.lists.lock();
         let partial = lists.partial.iter().enumerate().map(|(band, list)| (State::Partial(band), list));
@@ -724,8 +727,8 @@ mod tests {
         assert_eq!(places, [full, partial, empty]);
     }
 
-    /// Regression test: a discard pass returned only the pages above its threshold and raised the threshold by a
-    /// quarter, so later passes returned too few pages.
+    /// Regression test: a discard pass returned too few pages, because it returned only the pages above its threshold
+    /// and raised the threshold by a quarter.
     #[test]
     fn frees_discard_unused_pages_of_partial_slabs() {
         let subsystem = Subsystem::new(Config::default()).unwrap();

@@ -1,9 +1,9 @@
-//! Objects on their way between users, magazines and slabs.
+//! Objects that are moving between users, magazines and slabs.
 
 use std::ptr::NonNull;
 use uslab_magazine::Round;
 
-/// An object that moves between a user, the magazines and a slab.
+/// An object that is moving between a user, the magazines and a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object(pub(super) NonNull<u8>);
 
@@ -14,7 +14,7 @@ unsafe impl Send for Object {}
 // Models have no malloc, whose code uses this `impl`.
 impl Object {
     /// # Safety
-    /// `memory` is an object without a user.
+    /// No user owns the object at `memory`.
     #[inline(always)]
     pub(crate) unsafe fn new(memory: NonNull<u8>) -> Self {
         Self(memory)

@@ -3,20 +3,21 @@
 //! ```text
 //!  address: | window: 17 bits | page in it: 18 bits | 12 bits |
 //!             │                 └──> owners[page]: the cache of the objects there
-//!             └──> WINDOWS[window]: the owners of a window's pages, made when the first slab begins there
+//!             └──> ADDRESS_WINDOWS[window]: the owners of a window's pages, made with the window's first slab
 //! ```
 //!
-//! A box is only one word long, because the map leads from the object's address to the cache that frees the object. The
-//! map belongs to the process instead of a subsystem, so a box need not name its subsystem. The frame of a page also
-//! names its cache, but each CPU that allocates from or frees to the slab writes the frame's cache line. A word of this
-//! map is written only when a slab of a typed cache is made, and a cache line of the map covers eight pages. The word
-//! stays after its slab was freed, because only addresses of objects in use are looked up.
+//! A box is only one word long, because the map finds the cache from the object's address. The map belongs to the
+//! process, not to a subsystem, so a box need not name its subsystem. The frame of a page also names its cache, but
+//! each CPU that allocates from or frees to the slab writes the frame's cache line. A word of this map is written only
+//! when a slab of a typed cache is made, and a cache line of the map covers eight pages. The word stays after its slab
+//! was freed, because only addresses of objects in use are looked up.
 //!
-//! A window is 1 GiB of addresses, whose words take 2 MiB of addresses. Only those pages of the map are committed that
-//! describe slabs of boxed objects. The map is never freed, because a process uses few windows again and again.
+//! A window covers 1 GiB of addresses, and the words of its pages take 2 MiB of addresses. Only the pages of the map
+//! that describe slabs of boxed objects are committed. The map is never freed, because a process uses few windows,
+//! again and again.
 //!
-//! The map exists longer than one execution of a model, but atomics of a model checker do not. The checkers' builds
-//! therefore use `std`'s atomics for the map.
+//! The map outlives one execution of a model, but the atomics of a model checker do not. The checkers' builds therefore
+//! use `std`'s atomics for the map.
 
 use crate::cache::Cache;
 use crate::debug::faults::Faults;
@@ -26,7 +27,7 @@ use core::ptr::NonNull;
 use uslab_buddy::{Backend, HugePages, PAGE_SHIFT, PAGE_SIZE, Region};
 use uslab_magazine::sync::FixedPtr;
 
-/// Number of bits of a program's addresses.
+/// Number of significant bits of a user-space address.
 const ADDRESS_BITS: u32 = match () {
     () if cfg!(not(target_pointer_width = "64")) => usize::BITS,
     () if cfg!(target_arch = "x86_64") => 47,
@@ -34,15 +35,14 @@ const ADDRESS_BITS: u32 = match () {
 };
 /// Number of bits of an address within a window.
 const WINDOW_BITS: u32 = if cfg!(target_pointer_width = "64") { 30 } else { 24 };
-const WINDOWS_LEN: usize = 1 << (ADDRESS_BITS - WINDOW_BITS);
+const ADDRESS_WINDOW_COUNT: usize = 1 << (ADDRESS_BITS - WINDOW_BITS);
 const PAGES: usize = 1 << (WINDOW_BITS - PAGE_SHIFT);
 
 type Owner = FixedPtr<Cache>;
 type Owners = [Owner; PAGES];
 #[cfg(not(any(loom, shuttle)))]
 type Window = Published<Owners>;
-/// Pointer to the owners of a window's pages, for builds in which `Published` belongs to a model
-/// checker.
+/// Pointer to the owners of a window's pages, for builds in which a model checker replaces `Published`.
 #[cfg(any(loom, shuttle))]
 #[allow(clippy::disallowed_types, reason = "it outlives executions")]
 struct Window(std::sync::OnceLock<&'static Owners>);
@@ -67,9 +67,9 @@ impl Window {
 }
 
 /// All windows, initially zero, so that untouched pages take no memory.
-static WINDOWS: [Window; WINDOWS_LEN] = [const { Window::new() }; WINDOWS_LEN];
+static ADDRESS_WINDOWS: [Window; ADDRESS_WINDOW_COUNT] = [const { Window::new() }; ADDRESS_WINDOW_COUNT];
 
-/// The cache of an object.
+/// Returns the cache that owns an object.
 ///
 /// Cost: two loads from cache lines that are rarely written.
 ///
@@ -81,13 +81,13 @@ pub(crate) unsafe fn cache_of(object: NonNull<u8>) -> NonNull<Cache> {
     // SAFETY: `set` made the window. The object was handed out after `set`, and the caller has synchronised with the
     // object's allocation, so all writes of `set` are visible.
     unsafe {
-        let owners = WINDOWS.get_unchecked(address >> WINDOW_BITS).get().unwrap_unchecked();
-        NonNull::new_unchecked(owners.get_unchecked(page_in_window(address)).get())
+        let owners = ADDRESS_WINDOWS.get_unchecked(address >> WINDOW_BITS).get().unwrap_unchecked();
+        NonNull::new_unchecked(owners.get_unchecked(page_index_in_window(address)).get())
     }
 }
 
 #[inline(always)]
-fn page_in_window(address: usize) -> usize {
+fn page_index_in_window(address: usize) -> usize {
     address >> PAGE_SHIFT & (PAGES - 1)
 }
 
@@ -97,14 +97,14 @@ pub(crate) fn set(first: NonNull<u8>, pages: usize, cache: *mut Cache, backend: 
     let pages = (0..pages).map(|page| first.addr().get() + page * PAGE_SIZE);
     for address in pages {
         let Some(owners) = window(address >> WINDOW_BITS, backend) else { return false };
-        owners[page_in_window(address)].set(cache);
+        owners[page_index_in_window(address)].set(cache);
     }
     true
 }
 
-/// Returns the owners of a window's pages; the first call makes them.
+/// Returns the owners of a window's pages, and creates them in the first call.
 fn window(window: usize, backend: Backend) -> Option<&'static Owners> {
-    let window = WINDOWS.get(window)?;
+    let window = ADDRESS_WINDOWS.get(window)?;
     if let Some(made) = window.get() {
         return Some(made);
     }
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     fn owner(address: usize) -> *mut Cache {
-        WINDOWS[address >> WINDOW_BITS].get().unwrap()[page_in_window(address)].get()
+        ADDRESS_WINDOWS[address >> WINDOW_BITS].get().unwrap()[page_index_in_window(address)].get()
     }
 
     #[test]

@@ -1,27 +1,27 @@
-//! The layers in front of a cache's slabs: an optional quarantine, and magazines unless the cache has
-//! none.
+//! The layers in front of a cache's slabs: optional magazines and an optional quarantine.
 //!
-//! A cache uses its magazines only through `PerCpu`: it allocates, frees, flushes and counts by this type. No other
-//! code tests if a cache has magazines. The parameter `bypass` accesses the slabs directly, for a cache without
-//! magazines.
+//! All other code reaches a cache's magazines through `PerCpu`: it allocates, frees, flushes and counts by this type.
+//! No other code tests whether a cache has magazines. A cache without magazines calls the parameter `bypass`, which
+//! accesses the slabs directly.
 //!
 //! # Magazine sizes
 //!
 //! The default magazine sizes were chosen by measurement. A CPU's stack must have room for the batches that programs
-//! allocate and free repeatedly (some 1,000 small objects). With smaller stacks, CPUs would meet at the depot and
-//! exchange cache lines. A magazine must be large enough to be worth an access to the depot, and small enough to fit
-//! into the hardware caches of the CPU that takes it. A depot absorbs objects that one thread allocates and another
-//! thread frees, and batches that exceed a CPU's stack. An object that does not fit into the depot is freed to its slab
-//! alone, which costs several times as much as its share of a depot access. Larger sizes leave more memory unused, so
-//! the bounds are given in bytes, not in objects.
+//! allocate and free repeatedly (some 1,000 small objects). With smaller stacks, CPUs would often access the depot and
+//! exchange cache lines. A magazine must be large enough to be worth a depot access, and small enough to fit into the
+//! caches of the CPU that takes it. A depot absorbs objects that one thread allocates and another thread frees, and
+//! batches that exceed a CPU's stack. An object that does not fit into the depot is freed to its slab individually,
+//! which costs several times its share of a depot access. Larger objects leave more memory unused, so the bounds are
+//! given in bytes instead of objects.
 //!
 //! A magazine has room for 64 KiB of objects: at most 64 objects, and at least 4. A stack holds 256 KiB of objects: at
 //! most 1,216 objects, and at least two magazines. A depot holds 4 MiB of objects, and at most 1,024 magazines. When
-//! memory is short, stacks hold less and depots are flushed. An object that is idle for two reap intervals is flushed
-//! to its slab. A rarely used cache keeps few objects, because its first fill takes one object, and each later fill
+//! memory is short, stacks hold fewer objects and depots are flushed. An object that is idle for two reap intervals is
+//! flushed to its slab. A rarely used cache keeps few objects: its first fill takes one object, and each later fill
 //! takes twice as many.
 //!
-//! Linux 7's sheaves hold 60, 28, 12 and 4 objects, by size; `Sized { capacity: 60, stock: 0, .. }` is similar.
+//! Linux 7's sheaves hold 60, 28, 12 or 4 objects, depending on the object size; `Sized { capacity: 60, stock: 0, .. }`
+//! is similar.
 
 use super::object::Object;
 use crate::debug::gdb;
@@ -37,9 +37,9 @@ use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier, SweepGroup};
 use uslab_magazine::{StaticWords, Words};
 
-/// The sweep group of a subsystem's caches. This group follows the sweep groups of the subsystem's zones, which share
-/// the table.
-pub(super) const OBJECT_SWEEPS: SweepGroup = SweepGroup::new(u32::MAX / 2);
+/// The sweep group that a subsystem's caches form. This group comes after the sweep groups of the subsystem's zones,
+/// because caches and zones share the table.
+pub(super) const OBJECT_SWEEP_GROUP: SweepGroup = SweepGroup::new(u32::MAX / 2);
 
 /// Magazine sizes of a cache, or of all caches of a subsystem.
 ///
@@ -59,7 +59,7 @@ pub(super) const OBJECT_SWEEPS: SweepGroup = SweepGroup::new(u32::MAX / 2);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Magazines {
-    /// Magazine sizes by the object's size, tuned at run time. See the [module](self).
+    /// Magazine sizes depend on the object size, and are tuned at run time. The [module](self) describes the sizes.
     #[default]
     BySize,
     /// No magazines, for study and comparison: every allocation and free takes its node's lock.
@@ -68,8 +68,7 @@ pub enum Magazines {
     Sized {
         /// Number of objects in a magazine, 1 to [`MAX_CAPACITY`].
         capacity: u16,
-        /// Maximum number of magazines that a CPU holds, in addition to the two that every CPU
-        /// needs.
+        /// Maximum number of magazines that a CPU holds in addition to the two magazines that every CPU needs.
         stock: u16,
         /// Maximum number of magazines in each node's depot, up to [`MAX_DEPOT`](uslab_magazine::MAX_DEPOT).
         depot_limit: u32,
@@ -78,19 +77,20 @@ pub enum Magazines {
 
 /// Maximum number of objects in a magazine.
 pub const MAX_CAPACITY: usize = uslab_magazine::MAX_CAPACITY as usize;
-const MIN_CAPACITY: usize = 4;
-/// Bytes of objects in a magazine.
-const TARGET_BYTES: usize = 64 << 10;
-/// Bytes of objects that a CPU's stack may hold.
+const MIN_MAGAZINE_CAPACITY: usize = 4;
+/// Maximum bytes of objects in a magazine.
+const MAX_MAGAZINE_BYTES: usize = 64 << 10;
+/// Maximum bytes of objects on a CPU's stack.
 const MAX_STACK_BYTES: usize = 256 << 10;
 const MAX_STACK_OBJECTS: usize = 1216;
-/// Bytes of objects that a node's depot may keep.
+/// Maximum bytes of objects in a node's depot.
 const MAX_DEPOT_BYTES: usize = 4 << 20;
 const MAX_DEPOT_MAGAZINES: usize = 1024;
 const MIN_DEPOT_MAGAZINES: usize = 10;
 
 impl Magazines {
-    /// The layer's sizes for objects `stride` bytes apart that each hold `holds` bytes more; `None` without magazines.
+    /// Returns the layer's sizes for objects that are `stride` bytes apart and own `holds` more bytes each; `None`
+    /// without magazines.
     pub(crate) fn config(self, stride: usize, holds: usize) -> Option<Config> {
         let bytes = stride.saturating_add(holds);
         match self {
@@ -101,8 +101,8 @@ impl Magazines {
             Self::BySize => {
                 // Objects that own other memory may occupy much more than their slots in slabs.
                 let (least, least_depot) =
-                    if holds > 0 { (1, 1) } else { (MIN_CAPACITY, MIN_DEPOT_MAGAZINES) };
-                let capacity = (TARGET_BYTES / bytes).clamp(least, MAX_CAPACITY);
+                    if holds > 0 { (1, 1) } else { (MIN_MAGAZINE_CAPACITY, MIN_DEPOT_MAGAZINES) };
+                let capacity = (MAX_MAGAZINE_BYTES / bytes).clamp(least, MAX_CAPACITY);
                 let reach = (MAX_STACK_BYTES / bytes).min(MAX_STACK_OBJECTS);
                 let stock = (reach / capacity).saturating_sub(2) as u16;
                 let depot = (MAX_DEPOT_BYTES / capacity.saturating_mul(bytes))
@@ -131,18 +131,18 @@ impl fmt::Display for Magazines {
 impl FromStr for Magazines {
     type Err = String;
 
-    /// Parses `auto`, `off`, or the number of objects in a magazine. With a number, a CPU keeps eight more magazines, and a
-    /// depot is as large as a barn of Linux's.
+    /// Parses `auto`, `off`, or the number of objects in a magazine. With a number, a CPU keeps eight more magazines,
+    /// and a depot is as large as Linux's barn.
     fn from_str(text: &str) -> Result<Self, String> {
-        const MAX_STACK: u16 = MAX_CAPACITY as u16;
+        const MAX_STACK_CAPACITY: u16 = MAX_CAPACITY as u16;
         match text {
             "auto" => Ok(Self::BySize),
             "off" => Ok(Self::Off),
             _ => match text.parse() {
-                Ok(capacity @ 1..=MAX_STACK) => {
+                Ok(capacity @ 1..=MAX_STACK_CAPACITY) => {
                     Ok(Self::Sized { capacity, stock: 8, depot_limit: MIN_DEPOT_MAGAZINES as u32 })
                 }
-                _ => Err(format!("expected `auto`, `off`, or a number from 1 to {MAX_STACK}")),
+                _ => Err(format!("expected `auto`, `off`, or a number from 1 to {MAX_STACK_CAPACITY}")),
             },
         }
     }
@@ -165,7 +165,7 @@ enum CpuLayer {
 }
 
 impl PerCpu {
-    /// Makes the magazines and quarantine of the named cache, for objects `stride` bytes apart.
+    /// Creates the magazines and quarantine of the named cache, whose objects are `stride` bytes apart.
     pub(super) fn new(
         tables: &Tables,
         wanted: Magazines,
@@ -184,12 +184,12 @@ impl PerCpu {
         };
         Self { front, quarantine }
     }
-    /// For debuggers: the table and the stacks of the layer.
+    /// For debuggers: returns the addresses of the layer's table and stacks.
     pub(super) fn places(&self) -> gdb::Stacks {
         let seen = |layer: &Layer<_, _>| gdb::Stacks { nodes: layer.places(), regions: layer.homes() };
         self.layer().map(seen).unwrap_or_default()
     }
-    /// For debuggers: the places of the quarantine.
+    /// For debuggers: returns the address and number of the quarantine's places.
     pub(super) fn quarantine_addresses(&self) -> [usize; 2] {
         self.quarantine.as_ref().map(Quarantine::describe_for_debuggers).unwrap_or_default()
     }
@@ -200,18 +200,17 @@ impl PerCpu {
     pub(super) fn holds(&self) -> bool {
         self.layer().is_some() || self.quarantine.is_some()
     }
-    /// Number of objects in a magazine; 1 without magazines.
+    /// Capacity of a magazine in objects; 1 without magazines.
     pub(super) fn capacity(&self) -> u64 {
         self.layer().map_or(1, |layer| layer.config().capacity.into())
     }
-    /// Returns `true` if the configuration requests magazines that the cache lacks (see
-    /// [`CpuLayer::Refused`]).
+    /// Returns `true` if the configuration requests magazines but the cache has none (see [`CpuLayer::Refused`]).
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.front, CpuLayer::Refused)
     }
-    /// Passes a freed object through the quarantine, if any. `out` receives the objects that may be
+    /// Passes a freed object through the quarantine, if the cache has one. `out` receives the objects that may be
     /// reused.
-    pub(super) fn pass_quarantine(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
+    pub(super) fn pass_through_quarantine(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
         match &self.quarantine {
             Some(quarantine) => quarantine.push(object, out),
             None => out(object),
@@ -220,7 +219,7 @@ impl PerCpu {
     pub(super) fn quarantined(&self) -> u64 {
         self.quarantine.as_ref().map_or(0, Quarantine::len)
     }
-    /// Number of freed objects that are in quarantine, or that a reap or a close took out of it.
+    /// Number of freed objects that are in quarantine, or that a reap or a close removed from it.
     pub(super) fn delayed_frees(&self) -> u64 {
         self.quarantine.as_ref().map_or(0, Quarantine::frees)
     }
@@ -229,8 +228,8 @@ impl PerCpu {
             slabs.flush(op, quarantine.take().map(Object));
         }
     }
-    /// Flushes the quarantine if no object was added for an interval. Returns the number of objects flushed.
-    fn release_idle(&self, slabs: &impl Supplier<Object>) -> u64 {
+    /// Flushes the quarantine if no object entered it during an interval. Returns the number of objects flushed.
+    fn flush_idle_quarantine(&self, slabs: &impl Supplier<Object>) -> u64 {
         let mut objects = 0;
         if let Some(quarantine) = &self.quarantine {
             let idle = quarantine.reap().map(Object).inspect(|_| objects += 1);
@@ -242,7 +241,7 @@ impl PerCpu {
     pub(super) fn take_static_words(&self, words: &'static StaticWords) -> bool {
         self.layer().is_some_and(|layer| layer.take_static_words(words))
     }
-    /// The layer's inlined path, which always misses without magazines.
+    /// Returns the layer's inlined path, which always misses if the cache has no magazines.
     pub(super) fn fast_path(&self, words: Words) -> FastPath<Object, StackMemory> {
         self.layer().map_or_else(FastPath::disabled, |layer| layer.fast_path(words))
     }
@@ -267,8 +266,8 @@ impl PerCpu {
             None => bypass(),
         }
     }
-    /// Takes an object that the current CPU or the depot already holds. `slabs` supplies no object.
-    pub(super) fn alloc_held(&self, slabs: &impl Supplier<Object>) -> Option<Object> {
+    /// Takes an object that the current CPU or the depot already holds. `slabs` must not supply objects.
+    pub(super) fn alloc_from_magazines(&self, slabs: &impl Supplier<Object>) -> Option<Object> {
         self.layer()?.alloc(slabs)
     }
 
@@ -301,18 +300,18 @@ impl PerCpu {
     /// Flushes all objects to the slabs, including objects in depots.
     pub(super) fn flush_all(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);
-        self.for_each_layer(|layer| layer.flush_all_in(op, slabs));
+        self.for_each_layer(|layer| layer.flush_all_in_operation(op, slabs));
     }
-    /// Flushes all objects of the layer to the slabs. Returns the number of objects that the call
+    /// Flushes idle objects of the layer to the slabs, at the end of a reaping interval. Returns the number of objects
     /// flushed.
     pub(super) fn reap(&self, slabs: &impl Supplier<Object>) -> u64 {
-        self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap(slabs))
+        self.flush_idle_quarantine(slabs) + self.layer().map_or(0, |layer| layer.reap(slabs))
     }
 
-    /// Makes the cache take part in [sweeps](OBJECT_SWEEPS) of the table's stacks. The cache must already be listed as a
-    /// cache that collects objects after a sweep.
+    /// Includes the cache in the [sweeps](OBJECT_SWEEP_GROUP) of the table's stacks. The cache must already be on the
+    /// list of caches that collect objects after a sweep.
     pub(crate) fn join_sweeps(&self) {
-        self.for_each_layer(|layer| layer.join_sweeps(OBJECT_SWEEPS));
+        self.for_each_layer(|layer| layer.join_sweeps(OBJECT_SWEEP_GROUP));
     }
     pub(super) fn drain_swept(&self, slabs: &impl Supplier<Object>) {
         self.for_each_layer(|layer| _ = layer.drain_swept(&layer.operation(OperationKind::Reclaim), slabs));
@@ -322,10 +321,10 @@ impl PerCpu {
         self.for_each_layer(|layer| layer.flush_swept(op, slabs));
     }
     pub(super) fn reap_swept(&self, slabs: &impl Supplier<Object>) -> u64 {
-        self.release_idle(slabs) + self.layer().map_or(0, |layer| layer.reap_swept(slabs))
+        self.flush_idle_quarantine(slabs) + self.layer().map_or(0, |layer| layer.reap_swept(slabs))
     }
 
-    /// Makes the magazines hold fewer objects from now on, because memory is short.
+    /// Reduces the capacity of the magazines, because memory is short.
     pub(super) fn shrink(&self, op: &Operation, slabs: &impl Supplier<Object>) {
         self.release(op, slabs);
         self.for_each_layer(Layer::shrink);
@@ -340,11 +339,11 @@ impl PerCpu {
         self.for_each_layer(Layer::reopen);
     }
 
-    /// The layer's counters; zeros without magazines.
+    /// Counters of the layer; all are 0 without magazines.
     pub(super) fn stats(&self) -> Stats {
         self.layer().map(Layer::stats).unwrap_or_default()
     }
-    /// The objects of each stack and depot; `None` without magazines.
+    /// Returns the objects of each stack and depot; `None` without magazines.
     ///
     /// # Safety
     /// The conditions of [`Layer::view`] hold.
@@ -373,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn magazine_capacity_is_given_in_bytes() {
+    fn magazines_hold_fewer_objects_if_the_objects_are_larger() {
         let capacity = |stride| Magazines::BySize.config(stride, 0).map(|config| config.capacity);
         let rows =
             [(8, 64), (128, 64), (256, 64), (1024, 64), (2048, 32), (4096, 16), (32 << 10, 4), (1 << 22, 4)];
@@ -458,7 +457,7 @@ mod tests {
         assert!(info.in_magazines + info.in_depot < 20, "{info:?}");
     }
 
-    /// A batch that a thread allocates and frees repeatedly must need no new slab, if it fits into a depot and a stack.
+    /// If a batch fits into a depot and a stack, repeated allocation and free of the batch must need no new slab.
     #[test]
     fn repeated_4_mib_batches_need_no_new_slabs() {
         use crate::{Config, Gfp, KmemCache, Subsystem};

@@ -6,11 +6,12 @@ use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::abandoned;
 
-/// A stock of objects reserved for one owner, made by [`KmemCache::prefill`]. Linux calls such a stock a prefilled sheaf.
+/// A stock of objects reserved for one owner, made by [`KmemCache::prefill`]. Linux calls such a stock a prefilled
+/// sheaf.
 ///
-/// An allocation or free is a few plain instructions: no CPU number, no locked instruction, no shared memory. Dropping the
-/// stock frees the remaining objects. The cache counts the stock's objects as [used](crate::CacheInfo::used), and does not
-/// count the stock's allocations and frees.
+/// An allocation or free takes a few plain instructions: it reads no CPU number, executes no locked instruction, and
+/// accesses no shared memory. Dropping the stock frees the remaining objects. The cache counts the stock's objects as
+/// [used](crate::CacheInfo::used). The cache does not count allocations and frees of the stock.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -38,8 +39,8 @@ impl KmemCache {
     /// Reserves at least `n` objects for one owner, whose next `n` allocations cannot fail and access no shared memory.
     ///
     /// # Errors
-    /// Fails as [`alloc_bulk`](Self::alloc_bulk) does, with nothing allocated; [`AllocError::Refused`] if the heap has no room
-    /// for the pointers.
+    /// Fails as [`alloc_bulk`](Self::alloc_bulk) does, and then allocates nothing. Fails with [`AllocError::Refused`]
+    /// if the heap has no room for the pointers.
     #[doc(alias = "kmem_cache_prefill_sheaf")]
     pub fn prefill(&self, gfp: Gfp, n: usize) -> Result<Prefilled<'_>, AllocError> {
         Prefilled::new(self, gfp, n)
@@ -56,27 +57,28 @@ impl<'c> Prefilled<'c> {
         Ok(new)
     }
 
-    /// Takes an object; returns `None` if the stock is empty, which cannot happen during the first `n` allocations.
+    /// Takes an object from the stock, or returns `None` if the stock is empty. The first `n` allocations from the
+    /// stock cannot fail.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         let object = self.objects.pop()?;
-        Some(self.cache.cache().hand_out_reserved(object, self.gfp))
+        Some(self.cache.cache().hand_out_reserved_object(object, self.gfp))
     }
 
     /// Returns an object to the stock; if the stock is full, frees the object to the cache.
     ///
     /// # Safety
-    /// The conditions of [`KmemCache::free`] hold; `object` may be any object of the cache.
+    /// The conditions of [`KmemCache::free`] hold; `object` may be any object of the stock's cache.
     #[inline(always)]
     pub unsafe fn free(&mut self, object: NonNull<u8>) {
         if self.objects.len() < self.max_stock {
-            return self.cache.cache().free_reserved(object, || self.objects.push(object));
+            return self.cache.cache().free_to_reserve(object, || self.objects.push(object));
         }
         // SAFETY: by contract, the object belongs to this cache and is no longer used.
         unsafe { self.cache.free(object) };
     }
 
-    /// Number of objects in stock: also the number of next allocations that cannot fail.
+    /// Number of objects in the stock, which is also the number of next allocations that cannot fail.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
@@ -88,7 +90,7 @@ impl<'c> Prefilled<'c> {
     /// Refills the stock to at least `n` objects, and raises its capacity to `n`.
     ///
     /// # Errors
-    /// Fails if fewer objects are available, and leaves the stock unchanged.
+    /// Fails if fewer objects are available, and then leaves the stock unchanged.
     #[doc(alias = "kmem_cache_refill_sheaf")]
     pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
         let missing_objects = n.saturating_sub(self.len());
@@ -101,7 +103,7 @@ impl<'c> Prefilled<'c> {
 impl Drop for Prefilled<'_> {
     fn drop(&mut self) {
         if !abandoned() {
-            self.objects.drain(..).for_each(|object| self.cache.cache().unreserve(object));
+            self.objects.drain(..).for_each(|object| self.cache.cache().release_reserved_object(object));
         }
     }
 }

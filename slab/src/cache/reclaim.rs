@@ -1,11 +1,11 @@
-//! Reclaim across all caches: sweeps of magazines, empty slabs, shrinkers.
+//! Reclaims memory from all caches, by sweeps of magazines, release of empty slabs, and shrinkers.
 
 use super::Cache;
 use super::core::Core;
 use super::lifetime::owner::CacheRef;
-use super::per_cpu::OBJECT_SWEEPS;
-use crate::reclaim::pressure::{SHARE, lowest_limit};
-use crate::reclaim::reaper::{Background, Reap};
+use super::per_cpu::OBJECT_SWEEP_GROUP;
+use crate::reclaim::pressure::{SHARE, lowest_memory_limit};
+use crate::reclaim::reaper::{BackgroundReaper, Reap};
 use crate::reclaim::shrinker::{Registration, Shrinker};
 use core::ops::Range;
 use uslab_buddy::{Gfp, PAGE_SIZE};
@@ -13,31 +13,33 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::{DrainScope, Operation};
 
-/// Number of the cache whose limit a shrinker serves, or 0 for a shrinker of all memory.
-fn number_of(cache: Option<&Cache>) -> u64 {
+/// Number of the cache whose limit a shrinker serves, or 0 if the shrinker serves all memory.
+fn shrinker_cache_number(cache: Option<&Cache>) -> u64 {
     cache.map_or(0, |cache| cache.number)
 }
 
 impl Core {
-    /// Takes the stacks of all caches on `cpus`, with one fence per table. The taken objects wait until each
-    /// cache has flushed its own objects.
+    /// Takes the stacks of all caches on `cpus`, with one fence per table. The taken objects wait until each cache has
+    /// flushed its own objects.
     fn sweep(&self, cpus: Range<u32>, which: DrainScope) {
         // A call on one cache flushes the deferred frees of all caches.
         self.caches.iter().take(1).for_each(|cache| cache.flush_deferred());
-        self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECT_SWEEPS);
+        self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECT_SWEEP_GROUP);
     }
 
-    /// Adapts the kept free memory to the current limits, if [`Config::heed_limits`](crate::Config::heed_limits) is on.
-    pub(crate) fn read_limits(&self) {
+    /// Adapts the amount of kept free memory to the current limits, if
+    /// [`Config::heed_limits`](crate::Config::heed_limits) is on.
+    pub(crate) fn adapt_to_memory_limits(&self) {
         if !self.heed_limits {
             return;
         }
         let committed = self.memory.pages.committed_bytes() + self.huge.mapped_bytes();
-        let room = lowest_limit().map(|least| least.saturating_sub(committed as u64));
+        let room = lowest_memory_limit().map(|least| least.saturating_sub(committed as u64));
         self.memory.pages.keep_at_most(room.map_or(u64::MAX, |room| room / SHARE));
     }
 
-    /// Decommits the tags of pages without objects, which frees one byte for every eight decommitted bytes of pages.
+    /// Decommits the tags of pages without objects. Decommitting tags frees one byte for every eight decommitted bytes
+    /// of pages.
     pub(crate) fn discard_tags(&self) {
         #[cfg(not(shuttle))]
         {
@@ -47,80 +49,80 @@ impl Core {
     }
 
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
-        self.release_huge();
+        self.unmap_kept_mappings();
         self.sweep(0..self.cpus.count(), DrainScope::All);
-        let slabs = self.after_sweep(|cache| cache.shrink_swept(op));
+        let slabs = self.for_each_swept_cache(|cache| cache.shrink_after_sweep(op));
         self.memory.pages.tables().decommit_idle();
         slabs
     }
     /// Drains the objects on the stacks of `cpus` to their slabs.
     pub(crate) fn drain(&self, cpus: Range<u32>) {
         self.sweep(cpus, DrainScope::All);
-        self.after_sweep(|cache| {
+        self.for_each_swept_cache(|cache| {
             cache.drain_swept();
             0
         });
     }
-    fn after_sweep(&self, each: impl Fn(&Cache) -> usize) -> usize {
+    fn for_each_swept_cache(&self, each: impl Fn(&Cache) -> usize) -> usize {
         self.refs().map(|cache| each(&cache)).sum()
     }
 
-    /// Frees all empty slabs. Returns the number of slabs freed.
+    /// Frees the empty slabs of all caches. Returns the number of slabs freed.
     pub(crate) fn discard_empty(&self) -> usize {
         self.refs().map(|cache| cache.discard_empty(&cache.operation(OperationKind::Reclaim).cold())).sum()
     }
 
-    /// Reclaims memory: all caches except `except` free their empty slabs and keep less memory from now on, and
-    /// freed mappings are unmapped. Returns the number of freed slabs plus unmapped mappings.
+    /// Reclaims memory from all caches except `except`: they free their empty slabs and keep less memory from now on.
+    /// The call also unmaps freed mappings. Returns the number of freed slabs plus unmapped mappings.
     pub(crate) fn reclaim(&self, op: &Operation, except: Option<&Cache>) -> usize {
         let others = self.refs().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
         let slabs = others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty(op));
-        slabs.sum::<usize>() + usize::from(self.release_huge() > 0)
+        slabs.sum::<usize>() + usize::from(self.unmap_kept_mappings() > 0)
     }
 
-    /// Uncharges `bytes` bytes of mappings, and returns this number.
-    pub(crate) fn uncharge_huge(&self, bytes: usize) -> usize {
+    /// Subtracts `bytes` bytes of mappings from the charge, and returns `bytes`.
+    pub(crate) fn uncharge_mappings(&self, bytes: usize) -> usize {
         self.memory.pages.uncharge(bytes / PAGE_SIZE);
         bytes
     }
-    /// Unmaps all mappings that are kept for reuse. Returns the number of bytes.
-    pub(crate) fn release_huge(&self) -> usize {
-        self.uncharge_huge(self.huge.release())
+    /// Unmaps all mappings that are kept for reuse. Returns the number of unmapped bytes.
+    pub(crate) fn unmap_kept_mappings(&self) -> usize {
+        self.uncharge_mappings(self.huge.release())
     }
 
     pub(crate) fn reap(&self) -> u64 {
         let objects = self.reap_caches();
         self.memory.pages.reap();
-        self.uncharge_huge(self.huge.end_interval());
+        self.uncharge_mappings(self.huge.end_interval());
         objects
     }
     fn reap_caches(&self) -> u64 {
         self.sweep(0..self.cpus.count(), DrainScope::Idle);
-        self.after_sweep(|cache| cache.reap_swept() as usize) as u64
+        self.for_each_swept_cache(|cache| cache.reap_swept() as usize) as u64
     }
 
-    /// Adds a shrinker for the limit of `cache`, or for all memory if `cache` is `None`.
+    /// Adds a shrinker that runs at the limit of `cache`, or whenever memory is short if `cache` is `None`.
     pub(crate) fn add_shrinker(&self, shrinker: Box<dyn Shrinker>, cache: Option<&Cache>) -> Registration {
-        let registration = self.shrinkers.add(shrinker, number_of(cache));
+        let registration = self.shrinkers.add(shrinker, shrinker_cache_number(cache));
         // A thread that began to wait without a shrinker must wake up to call the new shrinker.
         cache.into_iter().for_each(Cache::wake_threads);
         registration
     }
-    /// Runs shrinkers for growing fractions of their objects, until `again` succeeds or nothing is left to free.
-    /// If `cache` is given, only shrinkers of that cache's limit run.
-    pub(crate) fn shrink_until<T, E>(
+    /// Runs shrinkers for growing fractions of their objects, until `again` succeeds or no shrinker can free more. If
+    /// `cache` is given, only shrinkers of that cache's limit run.
+    pub(crate) fn shrink_until_success<T, E>(
         &self,
         gfp: Gfp,
         cache: Option<&Cache>,
         again: impl FnMut() -> Result<T, E>,
         result: Result<T, E>,
     ) -> Result<T, E> {
-        self.shrinkers.run_until(gfp, number_of(cache), again, result)
+        self.shrinkers.run_until(gfp, shrinker_cache_number(cache), again, result)
     }
 }
 
 impl Core {
-    /// Iterates the caches that the guard samples, with the number of each cache's allocations.
+    /// Iterates over the caches that the guard samples, each with its number of allocations.
     fn sampled_caches(&self) -> impl Iterator<Item = (CacheRef, u64)> + '_ {
         let sampled =
             self.refs().filter(|cache| cache.config().page_class.is_some() || cache.config().guarded);
@@ -129,14 +131,14 @@ impl Core {
     fn samples(&self) -> bool {
         self.guard.is_on()
     }
-    /// Number of allocations from all caches that the guard samples. This number changes as long as there are
-    /// allocations to sample.
+    /// Returns the number of allocations from all caches that the guard samples. This number keeps changing while there
+    /// are allocations to sample.
     fn sampled_allocs(&self) -> u64 {
         if self.samples() { self.sampled_caches().map(|(_, allocs)| allocs).sum() } else { 0 }
     }
-    /// If the interval had enough allocations for a guard sample, but no sample was taken, drains the stacks of one
-    /// class. The class is drawn at random, in proportion to its allocations.
-    fn force_one_miss(&self) {
+    /// If an interval had enough allocations for a guard sample but no sample was taken, drains the stacks of one
+    /// class. The call draws the class at random, weighted by its number of allocations.
+    fn force_sampling_miss(&self) {
         if !self.samples() {
             return;
         }
@@ -155,7 +157,7 @@ impl Core {
 }
 impl Reap for Core {
     fn end_interval(&self) -> usize {
-        self.force_one_miss();
+        self.force_sampling_miss();
         self.refs().for_each(|cache| cache.rerun_shrinkers(Gfp::KERNEL));
         // The waiters may need objects of deferred frees.
         if self.waited_for.load(Relaxed) > 0 {
@@ -166,7 +168,7 @@ impl Reap for Core {
             self.discard_empty();
         });
         self.discard_tags();
-        pages + self.uncharge_huge(self.huge.end_interval())
+        pages + self.uncharge_mappings(self.huge.end_interval())
     }
     fn free_unused(&self) {
         let op = &self.operation(OperationKind::Reclaim);
@@ -184,7 +186,7 @@ impl Reap for Core {
         // again after a second.
         self.waited_for.load(Relaxed) > 0 || self.samples() && self.changes() != seen
     }
-    fn background(&self) -> &Background {
+    fn background(&self) -> &BackgroundReaper {
         &self.background
     }
 }
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn change_counter_includes_magazine_operations_only_if_the_guard_samples() {
+    fn change_counter_counts_magazine_operations_only_while_the_guard_samples() {
         for every in [0, 1 << 30] {
             let subsystem = subsystem(every);
             let malloc = Malloc::new(&subsystem).unwrap();
@@ -253,7 +255,7 @@ mod tests {
         assert_eq!(core.memory.pages.tables().decommit_idle(), 0);
     }
 
-    /// A table that waits for more caches may keep some pages.
+    /// The test accepts that a table, which waits for more caches, keeps some pages.
     #[test]
     fn dropped_caches_decommit_their_magazine_stacks() {
         let subsystem = subsystem(0);
@@ -300,7 +302,8 @@ mod tests {
             core::iter::from_fn(free).max().unwrap()
         };
         let before = held();
-        // All objects are on the first CPU's stack. The second CPU reaches the limit, and flushes the first CPU's stack.
+        // All objects are on the first CPU's stack. The second CPU reaches the limit, and flushes the first CPU's
+        // stack.
         on_cpu(1);
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         assert!(held() < before);
@@ -379,12 +382,12 @@ mod tests {
         let held = || first.info().in_magazines;
         pairs(10_000);
         assert!(held() > 0);
-        core.force_one_miss();
+        core.force_sampling_miss();
         assert_eq!(held(), 0, "the CPU served all its allocations");
         pairs(10);
         let before = held();
         assert!(before > 0);
-        core.force_one_miss();
+        core.force_sampling_miss();
         assert_eq!(held(), before, "the operations are too few for a sample");
     }
 }

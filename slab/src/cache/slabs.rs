@@ -1,4 +1,4 @@
-//! The slabs of a cache: making and charging slabs, constructing their objects, allocating and freeing objects, and
+//! The slabs of a cache: creating and charging slabs, constructing their objects, allocating and freeing objects, and
 //! releasing slabs.
 
 use super::{Cache, Object};
@@ -10,7 +10,7 @@ use crate::debug::flags::SlabDebug;
 use crate::error::AllocError;
 use crate::harden::Hardened;
 use crate::memory::page_classes::PageRecord;
-use crate::memory::slab::{Constructed, ONE_BY_ONE};
+use crate::memory::slab::{Constructed, MAX_INDIVIDUALLY_CONSTRUCTED};
 use core::any::Any;
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
@@ -23,11 +23,11 @@ use uslab_magazine::sync::{assert_unlocked, catch_panic, contain_panic, tell, th
 use uslab_magazine::tracepoints::OperationKind;
 use uslab_magazine::tracepoints::Step;
 
-/// Number of objects freed in one lock hold, chosen so that other threads wait little and the lock's cost per object is
-/// small.
+/// Number of objects freed per lock acquisition, small enough that other threads wait little and large enough that the
+/// lock costs little per object.
 const BATCH: usize = 32;
 
-/// Flags of an object's allocation that also apply to the slab's pages.
+/// Flags of an object's allocation that also apply to the allocation of its slab's pages.
 const INHERITED_GFP: Gfp = Gfp::HIGH
     .union(Gfp::NOWAIT)
     .union(Gfp::NORETRY)
@@ -36,15 +36,16 @@ const INHERITED_GFP: Gfp = Gfp::HIGH
     .union(Gfp::THIS_NODE)
     .union(Gfp::MEMALLOC);
 
-/// A constructor's panic. If a panic is not resumed, its payload is leaked, because the payload's `Drop` may panic.
+/// Payload of a constructor's panic. If a panic is not resumed, its payload is leaked, because the payload's `Drop` may
+/// panic.
 type Panic = ManuallyDrop<Box<dyn Any + Send>>;
 
-pub(super) enum Refusal {
+pub(super) enum ConstructionFailure {
     Error(AllocError),
     Panic(Panic),
 }
 
-impl From<AllocError> for Refusal {
+impl From<AllocError> for ConstructionFailure {
     fn from(error: AllocError) -> Self {
         Self::Error(error)
     }
@@ -52,7 +53,7 @@ impl From<AllocError> for Refusal {
 
 thread_local! {
     /// True while this thread runs a destructor of any cache.
-    pub(super) static DESTRUCTING: Cell<bool> = const { Cell::new(false) };
+    pub(super) static IS_DESTRUCTING: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Cache {
@@ -62,17 +63,17 @@ impl Cache {
         Object(unsafe { address_above(base, self.geometry().offset(index)) })
     }
 
-    /// Takes up to `max` objects from listed slabs of `node`. An unconstructed object is taken alone, and then
-    /// constructed.
+    /// Takes up to `max` objects from listed slabs of `node`. An unconstructed object is taken alone, so that the
+    /// caller can construct it.
     pub(super) fn alloc_from_slabs(
         &self,
         op: &Operation,
         node: u32,
         max: usize,
         put: &mut impl FnMut(Object),
-    ) -> Result<usize, Refusal> {
+    ) -> Result<usize, ConstructionFailure> {
         let node = &self.nodes[node as usize];
-        if !self.constructs_one_by_one() {
+        if !self.constructs_on_allocation() {
             return Ok(node.alloc(op, &self.core.memory, max, true, |place| put(self.object(place))).0);
         }
         let mut last = None;
@@ -82,7 +83,7 @@ impl Cache {
         if let Some(place) = last {
             if is_new {
                 self.construct(self.object(place))
-                    .inspect_err(|_| _ = self.free_destructed(op, &[place], FreedState::Refused))?;
+                    .inspect_err(|_| _ = self.free_destructed_objects(op, &[place], FreedState::Refused))?;
             }
             put(self.object(place));
         }
@@ -94,7 +95,7 @@ impl Cache {
         let (memory, mut slabs) = (&self.core.memory, 0);
         loop {
             let mut batch = [None; BATCH];
-            let len = self.find_places(&mut objects, &mut batch);
+            let len = self.find_object_positions(&mut objects, &mut batch);
             let mut start = 0;
             while let Some(&Some((node, _))) = batch[..len].get(start) {
                 let run = batch[start..len].iter().map_while(|entry| entry.filter(|(n, _)| *n == node));
@@ -117,7 +118,7 @@ impl Cache {
                 };
                 start += places;
                 if slabs_above_minimum > 0 {
-                    self.discard_unused_of(&self.nodes[node as usize], slabs_above_minimum);
+                    self.discard_unused_node_pages(&self.nodes[node as usize], slabs_above_minimum);
                 }
                 slabs += self.release(op, unlisted);
                 for place in refused.into_iter().flatten() {
@@ -136,9 +137,9 @@ impl Cache {
         }
     }
 
-    /// Fills `batch` with the places of the next objects, and returns the number of places. The call holds no lock
-    /// while it empties the magazine and reads the frames.
-    fn find_places(
+    /// Fills `batch` with the slabs and indices of the next objects, and returns how many objects it found. The call
+    /// holds no lock while it takes objects from the magazine and reads their frames.
+    fn find_object_positions(
         &self,
         objects: &mut impl Iterator<Item = Object>,
         batch: &mut [Option<(u32, ObjectIndex)>; BATCH],
@@ -163,8 +164,8 @@ impl Cache {
         len
     }
 
-    /// Frees objects of one node, which are not constructed. Returns the number of slabs released.
-    fn free_destructed(&self, op: &Operation, places: &[ObjectIndex], back: FreedState) -> usize {
+    /// Frees unconstructed objects of one node to their slabs. Returns the number of slabs released.
+    fn free_destructed_objects(&self, op: &Operation, places: &[ObjectIndex], back: FreedState) -> usize {
         let Some(ObjectIndex { slab, .. }) = places.first() else { return 0 };
         let (memory, mut unlisted) = (&self.core.memory, UnlistedSlabs::default());
         let node = &self.nodes[memory.pages.node_of(*slab) as usize];
@@ -179,22 +180,27 @@ impl Cache {
         slabs
     }
 
-    /// Destructs the free objects of slabs that stay, which frees the memory that the objects own. Returns the number
-    /// of slabs released.
+    /// Destructs the free objects of slabs that stay allocated, which frees the memory that these objects own. Returns
+    /// the number of slabs released.
     ///
     /// Objects of a type-stable cache stay constructed, because readers may access free objects.
-    pub(super) fn destruct_idle(&self, op: &Operation) -> usize {
-        if !self.constructs_one_by_one() || self.config.type_stable || !self.has_destructor() {
+    pub(super) fn destruct_free_objects(&self, op: &Operation) -> usize {
+        if !self.constructs_on_allocation() || self.config.type_stable || !self.has_destructor() {
             return 0;
         }
         let states = (0..BANDS).map(State::Partial).chain([State::Empty]);
         states
-            .map(|state| self.nodes.iter().map(|node| self.destruct_idle_of(op, node, state)).sum::<usize>())
+            .map(|state| {
+                self.nodes
+                    .iter()
+                    .map(|node| self.destruct_free_objects_in_state(op, node, state))
+                    .sum::<usize>()
+            })
             .sum()
     }
-    fn destruct_idle_of(&self, op: &Operation, node: &Node, state: State) -> usize {
+    fn destruct_free_objects_in_state(&self, op: &Operation, node: &Node, state: State) -> usize {
         let (mut visits, mut slabs) = (node.len_of(state), 0);
-        let mut indices = [0_u16; ONE_BY_ONE];
+        let mut indices = [0_u16; MAX_INDIVIDUALLY_CONSTRUCTED];
         loop {
             let mut taken_count = 0;
             let add_index = |index| {
@@ -208,17 +214,17 @@ impl Cache {
                 let mut places = [ObjectIndex { slab, index: 0 }; BATCH];
                 for (place, index) in places.iter_mut().zip(batch) {
                     place.index = usize::from(*index);
-                    self.destruct_one(self.object(*place));
+                    self.destruct_and_zero_object(self.object(*place));
                 }
-                slabs += self.free_destructed(op, &places[..batch.len()], FreedState::Destructed);
+                slabs += self.free_destructed_objects(op, &places[..batch.len()], FreedState::Destructed);
             }
         }
     }
 
-    /// True if the contents of free objects matter, because of a constructor, a reader, a validation, or the canary of
-    /// a neighbour.
-    fn free_objects_hold_something(&self) -> bool {
-        if self.hardened.as_ref().is_some_and(Hardened::checks_others) {
+    /// Returns `true` if the contents of free objects matter to a constructor, a reader, a validation, or a neighbour's
+    /// canary.
+    fn keeps_free_object_contents(&self) -> bool {
+        if self.hardened.as_ref().is_some_and(Hardened::can_check_used_objects) {
             return true;
         }
         let watched = SlabDebug::RED_ZONE.union(SlabDebug::POISON);
@@ -227,24 +233,26 @@ impl Cache {
             || self.config.no_access
             || self.config.debug.intersects(watched)
     }
-    /// Returns to the system up to `most` pages of slabs, on which no object is in use. Returns the number of pages.
-    fn discard_unused_of(&self, node: &Node, most: u64) -> u64 {
-        if self.free_objects_hold_something() || !self.core.memory.pages.discards_pages() {
+    /// Returns up to `most` unused pages of the node's slabs to the system. Returns the number of returned pages.
+    fn discard_unused_node_pages(&self, node: &Node, most: u64) -> u64 {
+        if self.keeps_free_object_contents() || !self.core.memory.pages.can_discard_pages() {
             return 0;
         }
         // SAFETY: the check above ensures that free objects have no contents that matter.
         unsafe { node.discard_unused(&self.core.memory, most) }
     }
     /// Discards pages that were unused throughout the reaping interval that just ended.
-    pub(super) fn discard_idle(&self) {
-        self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, node.reap_unused()));
+    pub(super) fn discard_idle_pages(&self) {
+        self.nodes
+            .iter()
+            .for_each(|node| _ = self.discard_unused_node_pages(node, node.end_reaping_interval()));
     }
-    pub(crate) fn discard_all_unused(&self) {
-        self.nodes.iter().for_each(|node| _ = self.discard_unused_of(node, u64::MAX));
+    pub(crate) fn discard_all_unused_pages(&self) {
+        self.nodes.iter().for_each(|node| _ = self.discard_unused_node_pages(node, u64::MAX));
     }
 
-    /// Allocates pages of the usual order; if these are not immediately available, allocates pages of the smallest
-    /// order that holds an object.
+    /// Allocates pages of the usual order. If pages of the usual order are not immediately available, allocates the
+    /// smallest order that holds an object.
     pub(super) fn pages(&self, op: &Operation, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
         let (order, least) = (self.geometry().order(), self.geometry().min_order());
         let mut flags = gfp & INHERITED_GFP | self.config.page_flags;
@@ -267,19 +275,19 @@ impl Cache {
         Ok(alloc(order, flags)?)
     }
 
-    /// Returns `true` if objects are constructed when they leave their slab, instead of with the slab.
-    pub(super) fn constructs_one_by_one(&self) -> bool {
+    /// Returns `true` if an object is constructed when it leaves its slab, instead of together with its slab.
+    pub(super) fn constructs_on_allocation(&self) -> bool {
         self.config.constructed == Constructed::OneByOne
     }
     fn has_destructor(&self) -> bool {
         self.config.hooks.as_ref().is_some_and(|hooks| hooks.destruct.is_some())
     }
 
-    /// Constructs an object that no other thread can access. On failure the object's bytes are zeros again.
-    pub(super) fn construct(&self, object: Object) -> Result<(), Refusal> {
+    /// Constructs an object that no other thread can access. On failure, the object's bytes are zeroed again.
+    pub(super) fn construct(&self, object: Object) -> Result<(), ConstructionFailure> {
         let Some(hooks) = &self.config.hooks else { return Ok(()) };
         assert_unlocked();
-        self.begin_object()?;
+        self.charge_object()?;
         let call = Call::of(CONSTRUCTOR, self.geometry().object_size());
         let constructed = if self.core.faults.fires(call.cache(self.name())) {
             Err(Box::new(CONSTRUCTOR_PANIC) as Box<dyn Any + Send>)
@@ -296,28 +304,28 @@ impl Cache {
                 return Ok(());
             }
             Ok(false) => AllocError::Constructor.into(),
-            Err(panic) => Refusal::Panic(Panic::new(panic)),
+            Err(panic) => ConstructionFailure::Panic(Panic::new(panic)),
         };
         self.zero(object);
-        self.end_object();
+        self.uncharge_object();
         Err(refusal)
     }
 
-    /// Destructs an object that no other thread can access. A panic ends only the destructor: the panic hook has
-    /// already reported it, and the caller, which frees an unrelated object, cannot handle it.
+    /// Destructs an object that no other thread can access. A panic ends only the destructor. The panic hook has
+    /// already reported it, and the caller is freeing an unrelated object and cannot handle it.
     pub(super) fn destruct(&self, object: Object) {
         let Some(hooks) = &self.config.hooks else { return };
         if let Some(destruct) = &hooks.destruct {
             assert_unlocked();
-            let outer = DESTRUCTING.with(|destructing| destructing.replace(true));
+            let outer = IS_DESTRUCTING.with(|destructing| destructing.replace(true));
             contain_panic(|| destruct(object.0));
-            DESTRUCTING.with(|destructing| destructing.set(outer));
+            IS_DESTRUCTING.with(|destructing| destructing.set(outer));
             self.counts.destructed.add(1);
         }
-        self.end_object();
+        self.uncharge_object();
     }
-    /// Destructs an object whose slab stays, and zeroes the object for the next constructor.
-    fn destruct_one(&self, object: Object) {
+    /// Destructs an object whose slab stays allocated, and zeroes the object for the next constructor.
+    fn destruct_and_zero_object(&self, object: Object) {
         self.destruct(object);
         self.zero(object);
     }
@@ -326,10 +334,11 @@ impl Cache {
         unsafe { object.0.write_bytes(0, self.geometry().object_size()) };
     }
 
-    /// Charges one more slab to the cache's limit and to its account, if both allow it.
+    /// Charges one more slab to the cache's limit and to its account, if both have room.
     pub(super) fn charge(&self) -> Result<(), AllocError> {
         let bytes = self.geometry().order().bytes();
-        // The cache's own limit is charged first. Undoing an account's charge notifies waiters, which may include the caller.
+        // The cache's own limit is charged first. Undoing an account's charge notifies waiters, which may include the
+        // caller.
         if self.config.limit.is_some_and(|slabs| self.counts.charge.load(Relaxed) >= slabs) {
             return Err(self.limit_error());
         }
@@ -356,15 +365,15 @@ impl Cache {
         }
     }
     pub(super) fn uncharge(&self, order: Order) {
-        // Acquire: pairs with the Release of `touch_charge`. The charge is reduced before waiters are notified, because
-        // notified waiters read it.
+        // Acquire: pairs with the Release of `touch_charge_for_waiter`. The charge is reduced before waiters are
+        // notified, because notified waiters read it.
         self.counts.charge.fetch_sub(1, Acquire);
         self.uncharge_account(order.bytes());
-        self.let_grow();
+        self.let_first_waiter_grow();
     }
-    /// Adds 0 to the charge on behalf of a waiter: a thread that decrements the charge later sees the waiter, and
-    /// the waiter sees every earlier decrement.
-    pub(super) fn touch_charge(&self) {
+    /// Adds 0 to the charge on behalf of a waiter. A thread that decrements the charge later sees the waiter, and the
+    /// waiter sees every earlier decrement.
+    pub(super) fn touch_charge_for_waiter(&self) {
         // Release: pairs with the Acquire of `uncharge`.
         self.counts.charge.fetch_add(0, Release);
     }
@@ -377,12 +386,14 @@ impl Cache {
         }
     }
 
-    /// Frees slabs to the page allocator, immediately or after a grace period. Returns the number of slabs.
+    /// Frees slabs to the page allocator, immediately or after a grace period. Returns the number of freed slabs.
     pub(super) fn release(&self, op: &Operation, mut slabs: UnlistedSlabs) -> usize {
-        core::iter::from_fn(|| slabs.pop(&self.core.memory)).map(|slab| self.release_one(op, slab)).count()
+        core::iter::from_fn(|| slabs.pop(&self.core.memory))
+            .map(|slab| self.release_unlisted_slab(op, slab))
+            .count()
     }
 
-    pub(super) fn release_one(&self, op: &Operation, slab: Pfn) {
+    pub(super) fn release_unlisted_slab(&self, op: &Operation, slab: Pfn) {
         #[cfg(any(not(loom), crossbeam_loom))]
         if self.config.type_stable
             && let Some(cache) = self.keep_alive()
@@ -391,12 +402,13 @@ impl Cache {
             let pages = u64::from(self.core.memory.frames().frame(slab).state().order().pages());
             self.begin_grace(&self.counts.grace);
             self.counts.grace_pages.add(pages);
-            crate::reclaim::rcu::after_grace(move || {
+            crate::reclaim::rcu::run_after_grace_period(move || {
                 // The count is reduced before the pages are freed, because the child of a fork in between would
                 // otherwise count the pages twice.
                 cache.counts.grace_pages.sub(pages);
                 // The deferred release is not part of a caller's operation.
-                let ended = contain_panic(|| cache.end_slab(&cache.operation(OperationKind::Reclaim), slab));
+                let ended =
+                    contain_panic(|| cache.free_slab_pages(&cache.operation(OperationKind::Reclaim), slab));
                 // A thread that waits until this count is 0 finds all other work done except the uncharge, which
                 // notifies waiters separately. In the child of a fork in between, a lost slab may stay charged, but the
                 // child never waits for a slab that does not exist. Relaxed: the count publishes no other data.
@@ -405,14 +417,14 @@ impl Cache {
             });
             return;
         }
-        self.end_slab(op, slab).into_iter().for_each(|order| self.uncharge(order));
+        self.free_slab_pages(op, slab).into_iter().for_each(|order| self.uncharge(order));
     }
 
-    /// Makes a slab inaccessible if the cache's users need only the addresses of objects; returns `false` if the
-    /// system refuses. Every other slab gets a guard page, if the system permits it.
-    pub(super) fn hide_slab(&self, slab: Pfn, order: Order) -> bool {
+    /// Makes a slab inaccessible if the cache's users need only the addresses of its objects. Returns `false` if the
+    /// system refuses. A slab of any other cache gets a guard page, if the system permits it.
+    pub(super) fn make_slab_inaccessible(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
-        let guarded = self.has_guard(slab) && self.core.mappings.can_map();
+        let guarded = self.has_guard_page(slab) && self.core.mappings.can_map_guard_pages();
         // SAFETY: no object is in the last page.
         if guarded && !unsafe { pages.guard(slab, order, true) } {
             self.core.mappings.refuse();
@@ -421,44 +433,44 @@ impl Cache {
         !self.config.no_access || unsafe { pages.protect(slab, order, false) }
     }
     /// Makes the hidden parts of a slab accessible again; returns `false` if the system refuses.
-    pub(super) fn show_slab(&self, slab: Pfn, order: Order) -> bool {
+    pub(super) fn make_slab_accessible(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
         // SAFETY: no object of the slab is in use.
         unsafe {
             (!self.config.no_access || pages.protect(slab, order, true))
-                && (!self.has_guard(slab) || pages.guard(slab, order, false))
+                && (!self.has_guard_page(slab) || pages.guard(slab, order, false))
         }
     }
-    /// Returns `true` if the slab ends in a guard. Only slabs in the first pages have guard pages, because each guard
-    /// page costs two of the mappings that a process may have.
-    fn has_guard(&self, slab: Pfn) -> bool {
-        self.geometry().guard() > 0 && slab.get() < self.core.mappings.guarded_pages()
+    /// Returns `true` if the slab ends in a guard page. Only slabs in the first pages have guard pages, because each
+    /// guard page uses two of the limited number of mappings.
+    fn has_guard_page(&self, slab: Pfn) -> bool {
+        self.geometry().guard() > 0 && slab.get() < self.core.mappings.guarded_page_count()
     }
-    /// Records the class of the slab's pages; returns `false` if memory is short.
-    pub(super) fn record_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
-        if let Some(known) = self.class_to_record(_order) {
+    /// Records the page class of the slab's pages; returns `false` if memory is short.
+    pub(super) fn record_page_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
+        if let Some(known) = self.page_class_record(_order) {
             let (first, pages) = (_slab.get() as usize, _order.pages() as usize);
             // SAFETY: all objects of the slab belong to this cache.
             return unsafe { self.core.memory.classes.set(_op, first, pages, known) };
         }
         true
     }
-    fn forget_class(&self, _slab: Pfn, _order: Order) {
-        if self.class_to_record(_order).is_some() {
-            // SAFETY: `record_class` was called for this slab, all of whose objects belong to this cache.
+    fn forget_page_class(&self, _slab: Pfn, _order: Order) {
+        if self.page_class_record(_order).is_some() {
+            // SAFETY: `record_page_class` was called for this slab, all of whose objects belong to this cache.
             unsafe { self.core.memory.classes.clear(_slab.get() as usize, _order.pages() as usize) };
         }
     }
-    /// Page class to record for a slab of the given order. Lookups assume that slabs have the usual order; an object
-    /// in a slab of another order is found by its page's frame.
-    fn class_to_record(&self, order: Order) -> Option<PageRecord> {
+    /// Returns the page class to record for a slab of the given order. Lookups assume that slabs have the usual order.
+    /// An object in a slab of another order is found through its page's frame.
+    fn page_class_record(&self, order: Order) -> Option<PageRecord> {
         let class = self.config.page_class.filter(|_| order == self.geometry().order())?;
         let [_, frees, _] = self.fast_paths();
         Some(PageRecord::new(class, frees.stack()))
     }
 
-    /// Records the owner of a slab's pages, so that boxes of typed caches find their cache.
-    pub(super) fn record_owner(&self, slab: Pfn, order: Order) -> bool {
+    /// Records the cache that owns a slab's pages, so that a box of a typed cache finds its cache.
+    pub(super) fn record_page_owner(&self, slab: Pfn, order: Order) -> bool {
         if !self.has_hooks() {
             return true;
         }
@@ -468,7 +480,7 @@ impl Cache {
     }
 
     /// Frees the pages of a slab that no other thread knows. The caller uncharges the slab.
-    fn end_slab(&self, op: &Operation, slab: Pfn) -> Option<Order> {
+    fn free_slab_pages(&self, op: &Operation, slab: Pfn) -> Option<Order> {
         tell!(op: Step::SlabReleased { slab: slab.get() });
         let memory = &self.core.memory;
         let order = memory.frames().frame(slab).state().order();
@@ -478,15 +490,16 @@ impl Cache {
         }
         // SAFETY: only the caller knows the block.
         unsafe { memory.set_owner(slab, order, core::ptr::null_mut()) };
-        self.forget_class(slab, order);
+        self.forget_page_class(slab, order);
         if self.checked.is_some() {
-            self.uncover_slab(slab, order);
+            self.check_and_free_records(slab, order);
         }
-        if !self.show_slab(slab, order) {
+        if !self.make_slab_accessible(slab, order) {
             // The pages stay inaccessible, so they cannot be freed.
             return None;
         }
-        // SAFETY: `pages` allocated the slab with this order. All objects of the slab are free, and the slab is on no list.
+        // SAFETY: `pages` allocated the slab with this order. All objects of the slab are free, and the slab is on no
+        // list.
         unsafe { memory.free_pages(op, slab, order) };
         self.core.note_freed_pages();
         self.counts.released.add(1);

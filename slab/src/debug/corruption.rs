@@ -1,4 +1,4 @@
-//! Invalid frees and overwritten memory, and the one handler that receives the reports.
+//! Invalid frees and overwritten memory, and the handler that receives all reports about them.
 //!
 //! This table lists errors that are always detected, and errors that only checked frees or other
 //! options detect:
@@ -26,29 +26,29 @@
 //! | **poison**: bytes of a free object | `P` | at its next allocation, by `validate` | `poisoned_object_write_is_reported_and_repaired` |
 //! | **padding**: bytes of a slab outside of objects | `Z`, `P` | when the slab is freed, by `validate` | `write_after_the_last_slab_object_is_reported` |
 //!
-//! After the handler has returned, overwritten debug bytes are repaired, and the allocation or free continues. With the
-//! flag `U`, reports name the last allocation and free of the object. If a free is refused, the report describes the
-//! object that contains the address, whichever cache that object belongs to. [`Corruption::report`] has everything
-//! known about the object; `{:#}` shows the report.
+//! When the handler returns, overwritten debug bytes are repaired, and the interrupted allocation or free continues.
+//! With the flag `U`, a report names the last allocation and the last free of the object. The report of a refused free
+//! describes the object that contains the address, even if it belongs to another cache. [`Corruption::report`] contains
+//! everything known about the object; the format `{:#}` shows the report.
 //!
 //! The [handler](Handler) decides what happens next: the [default](abort) prints the report to standard error and
 //! aborts the process.
 //!
-//! *Checked frees* are enabled by [`Config::check_frees`](crate::Config::check_frees),
-//! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees) or `USLAB_OPTIONS=check=1`: one byte per
-//! object records that the object is in use. Checked frees are off by default in builds without debug assertions.
-//! Without checked frees, a double free is detected only when the object reaches its slab, whose bit for the object is
-//! already clear. It may take long until the object reaches its slab, and until then **it may be allocated twice**. If
-//! the object was allocated again between its two frees, the double free is missed, or a later free is reported
-//! instead. Without checked frees, a request for the size of a free object is not detected either.
+//! *Checked frees* keep one byte per object that records if the object is in use.
+//! [`Config::check_frees`](crate::Config::check_frees),
+//! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees) and `USLAB_OPTIONS=check=1` enable them.
+//! Checked frees are off by default in builds without debug assertions. Without checked frees, a double free is
+//! detected only when the object reaches its slab, whose bitmap already marks the object as free. The object may reach
+//! its slab much later, and until then **it may be allocated twice**. If the object was allocated again between its two
+//! frees, the double free is missed, or a later free is reported instead. Without checked frees, a request for the size
+//! of a free object is not detected either.
 //!
 //! A free that does not name its cache (`Kmalloc`, `Malloc`) reads the page's frame and the cache that the frame names.
-//! The frame and the cache suffice to decide if an object begins at the address. A free with a layout
-//! ([`Malloc::free_sized`](crate::Malloc), and therefore `dealloc` of a `#[global_allocator]`) reads no frame unless
-//! frees are checked.
+//! The frame of a page and the cache that it names suffice to decide whether an object begins at an address. A free
+//! with a layout reads no frame unless frees are checked. [`Malloc::free_sized`](crate::Malloc) is a free with a
+//! layout, and so is `dealloc` of a `#[global_allocator]`.
 //!
-//! A refused free changes nothing, even if the address is in an object. The handler is called with no lock
-//! held.
+//! A refused free changes nothing, even if the address is inside an object. No lock is held while the handler runs.
 
 use super::lines::Lines;
 use super::report::ObjectReport;
@@ -70,11 +70,11 @@ pub enum CorruptionKind {
     DoubleFree,
     /// The address belongs to no object of any cache.
     Foreign,
-    /// The address is inside an object, or behind the last object of a slab.
+    /// The address is inside an object, or past the last object of a slab.
     Interior,
     /// The object does not belong to the cache to which it was freed.
     WrongCache,
-    /// The caller requested the size of an address that belongs to no object of any cache.
+    /// The caller requested the object size at an address that belongs to no object of any cache.
     NotAnObject,
     /// The bytes before or after an object were overwritten.
     RedZone,
@@ -82,9 +82,9 @@ pub enum CorruptionKind {
     Poison,
     /// The padding of a slab was overwritten.
     Padding,
-    /// The free passed a size that is not the object's size.
+    /// The size passed to the free is not the object's size.
     WrongSize,
-    /// The bytes after the requested size were overwritten.
+    /// The bytes after an object's requested size were overwritten.
     Overflow,
     /// The object was written to while it was free.
     WriteAfterFree,
@@ -131,23 +131,23 @@ impl fmt::Display for CorruptionKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Corruption<'a> {
-    /// Kind of the error.
+    /// What the check found, for example a double free.
     pub kind: CorruptionKind,
-    /// Address that the caller freed, or address of the damaged object.
+    /// Address that the caller freed, or address of the damaged object or slab.
     pub address: usize,
-    /// Name of the cache to which the object was freed; `kmalloc` for any size class.
+    /// Name of the cache to which the object was freed, or `kmalloc` for any size class.
     pub cache: &'a str,
     /// Name of the cache that owns the address, if it differs from the cache to which the object
     /// was freed.
     pub owner: Option<&'a str>,
     /// Index of the object in its slab; `None` if no object is at the address.
     pub index: Option<usize>,
-    /// Record of the object, if its cache has [debug flags](crate::debug::flags) besides `F`.
+    /// Description of the object, if its cache has [debug flags](crate::debug::flags) other than `F`.
     pub report: Option<&'a ObjectReport<'a>>,
 }
 
 impl fmt::Display for Corruption<'_> {
-    /// Writes one line, followed by the report if the format is `{:#}` and a report exists.
+    /// Writes one line. With `{:#}`, the report follows if there is one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(report) = self.report
             && f.alternate()
@@ -165,11 +165,11 @@ impl fmt::Display for Corruption<'_> {
     }
 }
 
-/// Handler that is called for every refused free and every damage, with no lock held. A handler may end the process. A
-/// panic ends only the handler's call (see [panics](crate::error#panics)).
+/// Handler that is called for every refused free and for all damage, with no lock held. A handler may end the process.
+/// A panic ends only the handler's call (see [panics](crate::error#panics)), not the process.
 pub type Handler = dyn Fn(&Corruption<'_>) + Send + Sync;
 
-/// Prints the report to standard error and aborts, because the program may have further, undetected errors.
+/// Prints the report to standard error and aborts the process, because the program may have further, undetected errors.
 pub fn abort(corruption: &Corruption<'_>) {
     // This code does not use `eprintln!`, which panics if standard error is closed.
     let mut lines = Lines::new();

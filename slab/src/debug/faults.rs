@@ -1,7 +1,7 @@
-//! Fault injection in a whole subsystem, at the fault points of pages and of object caches.
+//! Injects faults into a whole subsystem, at the fault points of pages and of object caches.
 //!
-//! [`uslab_buddy::faults`] implements the injection, and describes the syntax of rules. Faults are part of the pages'
-//! configuration, so that they also affect the first reservation of addresses:
+//! [`uslab_buddy::faults`] implements the injection and documents the syntax of rules. Fault rules are part of the page
+//! configuration, so they also affect the first reservation of addresses:
 //!
 //! ```
 //! use uslab::faults::{self, Faults};
@@ -37,10 +37,10 @@ pub const CONSTRUCTOR: Point = Point { name: "constructor", what: "an object's c
 /// Fault point of a cache's limit (see [`Point::what`]).
 pub const LIMIT: Point = Point { name: "limit", what: "a cache is at its limit of slabs" };
 
-/// All fault points, from the lowest level up.
+/// All fault points, ordered from the lowest level to the highest.
 pub const POINTS: [Point; 9] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE, BITMAP, SLAB, CONSTRUCTOR, LIMIT];
 
-/// Payload of an injected constructor panic: a `&'static str`. An injected panic bypasses the panic hook.
+/// Panic payload of an injected constructor panic, as a `&'static str`. An injected panic bypasses the panic hook.
 pub const CONSTRUCTOR_PANIC: &str = "fault injection made the constructor panic";
 
 /// Parses rules for all [`POINTS`].

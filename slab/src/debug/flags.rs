@@ -9,20 +9,20 @@
 //! | `T` | [`TRACE`](SlabDebug::TRACE) | prints a line to standard error | the same |
 //! | `A` | [`FAULTS`](SlabDebug::FAULTS) | may be refused by [`faults`](crate::faults) | |
 //!
-//! Each flag implies `F`. Damage is [reported](crate::corruption), and repaired if the process continues.
+//! Each debug flag implies `F`. Damage is [reported](crate::corruption), and repaired if the process continues.
 //! [`validate`](crate::KmemCache::validate) checks all objects of a cache in one call.
 //!
-//! Rules select caches by name, in Linux's syntax. `FZPU` applies to all caches. For example,
-//! `FZ,dentry,inode_*;U,kmalloc-64` sets `FZ` for the caches of two patterns, and `U` for one cache. The text `-`
-//! means no flag, and an empty list of letters means `FZPU`. In `USLAB_OPTIONS` a comma ends an option, so `:`
-//! precedes the names: `USLAB_OPTIONS='slab_debug=FZPU:malloc-64;U'`.
+//! Rules select caches by name, in Linux's syntax. `FZPU` without a cache name applies to all caches. For example,
+//! `FZ,dentry,inode_*;U,kmalloc-64` sets `FZ` for the caches that match two patterns, and `U` for one cache. The text
+//! `-` sets no flag, and an empty list of letters means `FZPU`. In `USLAB_OPTIONS` a comma ends an option, so a `:`
+//! separates the flags from the names: `USLAB_OPTIONS='slab_debug=FZPU:malloc-64;U'`.
 
 use core::fmt;
 use core::str::FromStr;
 use std::borrow::Cow;
 
 bitflags::bitflags! {
-    /// Debug flags of a cache. See the [module](self).
+    /// Debug flags of a cache. The [module](self) describes the syntax and the costs.
     ///
     /// ```
     /// use uslab::debug::flags::SlabDebug;
@@ -44,20 +44,20 @@ bitflags::bitflags! {
         const USERS = 8;
         /// `T`: each allocation and free is printed to standard error.
         const TRACE = 16;
-        /// `A`: each allocation reaches the fault point `slab`; without `A`, only allocations that magazines do not
-        /// serve reach it.
+        /// `A`: each allocation reaches the fault point `slab`. Without `A`, allocations that magazines serve do not
+        /// reach it.
         const FAULTS = 32;
     }
 }
 
-/// Letters of the flags, in the order of the flags' bits.
+/// Letters of the flags, in the order of their bits.
 const LETTERS: [u8; 6] = *b"FZPUTA";
 
 impl SlabDebug {
     /// `FZPU`, the four flags that check objects and record their users.
     pub const FULL: Self = Self::CHECKS.union(Self::RED_ZONE).union(Self::POISON).union(Self::USERS);
 
-    /// Parses letters; an empty string means [`FULL`](Self::FULL), and `-` means no flag.
+    /// Parses flag letters. An empty string means [`FULL`](Self::FULL), and `-` means no flag.
     fn from_letters(letters: &str) -> Option<Self> {
         match letters {
             "" => Some(Self::FULL),
@@ -77,7 +77,7 @@ impl SlabDebug {
 }
 
 impl fmt::Display for SlabDebug {
-    /// Writes the flags' letters; `-` for no flag.
+    /// Writes the flags' letters, or `-` if no flag is set.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letters = self.iter().map(|flag| char::from(LETTERS[flag.bits().trailing_zeros() as usize]));
         if self.is_empty() {
@@ -96,7 +96,7 @@ impl FromStr for SlabDebug {
     }
 }
 
-/// Error of parsing debug rules: a letter that is not one of `FZPUTA`, or an empty name.
+/// Error of parsing debug rules: an unknown letter (not one of `FZPUTA`), or an empty name.
 ///
 /// ```
 /// use uslab::debug::flags::DebugRules;
@@ -116,8 +116,8 @@ impl std::error::Error for BadDebugRules {}
 
 /// Rules that select debug flags by cache name, like Linux's `slab_debug=`. See the [module](self).
 ///
-/// The first block of rules that names a cache applies to it; if no block names the cache, the last block without names
-/// applies.
+/// The first block of rules that names a cache applies to that cache. If no block names it, the last block without
+/// names applies.
 ///
 /// ```
 /// use uslab::debug::flags::{DebugRules, SlabDebug};
@@ -132,7 +132,7 @@ impl std::error::Error for BadDebugRules {}
 pub struct DebugRules(Option<Cow<'static, str>>);
 
 impl DebugRules {
-    /// Letters and names of each block of rules.
+    /// Iterates over the blocks of rules: the letters of each block, and its names if it has any.
     fn rule_blocks(text: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
         text.split(';').map(|block| match block.split_once([',', ':']) {
             Some((letters, names)) => (letters, Some(names)),
@@ -150,14 +150,16 @@ impl DebugRules {
         Self::is_valid(text).then_some(Self(Some(Cow::Borrowed(text))))
     }
 
-    /// Debug flags of the cache with the given name.
+    /// Returns the debug flags of the cache named `cache`.
     pub fn of(&self, cache: &str) -> SlabDebug {
         let mut all = SlabDebug::empty();
         for (letters, names) in self.0.iter().flat_map(|text| Self::rule_blocks(text)) {
             let flags = SlabDebug::from_letters(letters).unwrap_or_default();
             match names {
                 None => all = flags,
-                Some(names) if names.split([',', ':']).any(|name| is_match(name, cache)) => return flags,
+                Some(names) if names.split([',', ':']).any(|name| matches_name_pattern(name, cache)) => {
+                    return flags;
+                }
                 Some(_) => {}
             }
         }
@@ -166,7 +168,7 @@ impl DebugRules {
 }
 
 /// Returns `true` if the pattern `name` matches `cache`; a trailing `*` matches any suffix.
-fn is_match(name: &str, cache: &str) -> bool {
+fn matches_name_pattern(name: &str, cache: &str) -> bool {
     name.strip_suffix('*').map_or(name == cache, |begin| cache.starts_with(begin))
 }
 

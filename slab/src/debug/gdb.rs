@@ -1,14 +1,16 @@
-//! Layout of a process's subsystems for a debugger of a process or a core. The script `slab/gdb/uslab.py` reads the layout.
+//! Describes a process's subsystems for a debugger, which examines the process or its core dump. The script
+//! `slab/gdb/uslab.py` reads this description.
 //!
 //! ```text
-//! section `.uslab`: magic, version, layouts, subsystems[64] ──> SubsystemSeen ──> the list of caches ──> CacheSeen of each
+//! section `.uslab`: magic, version, layouts, subsystems[64]
+//!     ──> SubsystemDescription ──> the list of caches ──> CacheDescription of each
 //! ```
 //!
 //! The debugger finds the description by its section's name, which survives `strip`, so it needs no debug information
 //! and no symbol. If a program contains two copies of this library, the section has two descriptions. The program
 //! itself never reads the section.
 //!
-//! The description begins with the version of its format; the script reports a version that it does not know.
+//! The description starts with its format version; the script reports an unknown version.
 
 use super::stacks::{self, Depot};
 use super::tracks::Record;
@@ -20,7 +22,7 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::unseen::AtomicPtr;
 use uslab_magazine::view;
 
-/// Maximum number of listed subsystems; the description omits further subsystems of the process.
+/// Maximum number of subsystems in the description, which omits further subsystems of the process.
 const SUBSYSTEMS: usize = 64;
 
 /// Contents of the section that a debugger reads.
@@ -36,7 +38,7 @@ struct Description {
     /// The table of call stacks.
     stacks: &'static Depot,
     depot: [usize; 3],
-    subsystems: [AtomicPtr<SubsystemSeen>; SUBSYSTEMS],
+    subsystems: [AtomicPtr<SubsystemDescription>; SUBSYSTEMS],
 }
 
 #[used]
@@ -53,19 +55,21 @@ static DESCRIPTION: Description = Description {
     subsystems: [const { AtomicPtr::new(null_mut()) }; SUBSYSTEMS],
 };
 
-/// Description of a subsystem. Addresses are numbers, because the program never dereferences them.
+/// Description of a subsystem for a debugger. Addresses are stored as numbers, because the program never dereferences
+/// them.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct SubsystemSeen {
-    /// Address of the first page, number of pages, and address of the frames.
+pub(crate) struct SubsystemDescription {
+    /// Address of the first page. `len` is the number of pages, and `frames` the address of the frames.
     pub(crate) pages: usize,
     pub(crate) len: usize,
     pub(crate) frames: usize,
-    /// Address of the bitmaps of slabs with many objects, with 64 bytes per page.
+    /// Address of the bitmaps of slabs with many objects; each page has 64 bytes there.
     pub(crate) side: usize,
-    /// Owner word of large blocks, which are not slabs.
+    /// Owner word in the frames of large blocks, which are not slabs.
     pub(crate) large: usize,
-    /// Address and layout of the list of caches, and the offset of the [`CacheSeen`] in each cache.
+    /// Address of the list of caches. `list` is the list's layout, and `cache` the offset of the [`CacheDescription`]
+    /// in each cache.
     pub(crate) caches: usize,
     pub(crate) list: [usize; 4],
     pub(crate) cache: usize,
@@ -73,16 +77,16 @@ pub(crate) struct SubsystemSeen {
     pub(crate) bands: usize,
 }
 
-/// A subsystem's entry in the description, from [`list`](Self::list) until the drop.
+/// A subsystem's entry in the description, which exists from [`list`](Self::list) until this value is dropped.
 #[derive(Debug)]
-pub(crate) struct DebuggerEntry(AtomicPtr<SubsystemSeen>);
+pub(crate) struct DebuggerEntry(AtomicPtr<SubsystemDescription>);
 
 impl DebuggerEntry {
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
-    /// Lists the subsystem in the description; must be called only once.
-    pub(crate) fn list(&self, seen: SubsystemSeen) {
+    /// Lists the subsystem in the description. The caller must call it only once.
+    pub(crate) fn list(&self, seen: SubsystemDescription) {
         let seen = Box::into_raw(Box::new(seen));
         // Relaxed: the program reads the pointer only in the drop, which has the subsystem exclusively.
         self.0.store(seen, Relaxed);
@@ -109,20 +113,20 @@ impl Drop for DebuggerEntry {
 /// Description of a cache for a debugger.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct CacheSeen {
+pub(crate) struct CacheDescription {
     name: usize,
     name_len: usize,
     object_size: usize,
-    /// Offset of the first object in its slab, and the stride of objects.
+    /// Offset of the first object in its slab. `stride` is the distance between two objects.
     lead: usize,
     stride: usize,
-    /// 1 if free objects stay constructed and may own other memory, otherwise 0.
+    /// 1 if free objects stay constructed and may own other memory, 0 otherwise.
     constructed: usize,
     nodes: Nodes,
     stacks: Stacks,
     /// Address and number of the quarantine's places.
     quarantine: [usize; 2],
-    /// Address of the table of records, with a word per page; 0 without a table.
+    /// Address of the table of allocation and free records, with a word per page; 0 without a table.
     tracks: usize,
 }
 
@@ -132,24 +136,24 @@ pub(crate) struct CacheSeen {
 pub(crate) struct Nodes {
     /// Addresses of the first node's lists of full, partial and empty slabs.
     pub(crate) lists: [usize; 3],
-    /// Distance between two nodes in bytes, and the number of nodes.
+    /// Distance between two nodes in bytes. `len` is the number of nodes.
     pub(crate) node: usize,
     pub(crate) len: usize,
 }
 
-/// Description of the stacks and depots of a cache; zeros without magazines.
+/// Description of a cache's stacks and depots; all zeros without magazines.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Stacks {
-    /// For the first node: address of the 4-byte offset of its stack's head in a region, and address of the pointer to its
-    /// depot's first slot. The last two numbers are the distance between two nodes, and the number of nodes.
+    /// For the first node: addresses of its stack's head offset (4 bytes, in a region), and of the pointer to its
+    /// depot's first slot. The last two elements are the distance between two nodes, and the number of nodes.
     pub(crate) nodes: [usize; 4],
     /// Address of CPU 0's region, distance between two regions, and number of regions.
     pub(crate) regions: [usize; 3],
 }
 
-impl CacheSeen {
-    /// Describes a cache, whose name, nodes and stacks must not move.
+impl CacheDescription {
+    /// Describes a cache, whose name, nodes and stacks must not move afterwards.
     pub(crate) fn new(
         name: &str,
         geometry: &Geometry,
@@ -180,7 +184,7 @@ mod tests {
 
     #[test]
     fn list_for_debuggers_omits_dropped_subsystems() {
-        let seen = || SubsystemSeen {
+        let seen = || SubsystemDescription {
             pages: 1,
             len: 2,
             frames: 3,

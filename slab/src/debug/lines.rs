@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// Writer to standard error, which writes one line at a time and does not use the heap. A line that cannot
-/// be written is lost.
+/// Writer to standard error that writes one line at a time, and does not use the heap. A line that cannot be written is
+/// lost.
 pub(crate) struct Lines {
     line: [u8; 512],
     len: usize,

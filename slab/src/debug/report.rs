@@ -7,32 +7,35 @@ use super::watch::Damage;
 use core::fmt::{self, Write as _};
 use core::ptr::NonNull;
 
-/// Number of bytes of an object that are copied for the report. The bytes are copied because looking up symbols
-/// allocates memory, which may reuse the object that the report describes.
-const COPIED_BYTES: usize = 256;
-const COPIED_ZONE_BYTES: usize = 64;
+/// Number of bytes of an object that are copied for the report. The report uses a copy, because the symbol lookup
+/// allocates memory and may reuse the described object.
+const COPIED_OBJECT_BYTES: usize = 256;
+const COPIED_RED_ZONE_BYTES: usize = 64;
 
 /// Bytes of an object and its red zones, copied when the damage was detected.
 #[derive(Debug)]
 pub(crate) struct Bytes {
-    left: ([u8; COPIED_ZONE_BYTES], usize),
-    object: ([u8; COPIED_BYTES], usize),
-    right: ([u8; COPIED_ZONE_BYTES], usize),
+    left: ([u8; COPIED_RED_ZONE_BYTES], usize),
+    object: ([u8; COPIED_OBJECT_BYTES], usize),
+    right: ([u8; COPIED_RED_ZONE_BYTES], usize),
 }
 
 impl Bytes {
     pub(crate) const NONE: Self = Self {
-        left: ([0; COPIED_ZONE_BYTES], 0),
-        object: ([0; COPIED_BYTES], 0),
-        right: ([0; COPIED_ZONE_BYTES], 0),
+        left: ([0; COPIED_RED_ZONE_BYTES], 0),
+        object: ([0; COPIED_OBJECT_BYTES], 0),
+        right: ([0; COPIED_RED_ZONE_BYTES], 0),
     };
 
     /// # Safety
-    /// The object has `size` bytes, with `left` bytes before it and `right` bytes after it.
+    /// The object has `size` bytes, preceded by `left` and followed by `right` accessible bytes.
     pub(crate) unsafe fn of(object: NonNull<u8>, left: usize, size: usize, right: usize) -> Self {
         let mut bytes = Self::NONE;
-        let (left, kept, right) =
-            (left.min(COPIED_ZONE_BYTES), size.min(COPIED_BYTES), right.min(COPIED_ZONE_BYTES));
+        let (left, kept, right) = (
+            left.min(COPIED_RED_ZONE_BYTES),
+            size.min(COPIED_OBJECT_BYTES),
+            right.min(COPIED_RED_ZONE_BYTES),
+        );
         (bytes.left.1, bytes.object.1, bytes.right.1) = (left, kept, right);
         // SAFETY: by contract, the ranges are readable; they fit into the arrays.
         unsafe {
@@ -42,13 +45,13 @@ impl Bytes {
         }
         bytes
     }
-    pub(crate) fn left_zone(&self) -> &[u8] {
+    pub(crate) fn left_red_zone(&self) -> &[u8] {
         &self.left.0[..self.left.1]
     }
     pub(crate) fn object(&self) -> &[u8] {
         &self.object.0[..self.object.1]
     }
-    pub(crate) fn right_zone(&self) -> &[u8] {
+    pub(crate) fn right_red_zone(&self) -> &[u8] {
         &self.right.0[..self.right.1]
     }
 }
@@ -65,8 +68,8 @@ impl Bytes {
 /// # let _ = handler;
 /// ```
 ///
-/// The report is printed in SLUB's format: error and place, last allocation and free, the bytes around the error, and the stack
-/// of the detection.
+/// The report is printed in SLUB's format: error and location, last allocation and free, bytes around the error, and
+/// call stack of the detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ObjectReport<'a> {
@@ -74,25 +77,25 @@ pub struct ObjectReport<'a> {
     pub damage: Option<Damage>,
     /// Address of the slab.
     pub slab: usize,
-    /// Size of the slab in bytes, padding included.
+    /// Size of the slab in bytes, including padding.
     pub slab_bytes: usize,
     /// Number of objects in the slab.
     pub objects: usize,
-    /// Address of the object; 0 if no object is affected.
+    /// Address of the object; 0 if the damage affects no object.
     pub object: usize,
     /// Size of the object in bytes.
     pub size: usize,
     /// The last bytes of the object's left red zone.
     pub left: &'a [u8],
-    /// Start of the object's bytes.
+    /// Leading bytes of the object.
     pub bytes: &'a [u8],
     /// The first bytes of the object's right red zone.
     pub right: &'a [u8],
-    /// Last allocation of the object.
+    /// Last recorded allocation of the object.
     pub allocated: Option<Track>,
-    /// Last free of the object.
+    /// Last recorded free of the object.
     pub freed: Option<Track>,
-    /// Call stack of the detection.
+    /// Call stack at which the damage was detected.
     pub noticed: CallStack,
 }
 
@@ -140,7 +143,7 @@ impl ObjectReport<'_> {
     }
 }
 
-/// Writes 16 bytes per line, in hexadecimal and as text.
+/// Dumps bytes with 16 per line, in hexadecimal and as text.
 fn dump(f: &mut fmt::Formatter<'_>, what: &str, at: usize, bytes: &[u8]) -> fmt::Result {
     for (row, bytes) in bytes.chunks(16).enumerate() {
         write!(f, "{what:<8} {:x}:", at + 16 * row)?;
@@ -176,8 +179,8 @@ mod tests {
         let bytes = unsafe { Bytes::of(NonNull::from(&mut memory).cast().add(40), 8, 300, 16) };
         memory.fill(9);
         assert_eq!(
-            (bytes.left_zone(), bytes.object(), bytes.right_zone()),
-            (&[7; 8][..], &[7; COPIED_BYTES][..], &[7; 16][..])
+            (bytes.left_red_zone(), bytes.object(), bytes.right_red_zone()),
+            (&[7; 8][..], &[7; COPIED_OBJECT_BYTES][..], &[7; 16][..])
         );
     }
 

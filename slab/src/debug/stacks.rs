@@ -1,9 +1,9 @@
 //! Interned call stacks, which reports print for allocations and frees.
 //!
-//! A saved call stack is identified by a number of 32 bits ([`CallStack`]). Equal call stacks share one record, which
-//! is found by a hash and never freed. The table of records has separate memory, mapped a mebibyte at a time, up to 64
-//! MiB. A malloc uses the table, so the table's code neither allocates nor takes a lock. If the table is full, or if
-//! the thread is already saving a stack, the result is [`CallStack::NONE`].
+//! A saved call stack is identified by a 32-bit number ([`CallStack`]). Equal call stacks share one record, which is
+//! found by a hash and never freed. The table of records has separate memory, mapped a mebibyte at a time, up to 64
+//! MiB. The table's code neither allocates nor takes a lock, because a malloc uses the table. If the table is full, or
+//! if the thread is already saving a stack, the result is [`CallStack::NONE`].
 //!
 //! With the cargo feature `stacks`, the crate `backtrace` unwinds the frames; without the feature every stack is empty.
 //! Symbols are looked up only when a call stack is printed, because the lookup reads the program's debug information,
@@ -20,20 +20,21 @@ use uslab_buddy::{Backend, Faults, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::unseen::{AtomicPtr, AtomicU32};
 
-/// Maximum number of frames of a stack; the outermost frames are cut.
-const MAX_FRAMES: usize = 40;
-/// Maximum number of printed frames, not counting the allocator's innermost frames, which vary.
+/// Maximum number of saved frames of a stack; the outermost frames are cut off.
+const MAX_SAVED_FRAMES: usize = 40;
+/// Maximum number of printed frames. The allocator's innermost frames do not count, because they vary.
 #[cfg(feature = "stacks")]
-const MAX_PRINTED: usize = 24;
+const MAX_PRINTED_FRAMES: usize = 24;
 /// Number of hash buckets, each of which is a list of records.
-const BUCKETS: usize = 1 << 14;
+const HASH_BUCKETS: usize = 1 << 14;
 /// Number of words in a piece of the table's memory.
-const PIECE_WORDS: u32 = 1 << 17;
+const WORDS_PER_TABLE_CHUNK: u32 = 1 << 17;
 const PIECES: usize = 64;
-/// Number of words of a record before its frames: the hash; then the next record and the number of frames.
+/// Number of words of a record before its frames. The first word of a record is its hash. The second word contains the
+/// next record and the number of frames.
 const HEADER: u32 = 2;
 
-/// Number of a saved call stack. Equal stacks have the same number.
+/// Number of a saved call stack. Equal call stacks have the same number.
 ///
 /// ```
 /// use uslab::debug::stacks::CallStack;
@@ -46,28 +47,28 @@ pub struct CallStack(u32);
 
 #[derive(Debug)]
 pub(crate) struct Depot {
-    lists: [AtomicU32; BUCKETS],
+    lists: [AtomicU32; HASH_BUCKETS],
     pieces: [AtomicPtr<u64>; PIECES],
-    /// Number of words in use. The first word is never used, so that no record has number 0.
+    /// Number of words of the table that are in use. Word 0 is never used, so no record has number 0.
     used: AtomicU32,
 }
 
 pub(super) static DEPOT: Depot = Depot {
-    lists: [const { AtomicU32::new(0) }; BUCKETS],
+    lists: [const { AtomicU32::new(0) }; HASH_BUCKETS],
     pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
     used: AtomicU32::new(HEADER),
 };
 
 std::thread_local! {
-    /// True while the thread saves a call stack or looks up symbols. An allocation during a symbol lookup saves no call
-    /// stack, and a report during a save has no symbols.
+    /// True while the thread is saving a call stack or looking up symbols. An allocation during a symbol lookup saves
+    /// no call stack. A report during a save has no symbols.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`, unless the thread is already running such a function; then returns `None`.
+/// Runs `f`. If the thread is already inside a call of `run_once`, returns `None` without running `f`.
 fn run_once<R>(f: impl FnOnce() -> R) -> Option<R> {
-    struct WalkGuard;
-    impl Drop for WalkGuard {
+    struct StackWalkGuard;
+    impl Drop for StackWalkGuard {
         fn drop(&mut self) {
             BUSY.set(false);
         }
@@ -76,27 +77,31 @@ fn run_once<R>(f: impl FnOnce() -> R) -> Option<R> {
     if BUSY.try_with(|busy| busy.replace(true)).unwrap_or(true) {
         return None;
     }
-    let _done = WalkGuard;
+    let _done = StackWalkGuard;
     Some(f())
 }
 
 impl Depot {
-    /// For debuggers: offset of the pieces' addresses, words of a piece, and words before a record's frames.
-    pub(super) const LAYOUT: [usize; 3] = [offset_of!(Self, pieces), PIECE_WORDS as usize, HEADER as usize];
+    /// For debuggers: offset of the pieces' addresses, number of words in a piece, and number of words before a
+    /// record's frames.
+    pub(super) const LAYOUT: [usize; 3] =
+        [offset_of!(Self, pieces), WORDS_PER_TABLE_CHUNK as usize, HEADER as usize];
 
-    /// Address of record `at`, a number that [`take`](Self::take) returned.
+    /// Address of the record with number `at`, which [`take`](Self::take) returned.
     fn record(&self, at: u32) -> *mut u64 {
         // Acquire: pairs with the Release of `map`, so that the memory is mapped.
-        self.pieces[(at / PIECE_WORDS) as usize].load(Acquire).wrapping_add((at % PIECE_WORDS) as usize)
+        self.pieces[(at / WORDS_PER_TABLE_CHUNK) as usize]
+            .load(Acquire)
+            .wrapping_add((at % WORDS_PER_TABLE_CHUNK) as usize)
     }
-    /// Reserves `words` unused words within one piece of memory.
+    /// Reserves `words` unused words in one piece of the table, and returns the number of the first word.
     fn take(&self, words: u32) -> Option<u32> {
         // Relaxed: this counter alone decides which thread gets the reserved words.
         let mut used = self.used.load(Relaxed);
         let at = loop {
-            let remaining_words = PIECE_WORDS - used % PIECE_WORDS;
+            let remaining_words = WORDS_PER_TABLE_CHUNK - used % WORDS_PER_TABLE_CHUNK;
             let at = if words <= remaining_words { used } else { used + remaining_words };
-            if (at + words) as usize > PIECE_WORDS as usize * PIECES {
+            if (at + words) as usize > WORDS_PER_TABLE_CHUNK as usize * PIECES {
                 return None;
             }
             match self.used.compare_exchange_weak(used, at + words, Relaxed, Relaxed) {
@@ -104,15 +109,15 @@ impl Depot {
                 Err(now) => used = now,
             }
         };
-        self.map(&self.pieces[(at / PIECE_WORDS) as usize]).then_some(at)
+        self.map(&self.pieces[(at / WORDS_PER_TABLE_CHUNK) as usize]).then_some(at)
     }
-    /// Maps a piece of memory, unless it is already mapped.
+    /// Maps a piece of the table's memory, unless it is already mapped.
     fn map(&self, piece: &AtomicPtr<u64>) -> bool {
         // Relaxed: `record` loads the pointer again, with Acquire.
         if !piece.load(Relaxed).is_null() {
             return true;
         }
-        let bytes = PIECE_WORDS as usize * size_of::<u64>();
+        let bytes = WORDS_PER_TABLE_CHUNK as usize * size_of::<u64>();
         let Some(region) = Region::committed(bytes, PAGE_SIZE, Backend::default(), &Faults::default()) else {
             return false;
         };
@@ -132,7 +137,7 @@ impl Depot {
             core::slice::from_raw_parts(record.add(HEADER as usize).cast(), frames)
         }
     }
-    /// Searches a list from `at` to `end` for the record of `frames`.
+    /// Searches a bucket's list, from record `at` up to record `end`, for the record of `frames`.
     fn find(&self, mut at: u32, end: u32, hash: u64, frames: &[usize]) -> Option<u32> {
         while at != end {
             let record = self.record(at);
@@ -145,12 +150,12 @@ impl Depot {
         }
         None
     }
-    /// Finds the record of `frames`, or makes it.
+    /// Finds the record of `frames`, or creates it.
     fn save(&self, frames: &[usize]) -> Option<u32> {
         let mut hasher = DefaultHasher::new();
         frames.iter().for_each(|frame| hasher.write_usize(*frame));
         let hash = hasher.finish();
-        let list = &self.lists[hash as usize % BUCKETS];
+        let list = &self.lists[hash as usize % HASH_BUCKETS];
         // Acquire: pairs with the Release below, so that records are complete.
         let mut first = list.load(Acquire);
         if let Some(known) = self.find(first, 0, hash, frames) {
@@ -184,17 +189,17 @@ impl Depot {
 }
 
 impl CallStack {
-    /// The call stack without frames.
+    /// The empty call stack.
     pub const NONE: Self = Self(0);
 
-    /// Saves the call stack of the caller, without the frame of this function.
+    /// Saves the caller's call stack, without the frame of this function.
     ///
-    /// Cost: some 100 ns for each unwound frame, and a look-up.
+    /// Cost: some 100 ns for each unwound frame, plus a table lookup.
     #[cold]
     #[inline(never)]
     pub(crate) fn save() -> Self {
         #[cfg_attr(not(feature = "stacks"), allow(unused_mut, reason = "nothing is found"))]
-        let (mut frames, mut len) = ([0; MAX_FRAMES], 0);
+        let (mut frames, mut len) = ([0; MAX_SAVED_FRAMES], 0);
         let _here = core::hint::black_box(&frames);
         #[cfg(feature = "stacks")]
         {
@@ -209,7 +214,7 @@ impl CallStack {
                             frames[len] = frame.ip().addr();
                             len += 1;
                         }
-                        len < MAX_FRAMES
+                        len < MAX_SAVED_FRAMES
                     });
                 }
             });
@@ -218,24 +223,24 @@ impl CallStack {
     }
 
     #[cfg(test)]
-    pub(crate) fn of_frames(frames: &[usize]) -> Self {
+    pub(crate) fn from_frames(frames: &[usize]) -> Self {
         Self(DEPOT.save(frames).unwrap())
     }
-    /// The stack's number, for callers that store it among other bits.
+    /// Returns the stack's number, for callers that pack it into a word with other bits.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
-    pub(crate) fn of_number(number: u32) -> Self {
+    pub(crate) fn from_number(number: u32) -> Self {
         Self(number)
     }
 
-    /// Return addresses of the stack, innermost first.
+    /// Returns the stack's return addresses, innermost first.
     pub fn frames(self) -> &'static [usize] {
         if self == Self::NONE { &[] } else { DEPOT.frames(self.0) }
     }
 
-    /// Returns the stack without the allocator's innermost frames, which vary with the path of an object; without
-    /// symbols, returns the stack unchanged.
+    /// Returns the stack without the allocator's innermost frames, which depend on the path that served the object.
+    /// Without symbols, returns the stack unchanged.
     ///
     /// The call allocates memory.
     pub(crate) fn outer(self) -> Self {
@@ -246,18 +251,18 @@ impl CallStack {
         self
     }
 
-    /// Returns the stack without its leading frames for which `is_own` is true; if that would remove all frames, or if
-    /// the table is full, returns the stack unchanged. The library `libuslab` calls this function.
+    /// Returns the stack without the leading frames for which `is_own` returns `true`. Returns it unchanged if no frame
+    /// would remain, or if the table is full. The library `libuslab` calls this function.
     pub fn skip(self, is_own: impl Fn(usize) -> bool) -> Self {
         let first = self.frames().iter().position(|&at| !is_own(at));
         first.and_then(|first| DEPOT.save(&self.frames()[first..])).map_or(self, Self)
     }
 
-    /// Calls `see` with each function on the stack, innermost first, except the allocator's functions. An inlined call
-    /// is a separate function.
+    /// Calls `see` with each function on the stack, innermost first, and skips the allocator's functions. An inlined
+    /// call counts as a separate function.
     ///
-    /// The call reads the program's debug information, which takes tens of megabytes; `uslab flame` and `pprof` read it
-    /// outside the program.
+    /// The call reads the program's debug information, which takes tens of megabytes. `uslab flame` and `pprof` read
+    /// the debug information outside the program.
     pub fn each_function(self, mut see: impl FnMut(Function<'_>)) {
         let named = cfg!(feature = "stacks") && run_once(|| self.each_named(&mut see)).is_some();
         if !named {
@@ -291,16 +296,17 @@ impl CallStack {
     }
 }
 
-/// Frames of the stack without the allocator's frames, at most [`MAX_PRINTED`]; all frames if no others exist.
+/// Returns the frames of the stack outside the allocator, at most [`MAX_PRINTED_FRAMES`]. If all frames are the
+/// allocator's, returns all.
 #[cfg(feature = "stacks")]
 fn outer(frames: &'static [usize]) -> &'static [usize] {
     match allocator_frames(frames.iter().map(|&at| FunctionOwner::at(at))) {
-        own if own < frames.len() => &frames[own..frames.len().min(own + MAX_PRINTED)],
+        own if own < frames.len() => &frames[own..frames.len().min(own + MAX_PRINTED_FRAMES)],
         _ => frames,
     }
 }
 
-/// Number of leading frames that belong to the allocator, including Rust library frames between them.
+/// Counts the leading frames that belong to the allocator, including Rust library frames between them.
 #[cfg(feature = "stacks")]
 fn allocator_frames(frames: impl Iterator<Item = FunctionOwner>) -> usize {
     let inner = frames.take_while(|whose| *whose != FunctionOwner::Others);
@@ -311,14 +317,14 @@ fn allocator_frames(frames: impl Iterator<Item = FunctionOwner>) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FunctionOwner {
     Own,
-    /// Rust's library, whose frames are between the allocator's frames in builds without inlining.
+    /// The Rust library, whose frames appear between the allocator's frames in builds without inlining.
     Library,
     Others,
 }
 
 #[cfg(feature = "stacks")]
 impl FunctionOwner {
-    /// Owner of the function at address `at`; other functions may be inlined there.
+    /// Returns the owner of the function at address `at`, into which other functions may be inlined.
     fn at(at: usize) -> Self {
         let mut whose = Self::Others;
         backtrace::resolve(core::ptr::with_exposed_provenance_mut(at), |symbol| {
@@ -340,10 +346,10 @@ impl FunctionOwner {
     }
 }
 
-/// A function on a [call stack](CallStack), printed by its name.
+/// A function on a [call stack](CallStack), which is printed by name.
 ///
-/// If the name is unknown, the offset of the code in its file is printed, which a debugger can look up; in a static
-/// program, the address is printed.
+/// If the name is unknown, the code's offset in its file is printed, which a debugger can look up. In a static program,
+/// the address is printed instead.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -365,7 +371,7 @@ pub struct Function<'a> {
     pub at: usize,
     /// Name of the function.
     pub name: Option<&'a str>,
-    /// File and line of the call.
+    /// Source file and line of the call.
     pub file: Option<(&'a str, u32)>,
 }
 
@@ -382,7 +388,7 @@ impl fmt::Display for Function<'_> {
     }
 }
 
-/// The file that contains the code at an address, and the code's offset in the file. The call does not
+/// Returns the file that contains the code at an address, and the code's offset in that file. The call does not
 /// allocate.
 #[cfg(all(unix, not(target_family = "wasm")))]
 fn module(at: usize) -> Option<(std::borrow::Cow<'static, str>, usize)> {
@@ -433,8 +439,8 @@ mod tests {
         );
     }
 
-    /// Regression test: in a build without inlining, a leak was reported twice, because a frame of
-    /// `Option::map_or_else` ended the list of frames to remove.
+    /// Regression test: in a build without inlining, a leak was reported twice. A frame of `Option::map_or_else` had
+    /// ended the removal of leading frames too early.
     #[cfg(feature = "stacks")]
     #[test]
     fn library_frames_between_allocator_frames_are_removed() {
@@ -466,12 +472,12 @@ mod tests {
         let frames: &'static [usize] = Vec::leak(vec![inner, inner, after(libc::getpid as *const ())]);
         assert_eq!(outer(frames), &frames[2..]);
         assert_eq!(outer(&frames[..2]), &frames[..2], "a stack without allocator frames is kept completely");
-        assert_eq!(CallStack::of_frames(frames).outer().frames(), &frames[2..]);
+        assert_eq!(CallStack::from_frames(frames).outer().frames(), &frames[2..]);
     }
 
     #[test]
     fn skip_removes_only_the_innermost_frames_of_a_call_stack() {
-        let stack = CallStack::of_frames(&[3, 4, 9, 3]);
+        let stack = CallStack::from_frames(&[3, 4, 9, 3]);
         assert_eq!(stack.skip(|at| at < 9).frames(), [9, 3]);
         assert_eq!((stack.skip(|_| false), stack.skip(|_| true)), (stack, stack));
         assert_eq!(CallStack::NONE.skip(|_| false), CallStack::NONE);
@@ -482,7 +488,7 @@ mod tests {
     fn call_stack_of_only_allocator_frames_is_shown_completely() {
         let shown_frames = |frames: &[usize]| {
             let mut shown_frames = vec![];
-            CallStack::of_frames(frames)
+            CallStack::from_frames(frames)
                 .each_function(|function| shown_frames.push((function.at, function.name.is_some())));
             // If functions are inlined, several functions share one address.
             shown_frames.dedup();
@@ -502,11 +508,11 @@ mod tests {
             // With a tail call, the frame of one level would be missing.
             core::hint::black_box(stack)
         }
-        assert_eq!(deep(core::hint::black_box(2 * MAX_FRAMES)).frames().len(), MAX_FRAMES);
+        assert_eq!(deep(core::hint::black_box(2 * MAX_SAVED_FRAMES)).frames().len(), MAX_SAVED_FRAMES);
     }
 
-    /// Regression test: if call stacks were deep, and one of them had more frames of the allocator, one call site was
-    /// reported as two.
+    /// Regression test: one call site was reported as two if the call stacks were deep and one had more allocator
+    /// frames than the other.
     #[cfg(feature = "stacks")]
     #[test]
     fn truncation_of_deep_call_stacks_ignores_allocator_frames() {
@@ -514,13 +520,13 @@ mod tests {
         let shown_frames = |own: usize, others: usize| {
             let mut frames = vec![return_address(CallStack::save as *const ()); own];
             frames.extend((0..others).map(|nth| return_address(libc::getpid as *const ()) + nth));
-            CallStack::of_frames(&frames).outer()
+            CallStack::from_frames(&frames).outer()
         };
-        assert_eq!(shown_frames(2, MAX_FRAMES - 2), shown_frames(9, MAX_FRAMES - 9));
-        assert_eq!(shown_frames(2, MAX_FRAMES - 2).frames().len(), MAX_PRINTED);
+        assert_eq!(shown_frames(2, MAX_SAVED_FRAMES - 2), shown_frames(9, MAX_SAVED_FRAMES - 9));
+        assert_eq!(shown_frames(2, MAX_SAVED_FRAMES - 2).frames().len(), MAX_PRINTED_FRAMES);
         assert_eq!(
-            shown_frames(2, MAX_PRINTED - 1).frames().len(),
-            MAX_PRINTED - 1,
+            shown_frames(2, MAX_PRINTED_FRAMES - 1).frames().len(),
+            MAX_PRINTED_FRAMES - 1,
             "a shallow stack is complete"
         );
     }
@@ -542,7 +548,7 @@ mod tests {
     #[test]
     fn equal_call_stacks_share_one_record() {
         let frames: Vec<Vec<usize>> =
-            (0..5000).map(|n| (0..1 + n % MAX_FRAMES).map(|i| 4096 * n + i).collect()).collect();
+            (0..5000).map(|n| (0..1 + n % MAX_SAVED_FRAMES).map(|i| 4096 * n + i).collect()).collect();
         let save = || frames.iter().map(|frames| DEPOT.save(frames).unwrap()).collect::<Vec<_>>();
         let threads: Vec<Vec<u32>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(save)).collect();
@@ -560,7 +566,7 @@ mod tests {
 
     fn empty(used: u32) -> Depot {
         Depot {
-            lists: [const { AtomicU32::new(0) }; BUCKETS],
+            lists: [const { AtomicU32::new(0) }; HASH_BUCKETS],
             pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
             used: AtomicU32::new(used),
         }
@@ -579,13 +585,13 @@ mod tests {
         assert!(saved == 1000 && used > 900, "{saved} records in {used} lists");
     }
 
-    /// A record must not cross pieces, and a full table must be reported.
+    /// A record must not cross the boundary of two pieces, and a full table must be reported.
     #[test]
     fn full_call_stack_table_is_reported() {
-        let depot = empty(PIECE_WORDS - 3);
+        let depot = empty(WORDS_PER_TABLE_CHUNK - 3);
         let at = depot.save(&[1, 2]).unwrap();
-        assert_eq!((at, depot.frames(at)), (PIECE_WORDS, &[1, 2][..]));
-        depot.used.store(PIECE_WORDS * PIECES as u32 - 4, Relaxed);
+        assert_eq!((at, depot.frames(at)), (WORDS_PER_TABLE_CHUNK, &[1, 2][..]));
+        depot.used.store(WORDS_PER_TABLE_CHUNK * PIECES as u32 - 4, Relaxed);
         let last = depot.save(&[3, 4]).unwrap();
         assert_eq!(
             (depot.save(&[5]), depot.save(&[3, 4]), depot.save(&[1, 2])),
@@ -609,7 +615,7 @@ mod tests {
             text.lines().next().is_some_and(|line| line.contains("callee_saves_the_call_stack")),
             "{text}"
         );
-        assert_eq!(CallStack::of_number(stacks[0].number()), stacks[0]);
+        assert_eq!(CallStack::from_number(stacks[0].number()), stacks[0]);
         // A malloc may have called this code, so neither a call stack nor symbols are available
         // here.
         let (inner, places) = run_once(|| (CallStack::save(), stacks[0].to_string())).unwrap();

@@ -1,15 +1,15 @@
-//! Tags of objects in use, on which *checked* frees are based.
+//! Tags of objects in use, which *checked* frees read and clear.
 //!
-//! The table has one byte for every eight bytes of the pages. The byte at the start of an object is the cache's tag if
-//! the object is in use and its cache is checked; all other bytes are 0. An object has at least eight bytes, so no two
-//! objects share a tag. A valid free finds the tag and clears it; after an invalid free, the frame of the object's page
-//! shows the kind of error. Tags are uncommitted until a checked cache makes a slab, whose tags take an eighth of the
-//! slab's size.
+//! The table has one byte for every eight bytes of the pages. The byte at the start of an object is the cache's tag, if
+//! the object is in use and its cache is checked. All other bytes are 0. An object has at least eight bytes, so no two
+//! objects share a tag. A valid free finds the tag and clears it. After an invalid free, the frame of the object's page
+//! shows the kind of error. Tags are uncommitted until a checked cache makes a slab. The tags of a slab take an eighth
+//! of its size.
 //!
 //! The slabs' bitmaps cannot replace tags, because the bit of an object in a magazine is also set.
 //!
-//! A free takes the tag by an atomic exchange: if two threads free one object at the same time, only one of them
-//! finds the tag.
+//! A free takes the tag by an atomic exchange. If two threads free one object at the same time, only one of them finds
+//! the tag.
 
 #[cfg_attr(any(loom, shuttle), path = "tags/cells.rs")]
 mod bytes;
@@ -25,7 +25,7 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed};
 
-/// Number of bytes of pages that one tag covers: the size of the smallest object.
+/// Number of page bytes that one tag covers, which is the size of the smallest object.
 const BYTES_PER_TAG: usize = crate::geometry::WORD;
 
 #[derive(Debug)]
@@ -34,15 +34,15 @@ pub(crate) struct Tags {
     bytes: Bytes,
     /// Address of the first page.
     range: usize,
-    /// Number of decommitted blocks when unused tags were last discarded.
+    /// Value of the pages' count of decommitted blocks when unused tags were last discarded.
     seen: Counter,
     /// Records of caches that track the last allocation and free of each object.
     pub(crate) tracks: Tracks,
 }
 
 impl Tags {
-    /// Makes tags for `pages` pages at address `range`; returns `None` if the system refuses address space. With
-    /// `apart`, most of the table has no address space until the tags [grow](Self::grow).
+    /// Makes a tag table for `pages` pages at address `range`; returns `None` if the system refuses address space. With
+    /// `apart`, most of the table gets no address space until the tags [grow](Self::grow).
     pub(crate) fn new(
         range: NonNull<u8>,
         pages: usize,
@@ -64,16 +64,16 @@ impl Tags {
         of.grow_table(&self.memory, pages * (PAGE_SIZE / BYTES_PER_TAG))
     }
 
-    /// Commits the tags of a slab; returns `false` if memory is short.
+    /// Commits the tags of a new slab; returns `false` if memory is short.
     pub(crate) fn cover(&self, op: &Operation, slab: Pfn, order: Order) -> bool {
         let end = slab.get() as usize + order.pages() as usize;
         self.memory.commit(op, end * (PAGE_SIZE / BYTES_PER_TAG))
     }
 
-    /// Decommits the tags of decommitted pages. Returns the number of bytes.
+    /// Decommits the tags of decommitted pages. Returns the number of decommitted bytes.
     ///
-    /// Cost: a zone's lock; if blocks were decommitted since the last call, a system call for each block that is still
-    /// decommitted.
+    /// Cost: a zone's lock. If blocks were decommitted since the last call, also a system call for each block that is
+    /// still decommitted.
     pub(crate) fn discard_unused(&self, of: &PageAllocator) -> usize {
         let decommits = of.decommits();
         if decommits == self.seen.get() {
@@ -81,7 +81,7 @@ impl Tags {
         }
         self.seen.set(decommits);
         let mut bytes = 0;
-        of.for_each_decommitted(|pages| {
+        of.for_each_decommitted_block(|pages| {
             let tags = pages.start * (PAGE_SIZE / BYTES_PER_TAG)..pages.end * (PAGE_SIZE / BYTES_PER_TAG);
             // SAFETY: these tags are all 0, and no slab is made at their pages while the zone is locked.
             if tags.end <= self.memory.committed() && unsafe { self.memory.discard(tags.clone()) } {
@@ -90,21 +90,21 @@ impl Tags {
         });
         bytes
     }
-    /// Unmaps the tags of all pages from `pages` on.
+    /// Unmaps the tags of all pages with the number `pages` or above.
     ///
     /// # Safety
-    /// No slab is at these pages, and no slab is made there before the tags [grow](Self::grow).
+    /// No slab is on these pages, and no slab is made there before the tags [grow](Self::grow).
     pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped tags.
         unsafe {
-            of.cut_table(&self.memory, pages * (PAGE_SIZE / BYTES_PER_TAG));
+            of.truncate_table(&self.memory, pages * (PAGE_SIZE / BYTES_PER_TAG));
             self.tracks.cut(of);
         }
     }
 
-    /// Tag of `object`; `None` if no object can begin at its address.
+    /// Returns the tag of `object`, or `None` if no object can begin at its address.
     #[inline(always)]
-    fn tag_at(&self, object: NonNull<u8>) -> Option<&AtomicU8> {
+    fn tag_of_object(&self, object: NonNull<u8>) -> Option<&AtomicU8> {
         let offset = object.addr().get().wrapping_sub(self.range);
         if !offset.is_multiple_of(BYTES_PER_TAG) || offset / BYTES_PER_TAG >= self.memory.committed() {
             return None;
@@ -113,7 +113,7 @@ impl Tags {
         unsafe { self.bytes.at(&self.memory, offset) }
     }
 
-    /// Sets the tag of `object`, which was just allocated from the cache that has this tag.
+    /// Sets the tag of `object`, which was just allocated from the cache with that tag.
     ///
     /// # Safety
     /// The object's slab is [covered](Self::cover).
@@ -132,13 +132,13 @@ impl Tags {
     #[inline(always)]
     #[must_use]
     pub(crate) fn clear(&self, object: NonNull<u8>, tag: u8) -> bool {
-        let Some(byte) = self.tag_at(object) else { return false };
+        let Some(byte) = self.tag_of_object(object) else { return false };
         // Relaxed: the exchange only decides which free is valid. The next user gets the object from this thread.
         byte.compare_exchange(tag, 0, Relaxed, Relaxed).is_ok()
     }
-    /// Returns `true` if the object is in use and belongs to the cache with the given tag.
+    /// Returns `true` if the object is in use and belongs to the cache with tag `tag`.
     pub(crate) fn is_out(&self, object: NonNull<u8>, tag: u8) -> bool {
         // Relaxed: no other thread uses the cache, or the result is a guess.
-        self.tag_at(object).is_some_and(|byte| byte.load(Relaxed) == tag)
+        self.tag_of_object(object).is_some_and(|byte| byte.load(Relaxed) == tag)
     }
 }

@@ -1,5 +1,5 @@
-//! Traces, which group objects in use by the call stack of their allocation or of their preceding free, like
-//! `alloc_traces` and `free_traces` of Linux's debugfs.
+//! Traces group objects in use by the call stack of their allocation, or of the free before it. Traces correspond to
+//! `alloc_traces` and `free_traces` in Linux's debugfs.
 
 use super::stacks::CallStack;
 use super::tracks::Track;
@@ -7,7 +7,7 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A group of objects with one call stack.
+/// A group of objects whose events have the same call stack.
 ///
 /// ```
 /// use uslab::debug::traces::Trace;
@@ -21,25 +21,25 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Trace {
     /// Number of objects.
     pub count: u64,
-    /// Number of bytes of the objects beyond the requested sizes.
+    /// Number of the objects' bytes beyond the requested sizes.
     pub waste: u64,
-    /// Milliseconds since the most recent event, an allocation or free.
+    /// Milliseconds since the group's most recent event, which is an allocation or a free.
     pub age_min: u64,
-    /// Mean number of milliseconds since the events.
+    /// Mean number of milliseconds since the group's events.
     pub age_mean: u64,
-    /// Milliseconds since the first event.
+    /// Milliseconds since the group's first event.
     pub age_max: u64,
-    /// Lowest id of a thread with an event.
+    /// Lowest id among the threads of the group's events.
     pub thread_min: u32,
-    /// Highest id of a thread with an event.
+    /// Highest id among the threads of the group's events.
     pub thread_max: u32,
-    /// CPUs on which the events happened.
+    /// CPUs on which the group's events happened.
     pub cpus: BTreeSet<u32>,
-    /// Call stack of the events, without the allocator's frames.
+    /// Call stack of the group's events, without the allocator's frames.
     pub stack: CallStack,
 }
 
-/// Traces of a cache, in descending order of their numbers of objects.
+/// Traces of a cache, sorted by number of objects in descending order.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, SlabDebug};
@@ -52,14 +52,14 @@ pub struct Trace {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// `Display` writes Linux's format: a line for each trace, and the stack with one function per line.
+/// `Display` writes Linux's format: a line for each trace, then its stack with one function per line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(transparent))]
 pub struct Traces(pub Vec<Trace>);
 
 impl Traces {
-    /// Groups tracks and wasted bytes by call stack.
+    /// Groups the given tracks, with their wasted bytes, by call stack.
     pub(crate) fn of(tracks: impl Iterator<Item = (Track, u64)>) -> Self {
         let mut traces = BTreeMap::<CallStack, (Trace, Duration)>::new();
         let mut outer = BTreeMap::new();
@@ -119,7 +119,7 @@ impl fmt::Display for Traces {
 
 #[cfg(feature = "serde")]
 impl serde::Serialize for CallStack {
-    /// Serialises the functions, the innermost first.
+    /// Serialises the functions on the stack, innermost first.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut functions = Vec::new();
         self.each_function(|function| functions.push(function.to_string()));
@@ -135,7 +135,7 @@ mod tests {
     fn largest_group_of_equal_call_stacks_is_listed_first() {
         let track = |stack, thread, cpu, age| {
             let age = Duration::from_millis(age);
-            Track { stack: CallStack::of_frames(&[stack]), thread, cpu, age }
+            Track { stack: CallStack::from_frames(&[stack]), thread, cpu, age }
         };
         let tracks = [track(2, 10, 1, 40), track(1, 9, 0, 5), track(2, 30, 1, 20), track(2, 20, 3, 0)];
         let Traces(rows) = Traces::of(tracks.into_iter().zip([1, 2, 3, 4]));

@@ -1,12 +1,12 @@
-//! Tracks of the last allocation and free of each object, in a record outside the slab.
+//! Tracks the last allocation and free of each object in a record outside the slab.
 //!
 //! ```text
 //! page of the slab ── table: a word per page ──> its records, a separate mapping as long as the slab lives
 //! ```
 //!
-//! The records are outside the slab, so an overflow of an object does not reach them. The thread that allocates or
-//! frees an object writes the object's record, and reports may read the record at any time. A report reads each word
-//! of a record atomically, but two words may come from different events.
+//! An overflow of an object cannot reach the records, because they are outside the slab. The thread that allocates or
+//! frees an object writes the object's record, and reports may read the record at any time. A report reads each word of
+//! a record atomically, but two words may come from different events.
 
 use super::stacks::CallStack;
 use crate::debug::faults::{BITMAP, Faults};
@@ -20,7 +20,7 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64};
 
-/// The allocation or free of an object: stack, thread, CPU and age.
+/// An allocation or free of an object, with its stack, thread, CPU and age.
 ///
 /// ```
 /// use uslab::debug::tracks::Track;
@@ -32,11 +32,11 @@ use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Track {
-    /// Call stack of the event; empty if stacks are not taken.
+    /// Call stack of the event; empty if call stacks are not recorded.
     pub stack: CallStack,
     /// The kernel's id of the thread; 0 on systems without thread ids.
     pub thread: u32,
-    /// CPU on which the thread ran.
+    /// CPU on which the event happened.
     pub cpu: u32,
     /// Time since the event, exact to a millisecond.
     pub age: Duration,
@@ -57,35 +57,35 @@ pub(crate) enum TrackEvent {
 }
 
 #[derive(Debug)]
-struct EventWords {
-    /// Time of the event in milliseconds of [`now`], or 0 if the event never happened.
+struct TrackEventWords {
+    /// Time of the event in milliseconds of [`now`]; 0 if no event has happened.
     when: AtomicU64,
     stack: AtomicU32,
     thread: AtomicU32,
     cpu: AtomicU32,
 }
 
-/// Record of an object's last events. A record of all zeros is empty.
+/// Record of an object's last events. A record of zeros has no event.
 #[derive(Debug)]
 pub(crate) struct Record {
-    events: [EventWords; 2],
+    events: [TrackEventWords; 2],
     /// Number of bytes that the user requested.
     size: AtomicU32,
 }
 
 impl Record {
-    /// For debuggers: offset of the records in a block, size of a record, and distance from the allocation's track to the
-    /// free's track; then the offsets of time, stack, thread and CPU.
+    /// For debuggers: offset of the records in a block, size of a record, and distance from the allocation's track to
+    /// the free's track. The offsets of time, stack, thread and CPU in a track follow.
     pub(crate) const LAYOUT: [usize; 7] = {
         let events = offset_of!(Self, events);
         [
             RECORDS_OFFSET,
             size_of::<Self>(),
-            size_of::<EventWords>(),
-            events + offset_of!(EventWords, when),
-            events + offset_of!(EventWords, stack),
-            events + offset_of!(EventWords, thread),
-            events + offset_of!(EventWords, cpu),
+            size_of::<TrackEventWords>(),
+            events + offset_of!(TrackEventWords, when),
+            events + offset_of!(TrackEventWords, stack),
+            events + offset_of!(TrackEventWords, thread),
+            events + offset_of!(TrackEventWords, cpu),
         ]
     };
 
@@ -105,12 +105,12 @@ impl Record {
         words.cpu.store(cpu, Relaxed);
         words.when.store(now(), Relaxed);
     }
-    /// The last event of the given kind, if any.
+    /// Returns the object's last event of the given kind, if it was recorded.
     pub(crate) fn track(&self, event: TrackEvent) -> Option<Track> {
         let words = &self.events[event as usize];
         let when = words.when.load(Relaxed);
         (when != 0).then(|| Track {
-            stack: CallStack::of_number(words.stack.load(Relaxed)),
+            stack: CallStack::from_number(words.stack.load(Relaxed)),
             thread: words.thread.load(Relaxed),
             cpu: words.cpu.load(Relaxed),
             age: Duration::from_millis(now().saturating_sub(when)),
@@ -127,7 +127,7 @@ pub(crate) fn this_thread() -> u32 {
     0
 }
 
-/// Milliseconds since some fixed time; 1 without a clock.
+/// Milliseconds since a fixed point in time; 1 on systems without a clock.
 fn now() -> u64 {
     #[cfg(not(target_family = "wasm"))]
     return std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_millis() as u64);
@@ -135,7 +135,7 @@ fn now() -> u64 {
     1
 }
 
-/// Head of a slab's records, which follow in the same memory.
+/// Header of a slab's block of records, which follow it in the same memory.
 struct Block {
     /// The mapped memory that contains this block.
     memory: Region,
@@ -143,7 +143,7 @@ struct Block {
 
 const RECORDS_OFFSET: usize = size_of::<Block>().next_multiple_of(align_of::<Record>());
 
-/// Table of the records' addresses, with a word per page.
+/// Table of the addresses of slabs' record blocks, with a word per page.
 #[derive(Debug)]
 pub(crate) struct Tracks {
     table: Reserved,
@@ -158,23 +158,23 @@ impl Tracks {
     /// Unmaps the table's words for pages that [cannot exist](PageAllocator::max_pages).
     ///
     /// # Safety
-    /// No slab is at these pages, now or later.
+    /// No slab is on these pages, now or later.
     pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped words.
-        unsafe { of.cut_table(&self.table, of.max_pages() * size_of::<usize>()) };
+        unsafe { of.truncate_table(&self.table, of.max_pages() * size_of::<usize>()) };
     }
     pub(crate) fn place(&self) -> usize {
         self.table.base().addr().get()
     }
     /// # Safety
-    /// The table is committed up to the slab's word.
+    /// The table is committed up to and including the slab's word.
     unsafe fn word(&self, slab: Pfn) -> &AtomicPtr<Block> {
         // SAFETY: by contract, the word is committed. An atomic pointer has the layout of a word,
         // and zero means null.
         unsafe { self.table.base().cast::<AtomicPtr<Block>>().add(slab.get() as usize).as_ref() }
     }
 
-    /// Makes empty records for a new slab; returns `false` if memory is short.
+    /// Creates empty records for a new slab; returns `false` if memory is short.
     pub(crate) fn cover(&self, op: &Operation, slab: Pfn, objects: usize, faults: &Faults) -> bool {
         let bytes = RECORDS_OFFSET + objects * size_of::<Record>();
         if !self.table.commit(op, (slab.get() as usize + 1) * size_of::<usize>()) {
@@ -196,20 +196,21 @@ impl Tracks {
     ///
     /// # Safety
     /// The slab is [covered](Self::cover), and its records are no longer used.
-    pub(crate) unsafe fn uncover(&self, slab: Pfn) {
+    pub(crate) unsafe fn free_slab_records(&self, slab: Pfn) {
         // SAFETY: by contract, the slab is covered. The region is moved out of the block before the block is unmapped.
         unsafe {
             let block = self.word(slab).swap(core::ptr::null_mut(), Acquire);
             drop(block.read().memory);
         }
     }
-    /// The record of an object.
+    /// Returns the record of an object.
     ///
     /// # Safety
     /// The slab is [covered](Self::cover), has more than `index` objects, and exists as long as the record is
     /// used.
     pub(crate) unsafe fn record(&self, slab: Pfn, index: usize) -> &Record {
-        // SAFETY: by contract, the slab is covered; records of zeros are empty. Acquire: pairs with the Release of `cover`.
+        // SAFETY: by contract, the slab is covered; records of zeros are empty. Acquire: pairs with the Release of
+        // `cover`.
         unsafe {
             let block = NonNull::new_unchecked(self.word(slab).load(Acquire)).cast::<u8>();
             block.add(RECORDS_OFFSET).cast::<Record>().add(index).as_ref()
@@ -242,11 +243,11 @@ mod tests {
         // SAFETY: the slab was just covered, and its records have no other user.
         unsafe {
             assert_eq!(core::ptr::from_ref(tracks.word(slab)).addr(), tracks.place());
-            tracks.uncover(slab);
+            tracks.free_slab_records(slab);
         }
     }
 
-    /// More memory may be committed than the words in use need.
+    /// The test allows more memory to be committed than the words in use need.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn truncated_record_table_still_covers_the_remaining_pages() {
@@ -305,7 +306,7 @@ mod tests {
             );
             assert!(track.to_string().contains("cpu=7"), "{track}");
             // SAFETY: the records are no longer used.
-            unsafe { tracks.uncover(slab) };
+            unsafe { tracks.free_slab_records(slab) };
         }
         assert!(
             !tracks.cover(&op, Pfn::new(PAGE_SIZE as u32), 1, &Faults::default()),

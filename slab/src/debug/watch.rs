@@ -1,4 +1,4 @@
-//! Red zones and poison: bytes that must not be written, and their expected values.
+//! Red zones and poison: bytes that a program must not write, with their expected values.
 //!
 //! ```text
 //! in use:  | cc cc .. | the user's bytes             | cc .. cc .. cc |
@@ -6,22 +6,22 @@
 //!            left zone  object                          right zone
 //! ```
 //!
-//! The byte values are Linux's, so that dumps look alike. If poison is on, new objects and the padding of slabs are
-//! filled with 5a. If a user requested fewer bytes than the object has, the remaining bytes belong to the right zone
-//! while the object is in use.
+//! The byte values are Linux's, so that dumps look like Linux's dumps. If poison is on, new objects and the padding of
+//! slabs are filled with the byte 5a. If a user requests fewer bytes than the object has, the remaining bytes belong to
+//! the right zone while the object is in use.
 
 use core::ops::Range;
 use core::ptr::NonNull;
 
 const POISON_FREE: u8 = 0x6b;
 const POISON_END: u8 = 0xa5;
-/// Poison byte of an object that was never used, and of padding.
+/// Poison byte for padding, and for objects that were never used.
 const POISON_UNUSED: u8 = 0x5a;
-/// Byte of the red zones of free objects.
+/// Byte that fills the red zones of free objects.
 const RED_ZONE_FREE: u8 = 0xbb;
 const RED_ZONE_IN_USE: u8 = 0xcc;
 
-/// Part of a slab that was overwritten.
+/// Part of a slab that an invalid write overwrote.
 ///
 /// ```
 /// use uslab::debug::watch::Part;
@@ -37,12 +37,12 @@ pub enum Part {
     RightRedZone,
     /// A free object.
     Poison,
-    /// The padding of a slab, which belongs to no object.
+    /// The padding of a slab, which is outside all objects.
     Padding,
 }
 
 impl core::fmt::Display for Part {
-    /// Writes the name that SLUB uses for the part.
+    /// Writes the part's name as SLUB does.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::LeftRedZone => "Left Redzone",
@@ -53,7 +53,7 @@ impl core::fmt::Display for Part {
     }
 }
 
-/// Bytes that were overwritten by an invalid write.
+/// Range of bytes that an invalid write overwrote.
 ///
 /// ```
 /// use uslab::debug::watch::{Damage, Part};
@@ -65,27 +65,27 @@ impl core::fmt::Display for Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
-    /// Part that was overwritten.
+    /// Part of the slab that was overwritten.
     pub part: Part,
     /// Address of the first overwritten byte.
     pub at: usize,
-    /// Number of bytes from the first to the last overwritten byte.
+    /// Number of bytes from the first to the last overwritten byte, inclusive.
     pub bytes: usize,
     /// Value that the first overwritten byte should have.
     pub expected: u8,
-    /// Value of the first wrong byte.
+    /// Value found in the first overwritten byte.
     pub found: u8,
 }
 
-/// State of an object, which determines the expected bytes.
+/// State of an object, which determines the expected values of its watched bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Free,
-    /// The object is in use; the number is the size that its user requested.
+    /// The object is in use, with the size that its user requested.
     InUse(usize),
 }
 
-/// Configuration of the watched bytes in and around a cache's objects. Zones of 0 bytes are not checked.
+/// Configuration of the watched bytes in and around a cache's objects. Red zones of 0 bytes are not checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch {
     pub(crate) size: usize,
@@ -99,7 +99,7 @@ impl Watch {
     pub(crate) fn is_on(&self) -> bool {
         self.poison || self.right > 0
     }
-    /// The watched parts of an object at address `at` in `state`, each with its expected byte.
+    /// Returns the watched parts of an object at address `at` in state `state`, each with its expected byte.
     fn parts(&self, at: usize, state: State) -> [(Part, Range<usize>, u8); 3] {
         let (byte, used, poison) = match state {
             State::Free => (RED_ZONE_FREE, self.size, if self.poison { at..at + self.size } else { at..at }),
@@ -112,12 +112,12 @@ impl Watch {
         ]
     }
 
-    /// Checks the watched bytes of an object that should be in `state`. Passes each damaged part to `see`, and then
-    /// repairs it. Returns the number of damaged parts.
+    /// Checks the watched bytes of an object that should be in state `state`. Repairs each damaged part after passing
+    /// its damage to `see`. Returns the number of damaged parts.
     ///
     /// # Safety
-    /// The object belongs to a slab of the cache. Only the object's user writes to the object; a free object has
-    /// no user.
+    /// The object belongs to a slab of the cache. Only the object's user may write to the object; a free object has no
+    /// user.
     pub(crate) unsafe fn inspect(
         &self,
         object: NonNull<u8>,
@@ -133,11 +133,11 @@ impl Watch {
         found
     }
 
-    /// Fills the watched parts of an object whose state changes to `state`. The user's bytes stay, except that poison
-    /// fills a fresh object.
+    /// Fills the watched parts of an object whose state becomes `state`. The user's bytes stay unchanged, except that
+    /// poison fills a new object.
     ///
     /// # Safety
-    /// The conditions of [`inspect`](Self::inspect) hold, and the object has no user.
+    /// The conditions of [`inspect`](Self::inspect) hold, and no thread uses the object.
     pub(crate) unsafe fn fill(&self, object: NonNull<u8>, state: State) {
         for (part, range, byte) in self.parts(object.addr().get(), state) {
             // SAFETY: the parts belong to the object. By contract, the object has no user.
@@ -151,8 +151,8 @@ impl Watch {
         }
     }
 
-    /// Changes the requested size of an object in use from `old` to `size`. Added bytes are zeroed if `zero` is true,
-    /// and otherwise keep the byte of the red zone.
+    /// Changes the requested size of an object in use from `old` to `size`. Added bytes are zeroed if `zero` is true;
+    /// otherwise they keep the fill byte of the red zone.
     ///
     /// # Safety
     /// The conditions of [`inspect`](Self::inspect) hold. The caller owns the object, which has at least `size` bytes.
@@ -168,8 +168,8 @@ impl Watch {
     }
 }
 
-/// Padding of a slab of `bytes` bytes, before and after the range `objects` of its objects and their red
-/// zones.
+/// Returns the padding of a slab of `bytes` bytes: the ranges before and after `objects`, which are the objects with
+/// their red zones.
 fn padding_ranges(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Range<usize>; 2] {
     let base = base.addr().get();
     [base..base + objects.start, base + objects.end..base + bytes]
@@ -178,7 +178,7 @@ fn padding_ranges(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Ra
 /// Fills the padding of a slab.
 ///
 /// # Safety
-/// The slab has `bytes` bytes, and its padding is not written concurrently.
+/// The slab has `bytes` bytes, and no other thread writes to its padding.
 pub(crate) unsafe fn fill_padding(base: NonNull<u8>, objects: Range<usize>, bytes: usize) {
     for range in padding_ranges(base, objects, bytes) {
         // SAFETY: the padding is inside the slab. By contract, no other thread writes the padding.
@@ -203,7 +203,7 @@ pub(crate) unsafe fn inspect_padding(
 }
 
 /// # Safety
-/// The range is in the slab that contains `within`, and only the caller accesses the range.
+/// The range is in the same slab as `within`, and only the caller accesses the range.
 unsafe fn fill(within: NonNull<u8>, part: Part, range: Range<usize>, byte: u8) {
     if range.is_empty() {
         return;
@@ -259,8 +259,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A changed byte must count as damage exactly if writes to it are invalid, and damage must be
-        /// reported and repaired.
+        /// A changed byte must count as damage if and only if writes to it are invalid. Damage must be reported and
+        /// repaired.
         #[test]
         fn changed_byte_is_damage_only_where_writes_are_invalid(
             size in 1_usize..80, left in 0_usize..32, right in 0_usize..32, poison: bool, used in 0_usize..80, free: bool,

@@ -1,21 +1,21 @@
-//! Reports of faults in the pool of the [sampled guard](super), by a handler of `SIGSEGV` that finds the object of
-//! the faulting page.
+//! Reports faults in the pool of the [sampled guard](super). A `SIGSEGV` handler finds the object of the faulting page.
 //!
-//! The first sampled allocation installs the handler, unless a library's constructor has installed it before. The
-//! handler forwards faults outside the pool, unchanged, to the handler that the program had installed before. If a
-//! program installs its own handler later, faults in samples are not reported.
+//! The first sampled allocation installs the handler, unless the constructor of a library installed it earlier. The
+//! handler forwards faults outside the pool, unchanged, to the program's previous handler. If a program installs its
+//! own handler later, faults in samples are not reported.
 
 use super::Pool;
 use core::fmt::{self, Write};
 use uslab_magazine::sync::FixedPtr;
 
-/// Pools whose faults are reported. Pools of all other subsystems report errors only when an object is freed.
-static POOLS: [FixedPtr<Pool>; 8] = [const { FixedPtr::null() }; 8];
+/// Pools in which faults are reported. Pools outside the list of reported pools report errors only when an object is
+/// freed.
+static REPORTED_POOLS: [FixedPtr<Pool>; 8] = [const { FixedPtr::null() }; 8];
 
-/// Writer to standard error, without any lock.
-pub(crate) struct Stderr;
+/// Writer to standard error that takes no lock.
+pub(crate) struct LockFreeStderr;
 
-impl Write for Stderr {
+impl Write for LockFreeStderr {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         #[cfg(unix)]
         // SAFETY: pointer and length describe the text. An error of the write cannot be reported.
@@ -28,10 +28,10 @@ impl Write for Stderr {
     }
 }
 
-/// Adds `pool` to the pools whose faults are reported; a reported fault ends the process.
-pub(super) fn report_faults_in(pool: &Pool) {
+/// Adds `pool` to the pools in which faults are reported. A reported fault ends the process.
+pub(super) fn register_pool_for_faults(pool: &Pool) {
     let pool = core::ptr::from_ref(pool).cast_mut();
-    for place in &POOLS {
+    for place in &REPORTED_POOLS {
         if place.get().is_null() {
             place.set(pool);
         }
@@ -46,19 +46,19 @@ pub(super) fn report_faults_in(pool: &Pool) {
 
 /// Returns `true` if faults in the pool are reported.
 #[cfg(test)]
-pub(super) fn reports_faults(pool: *const Pool) -> bool {
-    POOLS.iter().any(|place| core::ptr::eq(place.get(), pool))
+pub(super) fn is_pool_registered(pool: *const Pool) -> bool {
+    REPORTED_POOLS.iter().any(|place| core::ptr::eq(place.get(), pool))
 }
-/// Removes a pool that is about to be dropped from the list.
-pub(super) fn forget_pool(pool: &Pool) {
-    for place in POOLS.iter().filter(|place| core::ptr::eq(place.get(), pool)) {
+/// Removes a pool from the list before it is dropped.
+pub(super) fn unregister_pool(pool: &Pool) {
+    for place in REPORTED_POOLS.iter().filter(|place| core::ptr::eq(place.get(), pool)) {
         place.set(core::ptr::null_mut());
     }
 }
 
 #[cfg(target_os = "linux")]
 pub(crate) mod handler {
-    use super::{POOLS, Pool, Stderr};
+    use super::{LockFreeStderr, Pool, REPORTED_POOLS};
     use core::ffi::{c_int, c_void};
     use core::fmt::Write;
     use core::mem::{MaybeUninit, transmute};
@@ -67,12 +67,12 @@ pub(crate) mod handler {
     use uslab_magazine::sync::Ordering::Relaxed;
     use uslab_magazine::sync::unseen::AtomicBool;
 
-    static PREVIOUS_ACTION: Kept<sigaction> = Kept::new();
+    static PREVIOUS_SIGNAL_ACTION: Kept<sigaction> = Kept::new();
 
     pub(crate) fn install() {
-        static INSTALLED: AtomicBool = AtomicBool::new(false);
+        static IS_HANDLER_INSTALLED: AtomicBool = AtomicBool::new(false);
         // Relaxed: the flag only selects the thread that installs the handler.
-        if INSTALLED.swap(true, Relaxed) {
+        if IS_HANDLER_INSTALLED.swap(true, Relaxed) {
             return;
         }
         let mut before = MaybeUninit::<sigaction>::zeroed();
@@ -82,7 +82,7 @@ pub(crate) mod handler {
                 return;
             }
             // The previous handler is stored before the new handler can run.
-            PREVIOUS_ACTION.put(before.assume_init());
+            PREVIOUS_SIGNAL_ACTION.put(before.assume_init());
             let mut own_action: sigaction = before.assume_init();
             // The previous handler runs on the stack that it requested.
             let has_none = [SIG_DFL, SIG_IGN].contains(&own_action.sa_sigaction);
@@ -92,25 +92,25 @@ pub(crate) mod handler {
         }
     }
 
-    /// Returns the pool that contains an address, if the handler reports faults in this pool.
+    /// Returns the pool that contains `address`, if faults in that pool are reported.
     fn pool_of(address: usize) -> Option<&'static Pool> {
         // SAFETY: a listed pool is alive.
-        let pools = POOLS.iter().filter_map(|place| unsafe { place.get().as_ref() });
+        let pools = REPORTED_POOLS.iter().filter_map(|place| unsafe { place.get().as_ref() });
         { pools }.find(|pool| pool.holds(address))
     }
     extern "C" fn report_fault(address: usize) -> ! {
         if let Some(pool) = pool_of(address) {
-            let _ = write!(Stderr, "uslab: guard: {}", pool.fault(address));
+            let _ = write!(LockFreeStderr, "uslab: guard: {}", pool.fault(address));
         }
         std::process::abort();
     }
-    /// Makes the thread continue in [`report_fault`], on its normal stack, when the signal handler returns. Symbol
-    /// lookup needs more stack than an alternate signal stack may have.
+    /// Makes the thread continue in [`report_fault`], on its normal stack, after the signal handler returns. The
+    /// alternate signal stack may be too small for the symbol lookup.
     ///
     /// # Safety
     /// `context` belongs to this thread, whose stack has not overflowed.
     #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_variables))]
-    unsafe fn continue_at(context: *mut libc::ucontext_t, address: usize) {
+    unsafe fn resume_in_fault_reporter(context: *mut libc::ucontext_t, address: usize) {
         let entry: extern "C" fn(usize) -> ! = report_fault;
         #[cfg(target_arch = "x86_64")]
         // SAFETY: by contract, the context is valid.
@@ -140,10 +140,10 @@ pub(crate) mod handler {
         let fault = unsafe { ((*info).si_code > 0).then(|| (*info).si_addr().addr()) };
         if let Some(address) = fault.filter(|address| pool_of(*address).is_some()) {
             // SAFETY: the kernel passed the context of this thread, which resumes with it.
-            return unsafe { continue_at(context.cast(), address) };
+            return unsafe { resume_in_fault_reporter(context.cast(), address) };
         }
         // SAFETY: the action was stored before this handler was installed, and is never removed.
-        let Some(before) = (unsafe { PREVIOUS_ACTION.get() }) else { return };
+        let Some(before) = (unsafe { PREVIOUS_SIGNAL_ACTION.get() }) else { return };
         match before.sa_sigaction {
             // With the default action, the access is repeated without this handler, or the signal
             // is sent again.

@@ -1,8 +1,7 @@
 //! Handles for objects of a cache, for many threads.
 //!
-//! The difficulty is that one thread finds a handle valid, but another thread frees the object before the first thread
-//! has used it. A third thread may then allocate the object. A lookup can prevent the use of a reallocated object in
-//! three ways:
+//! One thread may find a handle valid, while another thread frees the object before the first thread uses it. A third
+//! thread may then allocate the same object. A lookup can prevent the use of a reallocated object in one of three ways:
 //!
 //! | method | cost of a reader | result | |
 //! |---|---|---|---|
@@ -10,18 +9,18 @@
 //! | a grace period (RCU) | a pin per thread | `&T` until it unpins | memory waits for the slowest reader; not in models |
 //! | **a count of holders next to the generation** | two locked instructions | `&T` without a time limit | **used here** |
 //!
-//! Counting holders is sound for every `T`, frees an object as soon as its last user drops it, relies on no rules that
-//! users could break, and works in models. A lookup with a stale handle reads the handle's entry, and writes nothing.
-//! `free` makes all copies of a handle stale immediately; the last holder frees the object to its cache. (sharded-slab
-//! counts references in the same way. Weissflog, "Handles are the better pointers", 2018, gives reasons to use
-//! handles.)
+//! Counting holders is sound for every `T`, and frees an object as soon as its last user drops it. Counting has no
+//! rules that users could break, and works in models. A lookup with a stale handle only reads the handle's entry.
+//! `free` makes all copies of a handle stale immediately; the last holder frees the object to its cache. (The crate
+//! sharded-slab counts references in the same way. Weissflog, "Handles are the better pointers", 2018, gives reasons to
+//! use handles.)
 //!
-//! If several threads hold *one* object, they alternately write to one cache line. Four neighbouring entries share a
-//! line.
+//! Several threads that hold the *same* object alternately write to one cache line. Four neighbouring entries share a
+//! cache line.
 //!
-//! The objects belong to an [`ObjectCache`]: they never move, stay constructed, and keep their index in the magazines
-//! of CPUs. An allocation or free therefore takes no lock. The module [`numbers`](super::numbers) describes the word
-//! that threads share.
+//! The objects of an [`ObjectCache`] never move, stay constructed, and keep their index while they are in magazines. An
+//! allocation or free therefore takes no lock. The module [`numbers`](super::numbers) describes the entry's word, which
+//! threads share.
 
 use super::numbers::{Entry, LastReference, NumberTable};
 use crate::cache::core::Core;
@@ -36,7 +35,7 @@ use std::sync::Arc;
 use uslab_handle::{Generations, Handle, HandleError, Word};
 use uslab_magazine::sync::{MODEL, abandoned};
 
-/// An object, with the number that it keeps as long as it is constructed.
+/// An object with its number, which stays the same as long as the object is constructed.
 struct NumberedObject<T> {
     value: T,
     /// Number of the object, which its first allocation sets.
@@ -70,13 +69,13 @@ impl<T> Drop for NumberedObject<T> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Users get only `&T`, except in [`alloc_with`](Self::alloc_with), so mutable parts are atomics, locks or cells. An
-/// object takes 16 bytes in addition to its value, and its index takes an entry of 16 bytes. Dropping the cache frees
-/// the objects in use.
+/// Users get only `&T`, except in [`alloc_with`](Self::alloc_with), so mutable fields must be atomics, locks or cells.
+/// An object takes 16 bytes in addition to its value. An object's index takes an entry of 16 bytes. Dropping the cache
+/// frees the objects in use.
 ///
-/// A [fork](crate::Fork) of the subsystem does not take the lock that protects the numbers of objects. If another
-/// thread held that lock at the fork, the lock stays locked in the child for ever. In the child, use only handle caches
-/// that no other thread was using at the fork.
+/// A [fork](crate::Fork) of the subsystem does not take the lock of the object numbers. If another thread held that
+/// lock at the fork, the lock stays locked in the child for ever. In the child, use only handle caches that no other
+/// thread was using at the fork.
 pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     objects: ObjectCache<NumberedObject<T>>,
     numbers: Arc<NumberTable>,
@@ -84,15 +83,14 @@ pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
 }
 
 impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> {
-    /// Allocates an object in the state in which its last user left it, and returns a handle of the
-    /// object.
+    /// Allocates an object as its last user left it, and returns a handle of the object.
     ///
-    /// Cost: one [`ObjectCache::alloc`], plus one store. An object's first allocation takes a lock to number the
+    /// Cost: one [`ObjectCache::alloc`], plus one store. An object's first allocation also takes a lock, to number the
     /// object.
     ///
     /// # Errors
-    /// Fails if no object is available, or if the available object has no index yet and all indexes are in use. Free objects
-    /// with an index may be on another CPU: a cache that must hand out its very last index needs more bits.
+    /// Fails if no object is available, or if the available object has no index yet and all indexes are in use. Free
+    /// objects with an index may be on another CPU, so a cache that must use its very last index needs more index bits.
     ///
     /// # Panics
     /// Panics if the constructor panics; the cache loses no object.
@@ -120,7 +118,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
         Ok(handle)
     }
 
-    /// The object's number, and its next generation.
+    /// Returns the object's number and its next generation, and numbers the object if necessary.
     fn assign_number(&self, object: &mut NumberedObject<T>) -> Result<(u32, u32), HandleError<AllocError>> {
         if let Some(number) = object.number {
             if let Some(generation) = self.numbers.next(number) {
@@ -138,17 +136,17 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
         self.numbers.entry(handle.index())
     }
 
-    /// Returns `true` if the handle's object is in use. Another thread may free the object immediately afterwards,
-    /// so call [`get`](Self::get) before using the object.
+    /// Returns `true` if the handle's object is in use. Another thread may free the object immediately afterwards, so
+    /// callers use [`get`](Self::get) before accessing the object.
     ///
-    /// Cost: two loads, one of them from a word that rarely changes, and no writes.
+    /// Cost: two loads, one of which reads a word that rarely changes, and no writes.
     #[doc(alias("contains_key", "is_alive"))]
     #[inline]
     pub fn is_valid(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
         self.entry(handle).is_some_and(|entry| entry.is_in_use(handle.generation()))
     }
 
-    /// Holds the handle's object, so that it is not reallocated until the [`Held`] is dropped; returns `None` for a stale
+    /// Holds the handle's object, which cannot be reallocated until the [`Held`] is dropped. Returns `None` for a stale
     /// handle.
     ///
     /// Cost: one [`is_valid`](Self::is_valid), plus a locked instruction to hold the object and another one to release
@@ -166,11 +164,11 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
         entry.hold(handle.generation()).then(|| Held { cache: self, entry })
     }
 
-    /// Frees the handle's object, so all copies of the handle become stale. The object is freed to the cache when its
-    /// last holder drops it. If several threads free one object, one call returns `true`; a call with a stale handle
-    /// returns `false`.
+    /// Frees the handle's object, which makes all copies of the handle stale. If the object is held, it returns to the
+    /// cache when the last holder drops it. If several threads free one object, only one call returns `true`. A call
+    /// with a stale handle returns `false`.
     ///
-    /// Cost: a locked instruction and, without a holder, a free.
+    /// Cost: a locked instruction and, if the object has no holder, a free to the cache.
     #[doc(alias("remove", "erase", "despawn"))]
     pub fn free(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
         let Some(entry) = self.entry(handle) else { return false };
@@ -190,13 +188,13 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
         }
     }
 
-    /// Number of indexes that are retired because their generations are used up.
+    /// Number of retired indexes, whose generations are used up.
     pub fn retired(&self) -> u64 {
         self.numbers.retired()
     }
     /// Returns a generation that no handle has used, as
-    /// [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation) does. An allocation that happens
-    /// during the call counts either as earlier or as later than the call.
+    /// [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation) does. An allocation during the call
+    /// counts either as earlier or as later than the call.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.numbers.fresh_generation()
     }
@@ -204,7 +202,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     pub fn name(&self) -> &str {
         self.objects.name()
     }
-    /// Frees empty slabs, as [`KmemCache::shrink`](crate::KmemCache::shrink) does. Indexes of destructed objects are reused.
+    /// Frees empty slabs, as [`KmemCache::shrink`](crate::KmemCache::shrink) does. Indexes of destructed objects become
+    /// available again.
     pub fn shrink(&self) -> usize {
         self.objects.shrink()
     }
@@ -212,7 +211,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     pub fn reap(&self) -> u64 {
         self.objects.reap()
     }
-    /// Snapshot of the cache's numbers.
+    /// Snapshot of the cache's statistics.
     pub fn info(&self) -> crate::CacheInfo {
         self.objects.info()
     }
@@ -237,8 +236,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> fmt::Debug for HandleCache<T, W, GE
     }
 }
 
-/// A held object of a [`HandleCache`], which cannot be reallocated while it is held, even if another thread
-/// frees it.
+/// A held object of a [`HandleCache`]. A held object cannot be reallocated, even if another thread frees it.
 ///
 /// ```
 /// use uslab::ObjectCache;
@@ -276,7 +274,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> Drop for Held<'_, T, W, GENERATION_
         if abandoned() {
             return;
         }
-        if let Some(last) = self.entry.let_go() {
+        if let Some(last) = self.entry.release_hold() {
             self.cache.give_back(self.entry, last);
         }
     }
@@ -338,12 +336,12 @@ const _: () = {
     shared::<Held<'_, u8>>();
 };
 
-/// The assertions check the sizes that the table of costs of [`handle`](super) states.
+/// The assertions check the sizes that the cost table of [`handle`](super) states.
 const _: () = {
     assert!(MODEL || size_of::<NumberedObject<u64>>() == 8 + 16 && size_of::<Entry>() == 16);
 };
 
-/// Types that threads must not share are rejected:
+/// Types that threads must not share are rejected by the compiler:
 ///
 /// ```compile_fail,E0277
 /// let builder = uslab::ObjectCache::builder("cell").ctor(|| std::cell::Cell::new(1));
@@ -370,7 +368,7 @@ mod tests {
     use uslab_buddy::PageConfig;
     use uslab_magazine::{Cpus, on_cpu};
 
-    /// During the allocation, another thread must not take the last number.
+    /// Another thread must not take the last number while the allocation runs.
     #[test]
     fn object_with_a_number_gets_handles_without_locking() {
         on_cpu(0);

@@ -1,4 +1,4 @@
-//! Tests of handles of cached objects, on one thread and on many threads.
+//! Tests of handles to cached objects, with one thread and with many threads.
 
 use super::{Generations, Handle, HandleCache, HandleError, Word, WrapPolicy};
 use crate::{Config, Magazines, ObjectCache, Subsystem};
@@ -12,7 +12,7 @@ fn subsystem(magazines: Magazines) -> Subsystem {
     Subsystem::new(Config { magazines, ..Config::new(PageConfig::default_for(cpus).limit(4 << 20)) }).unwrap()
 }
 
-/// Makes a cache of numbered objects, and a counter of constructor runs.
+/// Makes a cache of numbered objects, and a counter of their constructor runs.
 fn cache<W: Word, const G: u32>(
     subsystem: &Subsystem,
     generations: impl Into<Generations>,
@@ -26,8 +26,7 @@ fn cache<W: Word, const G: u32>(
     (builder.build_handles_in(subsystem, generations).unwrap(), constructed)
 }
 
-/// Magazines return the same object again, so a pointer would find the new object, but the handle
-/// is stale.
+/// Magazines reuse the same object, so a pointer would reach the new object, but the old handle must be stale.
 #[test]
 fn stale_handle_is_detected_after_the_object_is_reused() {
     let subsystem = subsystem(Magazines::BySize);
@@ -132,7 +131,7 @@ fn handle_index_retires_after_its_last_generation() {
 }
 
 #[test]
-fn handle_index_without_replacement_retires_once() {
+fn handle_index_retires_once_even_if_no_other_index_is_free() {
     let subsystem = subsystem(Magazines::BySize);
     // This cache has four indexes, each with one life.
     let first = Handle::<u32, 30>::LAST_GENERATION;
@@ -192,8 +191,8 @@ fn dropped_handle_cache_frees_each_object_once() {
     assert_eq!((census.objects, census.slabs, Arc::strong_count(&count)), (0, 0, 1));
 }
 
-/// Threads share handles, each published with the number in its object. An object that a thread finds by a handle must
-/// have the published number.
+/// Threads share handles, each together with the number stored in its object. An object that a thread finds by a handle
+/// must contain the number published with that handle.
 #[test]
 fn object_with_a_holder_is_not_reused() {
     const THREADS: u64 = 4;

@@ -1,8 +1,8 @@
-//! Handles, which are small values that identify an object and can be checked for staleness.
+//! Handles: small values that identify objects and can be checked for staleness.
 //!
 //! The crate [`uslab_handle`] has tables and maps for one owner; its documentation describes handles, and what happens
-//! when their generations are used up. This module adds [`HandleCache`], which gives objects of a cache handles that
-//! many threads can use.
+//! when their generations are used up. This module adds [`HandleCache`], whose objects have handles that many threads
+//! can use.
 //!
 //! | type | place of the values | moved by a free | iterates over | use |
 //! |---|---|---|---|---|
@@ -16,8 +16,8 @@
 //! | save and load data that refers to objects by handles | [`remap`] |
 //! | check your own code with handles under loom | `slab/examples/sessions.rs`, `check` |
 //!
-//! Articles on pools recommend tools for external references and thread-local pools of a job system. Handles and
-//! per-CPU magazines are the corresponding tools in uslab.
+//! Articles on pools recommend tools for external references, and thread-local pools for job systems. Uslab offers
+//! handles for external references, and per-CPU magazines in place of thread-local pools.
 //!
 //! # Cost in bytes
 //!

@@ -1,4 +1,5 @@
-//! Numbers of a handle cache's objects, and the shared state of each number: its life, its use, and its holders.
+//! Numbers of a handle cache's objects, and the state of each number that threads share: its life, its use, and its
+//! holders.
 //!
 //! ```text
 //!   number ──> segment (64, 128, 256 ... entries, never moved or freed) ──> entry
@@ -7,23 +8,22 @@
 //! ```
 //!
 //! An object keeps its number from its first allocation until it is destructed or its generations are used up. Objects
-//! therefore keep their numbers in the cache's magazines, and only a new number takes the lock. Entries are never
-//! freed, so even the oldest stale handle leads to a word that may be read.
+//! keep their numbers in the cache's magazines, so only the assignment of a new number takes the lock. Entries are
+//! never freed, so even the oldest stale handle leads to a readable word.
 //!
 //! Invariants:
 //! * An object is reallocated only if its entry's word is "not in use, no holders".
 //! * `entry.object` and the generation change only while the word is "not in use, no holders".
-//! * The one thread that changes a word to "not in use, no holders" frees the object.
+//! * The thread that changes a word to "not in use, no holders" frees the object.
 
 use crate::error::AllocError;
 use core::ptr::{null_mut, slice_from_raw_parts_mut, without_provenance_mut};
 use uslab_handle::{Generations, HandleError};
 use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, Rank, abandoned, tell};
 
-/// Number of entries in the first segment; each later segment has twice as many entries as the one
-/// before.
-const FIRST_LEN: u64 = if cfg!(loom) { 1 } else { 64 };
-/// Number of segments, which suffices for 32-bit numbers. A model soon uses two segments, and each further segment
+/// Number of entries in the first segment. Each later segment has twice as many entries as its predecessor.
+const FIRST_SEGMENT_LEN: u64 = if cfg!(loom) { 1 } else { 64 };
+/// Number of segments, which suffices for 32-bit numbers. A model needs at least two segments, but each further segment
 /// enlarges the search.
 const SEGMENTS: usize = if cfg!(loom) { 3 } else { 27 };
 
@@ -32,17 +32,16 @@ const IN_USE: u64 = 1 << 31;
 /// Mask of the holder count in an entry's word.
 const HOLDERS: u64 = IN_USE - 1;
 
-/// State of the object that has a given number.
+/// State of the object with a given number.
 #[derive(Debug)]
 pub(super) struct Entry {
     word: AtomicU64,
-    /// Address of the object, which stays until the object's next allocation. If the number is free, this
-    /// field holds the next free number instead.
+    /// Address of the object, which stays here until the object's next allocation. If the number is free, this field
+    /// holds the next free number instead.
     object: AtomicPtr<u8>,
 }
 
-/// Proof that an object has no user or holder left, so that the owner of the proof must free it to
-/// its cache.
+/// Proof that an object has neither a user nor a holder. The owner of the proof must free the object to its cache.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LastReference;
@@ -51,14 +50,14 @@ impl Entry {
     fn new() -> Self {
         Self { word: AtomicU64::new(0), object: AtomicPtr::new(null_mut()) }
     }
-    /// Address of the entry's object. The object belongs to its number until it is freed.
+    /// Address of the entry's object. The object belongs to the entry's number until the object is freed.
     #[inline(always)]
     pub(super) fn object(&self) -> *mut u8 {
         // Relaxed: the address was written before the word became "in use", and the caller has read
         // that word.
         self.object.load(Relaxed)
     }
-    /// Number of the object's current or last life; 0 before its first life.
+    /// Returns the number of the object's current or last life; 0 before its first life.
     fn generation(word: u64) -> u32 {
         (word >> 32) as u32
     }
@@ -72,7 +71,7 @@ impl Entry {
         tell!("begins generation {generation} of the object at {object:?}");
     }
 
-    /// Current word of the entry, which may be outdated when the call returns.
+    /// Returns the entry's current word, which may be outdated when the call returns.
     #[inline(always)]
     fn now(&self) -> u64 {
         self.word.load(Relaxed)
@@ -84,8 +83,8 @@ impl Entry {
         Self::generation(word) == generation && word & IN_USE != 0
     }
 
-    /// Holds the object if its life `generation` has not ended, and returns `true` on success. The object is not
-    /// reallocated until [`let_go`](Self::let_go).
+    /// Holds the object if its life `generation` has not ended, and returns `true` on success. The object cannot be
+    /// reallocated until the caller calls [`release_hold`](Self::release_hold).
     ///
     /// # Panics
     /// Panics if the object is already held 2,147,483,647 times.
@@ -110,20 +109,20 @@ impl Entry {
         }
     }
 
-    /// Releases an object that the caller held. If the object's life has ended, the last thread to release
-    /// it gets the object, and must free it.
+    /// Releases an object that the caller holds. If the object's life has ended, the last thread to release the object
+    /// gets it, and must free it.
     #[inline]
-    pub(super) fn let_go(&self) -> Option<LastReference> {
-        // Release: the holder's accesses come before the object's next life. Acquire: all accesses of other holders, and of the
-        // thread that ended the life, come before the last holder frees the object. The Acquire pairs with the Release in
-        // `let_go` and in `end`.
+    pub(super) fn release_hold(&self) -> Option<LastReference> {
+        // Release: the holder's accesses come before the object's next life. Acquire: all accesses of other holders,
+        // and of the thread that ended the life, come before the last holder frees the object. The Acquire pairs with
+        // the Release in `release_hold` and in `end`.
         let before = self.word.fetch_sub(1, AcqRel);
         tell!("releases the object: there were {} holders", before & HOLDERS);
         (before & (IN_USE | HOLDERS) == 1).then_some(LastReference)
     }
 
-    /// Ends life `generation`; returns `None` if that life had ended before. Afterwards no thread can hold the
-    /// object anew; if no thread holds it, the caller gets the object.
+    /// Ends life `generation`; returns `None` if that life has already ended. After the end of a life, no thread can
+    /// newly hold the object. If no thread holds it, the caller gets the object.
     pub(super) fn end(&self, generation: u32) -> Option<Option<LastReference>> {
         let mut word = self.word.load(Relaxed);
         loop {
@@ -131,8 +130,8 @@ impl Entry {
                 return None;
             }
             let ended = word & !IN_USE;
-            // Acquire: pairs with the Release in `begin` and `let_go`, which come before the object's next life.
-            // Release: pairs with the Acquire in the `let_go` of the last holder, which may free the object.
+            // Acquire: pairs with the Release in `begin` and `release_hold`, which come before the object's next life.
+            // Release: pairs with the Acquire in the `release_hold` of the last holder, which may free the object.
             match self.word.compare_exchange(word, ended, AcqRel, Relaxed) {
                 Ok(_) => {
                     tell!("ends generation {generation}: {} holders", ended & HOLDERS);
@@ -145,29 +144,28 @@ impl Entry {
         }
     }
 
-    /// Returns `true` if the object is in use or held. No other thread may use the entry.
+    /// Returns `true` if the object is in use or held. The caller must be the only user of the entry.
     fn is_used_or_held(&self) -> bool {
         self.word.load(Relaxed) & (IN_USE | HOLDERS) != 0
     }
 }
 
-/// The list of free numbers, and counts of used and retired numbers.
+/// The list of free numbers, with counts of used and retired numbers.
 #[derive(Debug, Default)]
 struct Free {
-    /// The first free number plus one; 0 if no number is free.
+    /// Number at the head of the free list plus one; 0 if no number is free.
     head: u64,
-    /// Count of numbers that were ever used.
+    /// Count of numbers that have ever been used.
     used: u64,
     retired: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct NumberTable {
-    /// Entries of each segment, never freed; null before the segment is made.
+    /// Entries of each segment, which are never freed; null if the segment does not exist yet.
     segments: [AtomicPtr<Entry>; SEGMENTS],
     free: Mutex<Free>,
-    /// `limit` is the number of objects that a handle can distinguish, and `last` is the last
-    /// generation of an object.
+    /// Number of objects that a handle can distinguish. `last` is the last generation of an object.
     limit: u64,
     last: u32,
     generations: Generations,
@@ -176,7 +174,7 @@ pub(super) struct NumberTable {
 impl NumberTable {
     pub(super) fn new(limit: u64, last: u32, generations: Generations) -> Self {
         let segments = core::array::from_fn(|_| AtomicPtr::new(null_mut()));
-        let limit = limit.min((FIRST_LEN << SEGMENTS) - FIRST_LEN);
+        let limit = limit.min((FIRST_SEGMENT_LEN << SEGMENTS) - FIRST_SEGMENT_LEN);
         Self { segments, free: Mutex::ranked(Rank::Numbers, Free::default()), limit, last, generations }
     }
 
@@ -185,20 +183,21 @@ impl NumberTable {
         self.free.lock()
     }
 
-    /// Segment of a number, and the number's index in the segment.
+    /// Returns the segment of a number, and the number's index in the segment.
     #[inline(always)]
     fn at(number: u32) -> (usize, usize) {
-        let shifted = u64::from(number) + FIRST_LEN;
-        let segment = shifted.ilog2() - FIRST_LEN.ilog2();
-        (segment as usize, (shifted - (FIRST_LEN << segment)) as usize)
+        let shifted = u64::from(number) + FIRST_SEGMENT_LEN;
+        let segment = shifted.ilog2() - FIRST_SEGMENT_LEN.ilog2();
+        (segment as usize, (shifted - (FIRST_SEGMENT_LEN << segment)) as usize)
     }
-    /// Entry of a number; `None` if the number's segment was never made.
+    /// Returns the entry of a number, or `None` if the number's segment does not exist.
     #[inline(always)]
     pub(super) fn entry(&self, number: u32) -> Option<&Entry> {
         let (segment, place) = Self::at(number);
         // Acquire: pairs with the Release in `extend`, so that entries are initialised.
         let entries = self.segments.get(segment)?.load(Acquire);
-        // SAFETY: a segment that is not null has `FIRST_LEN << segment` entries, and is never freed; `place` is below that count.
+        // SAFETY: a segment that is not null has `FIRST_SEGMENT_LEN << segment` entries, and is never freed; `place` is
+        // below that count.
         (!entries.is_null()).then(|| unsafe { &*entries.add(place) })
     }
 
@@ -207,15 +206,17 @@ impl NumberTable {
         let (segment, _) = Self::at(number);
         let mut entries = Vec::new();
         // The segment is allocated outside the lock, because the cache may be part of the program's heap.
-        entries.try_reserve_exact((FIRST_LEN << segment) as usize).map_err(|_| HandleError::Memory)?;
-        entries.extend((0..FIRST_LEN << segment).map(|_| Entry::new()));
+        entries
+            .try_reserve_exact((FIRST_SEGMENT_LEN << segment) as usize)
+            .map_err(|_| HandleError::Memory)?;
+        entries.extend((0..FIRST_SEGMENT_LEN << segment).map(|_| Entry::new()));
         let entries = Box::into_raw(entries.into_boxed_slice()).cast();
         // Release: pairs with the Acquire in `entry`, by which a thread whose exchange fails finds
         // the segment.
         if self.segments[segment].compare_exchange(null_mut(), entries, Release, Relaxed).is_err() {
             // SAFETY: this call made the segment, and did not publish it.
             drop(unsafe {
-                Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST_LEN << segment) as usize))
+                Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST_SEGMENT_LEN << segment) as usize))
             });
         }
         Ok(())
@@ -271,8 +272,7 @@ impl NumberTable {
         }
     }
 
-    /// Iterates the objects that are in use or held. No other thread may use the numbers during the
-    /// iteration.
+    /// Iterates over the objects that are in use or held. No other thread may use the numbers while the iteration runs.
     pub(super) fn objects_in_use(&self) -> impl Iterator<Item = *mut u8> {
         let used = self.free.lock().used;
         (0..used)
@@ -310,7 +310,7 @@ impl Drop for NumberTable {
                 // SAFETY: `extend` made the segment with this number of entries, and no other user is
                 // left.
                 drop(unsafe {
-                    Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST_LEN << segment) as usize))
+                    Box::from_raw(slice_from_raw_parts_mut(entries, (FIRST_SEGMENT_LEN << segment) as usize))
                 });
             }
         }
@@ -331,8 +331,8 @@ mod tests {
             assert_eq!(NumberTable::at(number), at);
         }
         let (segment, place) = NumberTable::at(u32::MAX);
-        assert!(segment < SEGMENTS && (place as u64) < FIRST_LEN << segment);
-        assert!((FIRST_LEN << SEGMENTS) - FIRST_LEN > u64::from(u32::MAX));
+        assert!(segment < SEGMENTS && (place as u64) < FIRST_SEGMENT_LEN << segment);
+        assert!((FIRST_SEGMENT_LEN << SEGMENTS) - FIRST_SEGMENT_LEN > u64::from(u32::MAX));
     }
 
     #[test]
@@ -372,11 +372,11 @@ mod tests {
         entry.begin(null_mut(), 3);
         assert!(entry.is_in_use(3) && !entry.is_in_use(2) && !entry.hold(2) && entry.end(4).is_none());
         assert!(entry.hold(3) && entry.hold(3));
-        assert_eq!((entry.let_go(), entry.end(3), entry.end(3)), (None, Some(None), None));
+        assert_eq!((entry.release_hold(), entry.end(3), entry.end(3)), (None, Some(None), None));
         // After the life has ended, no thread can hold the object anew, and the remaining holder is
         // the last.
         assert!(!entry.is_in_use(3) && !entry.hold(3) && entry.is_used_or_held());
-        assert_eq!((entry.let_go(), entry.is_used_or_held()), (Some(LastReference), false));
+        assert_eq!((entry.release_hold(), entry.is_used_or_held()), (Some(LastReference), false));
         entry.begin(null_mut(), 4);
         assert_eq!(entry.end(4), Some(Some(LastReference)));
     }

@@ -1,5 +1,4 @@
-//! Property tests of random operations on all handle containers, which are compared with shadow
-//! models.
+//! Property tests of random operations on all handle containers, compared with shadow models.
 
 use crate::shadow::handles::{self, Setup, Step};
 use proptest::prelude::*;

@@ -1,19 +1,19 @@
-//! Quarantine, which delays the reuse of freed objects.
+//! Quarantine: delays the reuse of freed objects.
 //!
 //! ```text
 //! a free ──> a random place ──> its previous object: the next place of a ring ──> its previous object: free
 //! ```
 //!
-//! The ring delays each object until as many later frees have happened as the ring has places. The random places delay
-//! an object by an unpredictable number of frees. Each step of a push is one atomic exchange, without a lock. A fork
-//! therefore finds every object either in one place, or in transit in one thread.
+//! The ring delays each object by as many later frees as the ring has places. The random places delay an object by an
+//! unpredictable number of frees. Each step of a push is one atomic exchange without a lock. A fork therefore finds
+//! every object either in one place, or in transit in one thread.
 //!
 //! # Closing
 //!
 //! No object may stay in quarantine when its cache loses its owner or gets a waiter. A close first sets the flag, and
-//! then exchanges each place; a free first exchanges a place, and then reads the flag. If a close and a free exchange
-//! the same place, the later exchange reads what the earlier one wrote. Therefore either the close finds the object, or
-//! the free sees the flag and takes the object out again.
+//! then exchanges each place. A free first exchanges a place, and then reads the flag. If a close and a free exchange
+//! the same place, the later exchange reads what the earlier one wrote. Therefore the close finds the object, or the
+//! free sees the flag and removes the object again.
 
 use super::mix;
 use core::ptr::{NonNull, null_mut};
@@ -22,20 +22,20 @@ use uslab_magazine::sync::{AtomicBool, AtomicPtr, AtomicUsize, Counter};
 
 #[derive(Debug)]
 pub(crate) struct Quarantine {
-    /// The random places, followed by the ring's places.
+    /// Slots of quarantined objects: the random places first, then the places of the ring.
     places: Box<[AtomicPtr<u8>]>,
     drawn: usize,
-    /// Number of objects pushed.
+    /// Number of objects pushed so far.
     came: AtomicUsize,
     closed: AtomicBool,
     reaped: Counter,
-    /// Number of objects that a reap or a close has taken.
+    /// Number of objects that reaps and closes have removed.
     taken: Counter,
     key: u64,
 }
 
 impl Quarantine {
-    /// Makes a quarantine for `objects` objects, but at least one.
+    /// Makes a quarantine for `objects` objects, or for one object if `objects` is 0.
     pub(crate) fn new(objects: usize, key: u64) -> Self {
         Self {
             places: (0..objects).map(|_| AtomicPtr::new(null_mut())).collect(),
@@ -47,7 +47,7 @@ impl Quarantine {
             key,
         }
     }
-    /// For debuggers: address of the places, and their number.
+    /// For debuggers: address and number of the quarantine's places.
     pub(crate) fn describe_for_debuggers(&self) -> [usize; 2] {
         [self.places.as_ptr().addr(), self.places.len()]
     }
@@ -61,8 +61,8 @@ impl Quarantine {
         self.closed.load(Relaxed)
     }
 
-    /// Takes a freed object, and passes reusable objects to `out`. If the quarantine is closed, `out` also gets the
-    /// freed object itself.
+    /// Puts a freed object into quarantine, and passes objects that may be reused to `out`. If the quarantine is
+    /// closed, `out` also gets the freed object itself.
     pub(crate) fn push(&self, object: NonNull<u8>, out: impl Fn(NonNull<u8>)) {
         // Relaxed: the counter only spreads the pushes over the ring.
         let turn = self.came.fetch_add(1, Relaxed);
@@ -82,7 +82,7 @@ impl Quarantine {
         }
         leaves.into_iter().for_each(out);
     }
-    /// Takes all objects; a closed quarantine stays empty afterwards.
+    /// Takes all objects out of the quarantine. A closed quarantine stays empty afterwards.
     pub(crate) fn take(&self) -> impl Iterator<Item = NonNull<u8>> + '_ {
         let objects = (0..self.places.len()).filter_map(|place| self.exchange(place, null_mut()));
         objects.inspect(|_| self.taken.add(1))
@@ -94,14 +94,13 @@ impl Quarantine {
         self.reaped.set(came);
         idle.then(|| self.take()).into_iter().flatten()
     }
-    /// Opens or closes the quarantine; a closed quarantine keeps no objects. The caller must call [`take`](Self::take)
-    /// after a close.
+    /// Opens or closes the quarantine; a closed quarantine keeps no objects. After a close, the caller must call
+    /// [`take`](Self::take).
     pub(crate) fn close(&self, closed: bool) {
         // Relaxed: the exchanges order the flag, see `is_closed`.
         self.closed.store(closed, Relaxed);
     }
-    /// Number of freed objects that are in quarantine, or that a reap or a close [took](Self::take)
-    /// out of it.
+    /// Number of freed objects that are in quarantine, or that a reap or a close [removed](Self::take) from it.
     pub(crate) fn frees(&self) -> u64 {
         self.len() + self.taken.get()
     }

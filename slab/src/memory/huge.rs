@@ -1,55 +1,58 @@
-//! Memory above the largest block of pages, where each allocation is a separate mapping.
+//! Memory above the largest block of pages: each allocation is a separate mapping.
 //!
-//! A block of pages has at most 4 MiB, and an alignment of at most 4 MiB. A larger request gets its own mapping, called
-//! a *piece*. A piece grows by `mremap`, which moves pages instead of copying bytes. The kernel's `kmalloc` ends at 4
-//! MiB and leaves larger requests to `vmalloc`; jemalloc and dlmalloc also map each large request separately.
+//! A block of pages has at most 4 MiB, and is aligned to at most 4 MiB. A larger request gets its own mapping, called a
+//! *piece*. A piece grows by `mremap`, which moves pages instead of copying bytes. The kernel's `kmalloc` ends at 4 MiB
+//! and leaves larger requests to `vmalloc`. Jemalloc and dlmalloc also map each large request separately.
 //!
-//! A sorted table finds pieces by address, so it detects a free of a foreign address, or of an address inside a piece.
+//! A sorted table finds pieces by address. A free of a foreign address, or of an address inside a piece, is therefore
+//! detected.
 //!
 //! # Freed mappings
 //!
-//! Unmapping a piece is cheap, but accessing a new piece is expensive, because the system clears each page. A program
-//! that replaces buffers of 5 to 25 MiB spends nine tenths of its time on clearing pages. Freed pieces are therefore
-//! kept for a while, together with their contents. A request gets the smallest kept piece that is large enough. If that
-//! piece exceeds the request by more than an eighth, the surplus is cut off and kept. A smaller surplus is handed out
-//! with the piece, to avoid fragments. Adjacent freed pieces are merged.
+//! Unmapping a piece is cheap, but accessing a new piece is expensive, because the system clears each of its pages. A
+//! program that replaces buffers of 5 to 25 MiB spends nine tenths of its time on clearing pages. Freed pieces are
+//! therefore kept for a while, together with their contents. A request gets the smallest kept piece that is large
+//! enough. If that piece exceeds the request by more than an eighth, the surplus is cut off and kept for later
+//! requests. A smaller surplus is handed out with the piece, to avoid fragments. Adjacent freed pieces are merged.
 //!
-//! The kept pieces may have as many bytes as the pieces in use. Whatever is in use, a quarter of
-//! [`Config::huge_cache`](crate::Config::huge_cache) may be kept, and never more than `huge_cache` (default
-//! [`HUGE_CACHE`]). The least recently used pieces are unmapped first. If addresses are limited (`RLIMIT_AS`), at most
-//! a quarter of the remaining addresses is kept. All kept pieces are unmapped in these cases:
+//! The kept pieces may have at most as many bytes as the pieces in use. Regardless of the pieces in use, a quarter of
+//! [`Config::huge_cache`](crate::Config::huge_cache) may be kept. The kept pieces never exceed `huge_cache` (default
+//! [`HUGE_CACHE`]). The least recently used pieces are unmapped first. If addresses are limited (`RLIMIT_AS`), the kept
+//! pieces take at most a quarter of the remaining addresses. All kept pieces are unmapped in these cases:
 //!
-//! * after two reaping intervals in which no request used them, also if the user calls
+//! * after two reaping intervals in which no request used the kept pieces, also if the user calls
 //!   [`reap`](crate::Subsystem::reap);
-//! * if memory is short, or the system refuses a mapping or a page;
-//! * by [`shrink`](crate::Subsystem::shrink) and [`Uslab::release`](crate::Uslab::release).
+//! * if memory is short, or if the system refuses a mapping or a page;
+//! * in a call of [`shrink`](crate::Subsystem::shrink) or [`Uslab::release`](crate::Uslab::release).
 //!
-//! Other allocators differ. glibc keeps freed pieces of up to 32 MiB in its heap from the second piece on (its `mmap` threshold
-//! follows the freed sizes), and trims the top of the heap above twice that size. gperftools keeps all freed pieces, mimalloc
-//! keeps them for 10 ms and more, and jemalloc keeps none above 8 MiB (`oversize_threshold`).
+//! Other allocators keep freed pieces differently. From the second piece on, glibc keeps freed pieces of up to 32 MiB
+//! in its heap, because its `mmap` threshold follows the freed sizes. glibc trims the top of the heap above twice its
+//! `mmap` threshold. gperftools keeps all freed pieces, mimalloc keeps them for 10 ms or longer, and jemalloc keeps no
+//! piece above 8 MiB (`oversize_threshold`).
 //!
-//! To zero a piece, its pages are cleared if most of them were accessed, and otherwise decommitted ([`Region::clear`]).
-//! A page fault costs several times as much as clearing a resident page. Clearing a sparsely used piece would make the
-//! whole piece resident.
+//! A piece is zeroed by clearing its pages if most of them were accessed, and by decommitting them otherwise
+//! ([`Region::clear`]). A page fault costs several times as much as clearing a resident page. Clearing a sparsely used
+//! piece would make the whole piece resident.
 //!
-//! Mappings of [`Backend::Heap`] are never kept.
+//! Mappings of [`Backend::Heap`] are unmapped when they are freed.
 //!
 //! # Limits
 //!
-//! If the pages [are limited](uslab_buddy::PageConfig::limit), each mapping, including a kept one, is
-//! [charged](uslab_buddy::PageAllocator::charge) to the limit from before it is made until it is unmapped. Pages and
-//! mappings together therefore stay within this limit. If a new mapping does not fit within the limit, freed mappings
-//! are unmapped first, before the request is refused. If the request [may reclaim](uslab_buddy::Gfp::may_reclaim), all
-//! unused memory is freed first, and shrinkers run.
+//! If the pages [are limited](uslab_buddy::PageConfig::limit), each mapping is
+//! [charged](uslab_buddy::PageAllocator::charge) to the limit, even while it is only kept. The charge begins before the
+//! mapping is made, and ends when it is unmapped. Pages and mappings together therefore stay within this limit. If a
+//! new mapping exceeds the limit, freed mappings are unmapped before the request is refused. If the request [may
+//! reclaim](uslab_buddy::Gfp::may_reclaim), all unused memory is freed and shrinkers run before the request is refused.
 //!
 //! # Invariants
 //!
-//! * A piece is in the table from before its address is handed out until after its free, and is mapped all that time. A
-//!   freed piece is in the list of kept pieces, or about to be unmapped. Table and list change under one lock.
-//! * The table has separate memory, and the list of freed pieces is made with the subsystem. Operations on pieces therefore
-//!   never call the global heap.
-//! * Pieces are mapped and unmapped without the lock. A resize holds the lock, because no other thread may find the
-//!   piece during the resize.
+//! * A piece is mapped and in the table from before its address is handed out until after its free. A freed piece is in
+//!   the list of kept pieces, or is about to be unmapped. One lock protects both the table of pieces and the list of
+//!   kept pieces.
+//! * The table has separate memory, and the list of freed pieces is allocated when the subsystem is made. Operations on
+//!   pieces therefore never call the global heap.
+//! * The lock is not held while pieces are mapped and unmapped. A resize does hold the lock, because no other thread
+//!   may find the piece during the resize.
 
 mod freed;
 
@@ -69,28 +72,28 @@ use uslab_magazine::{Operation, Paths};
 
 /// Maximum number of pieces, about the number of mappings that Linux allows a process
 /// (`vm.max_map_count`).
-const MAX_PIECES: usize = if cfg!(loom) { 1 } else { 1 << 16 };
+const MAX_HUGE_MAPPINGS: usize = if cfg!(loom) { 1 } else { 1 << 16 };
 
-/// Maximum bytes of freed mappings that are kept by default.
+/// Default maximum bytes of freed mappings that are kept.
 ///
-/// Measured with twenty live buffers of 5 to 25 MiB (300 MiB in all): 2,000 times, one buffer is replaced and each of
-/// its pages is touched. Times, with the peak in MiB: 16.2 s without kept mappings (385), 6.0 s with 64 MiB (458), 2.3
-/// s with 128 (502), 0.9 s with 192 (531), 0.5 s with 256 (518), and no less with more; glibc 1.4 s (485), gperftools
-/// 0.8 s (502).
+/// The value was measured with twenty live buffers of 5 to 25 MiB (300 MiB in all). 2,000 times, the program replaced
+/// one buffer and touched each of its pages. Run time and peak in MiB by kept bytes: 16.2 s without kept mappings
+/// (385), 6.0 s with 64 MiB (458), 2.3 s with 128 (502), 0.9 s with 192 (531), 0.5 s with 256 (518). More kept bytes do
+/// not help. glibc takes 1.4 s (485), gperftools 0.8 s (502).
 pub const HUGE_CACHE: usize = 256 << 20;
 
-/// One part in `MIN_KEPT_DIVISOR` of the limit is kept however few bytes are in use.
-const MIN_KEPT_DIVISOR: usize = 4;
+/// At least the fraction `1 / MIN_KEPT_LIMIT_DIVISOR` of the limit may be kept, however few bytes are in use.
+const MIN_KEPT_LIMIT_DIVISOR: usize = 4;
 
-/// Upper bound of a process's address space in bytes, which is used instead of asking the system.
+/// Assumed size of a process's address space in bytes; a constant avoids a system call.
 pub(crate) const ADDRESSES: usize = (1_u64 << if usize::BITS == 64 { 47 } else { 30 }) as usize;
 
-/// Returns `true` if `layout` needs more than the largest block.
-pub(crate) const fn is_huge(layout: Layout) -> bool {
+/// Returns `true` if `layout` needs more memory or alignment than the largest block has.
+pub(crate) const fn exceeds_largest_block(layout: Layout) -> bool {
     layout.size() > Order::MAX.bytes() || layout.align() > Order::MAX.bytes()
 }
 
-/// Numbers of the allocations above the largest block.
+/// Statistics of the allocations above the largest block.
 ///
 /// ```
 /// use std::alloc::Layout;
@@ -108,20 +111,20 @@ pub(crate) const fn is_huge(layout: Layout) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct HugeInfo {
-    /// Number of allocations above the largest block.
+    /// Number of allocations that exceeded the largest block.
     pub allocs: u64,
-    /// Number of frees above the largest block.
+    /// Number of frees of memory above the largest block.
     pub frees: u64,
-    /// Number of pages of the allocations in use.
+    /// Number of pages of the huge allocations in use.
     pub pages: u64,
-    /// Number of pages of freed mappings that are kept.
+    /// Number of pages of freed mappings that are kept for reuse.
     pub cached_pages: u64,
-    /// Number of allocations that a freed mapping served.
+    /// Number of allocations that reused a freed mapping.
     pub reused: u64,
     /// Number of mappings, or parts of mappings, that were unmapped.
     pub unmapped: u64,
-    /// Numbers of allocations and frees by the level that served them: `pages` if a freed mapping was taken or kept,
-    /// `commit` if the system was called.
+    /// Number of allocations and of frees that each level served. A freed mapping that is taken or kept counts as
+    /// `pages`, and a system call as `commit`.
     pub paths: Paths,
 }
 
@@ -129,15 +132,14 @@ pub struct HugeInfo {
 pub(crate) struct Huge {
     backend: Backend,
     huge_pages: HugePages,
-    /// `guard` is the size in bytes of the guard at the end of a piece, and `guards` the maximum number
-    /// of pieces with a guard.
+    /// Size in bytes of the guard at the end of a piece. `guards` is the maximum number of pieces with a guard.
     guard: usize,
     guards: usize,
     faults: Faults,
     /// Maximum number of bytes of freed mappings that are kept.
     max_kept_bytes: usize,
-    /// True if addresses were limited (`RLIMIT_AS`) at the last check. Frees do not read the limit, because a sandbox
-    /// may kill the program for this system call.
+    /// True if the process's addresses were limited (`RLIMIT_AS`) at the last check. Frees do not read the limit
+    /// themselves, because a sandbox may kill the program for this system call.
     limited: AtomicBool,
     pieces: ForkMutex<HugeState>,
     system_calls: Counter,
@@ -166,7 +168,7 @@ impl HugeState {
         self.used.reserve()
     }
     /// # Safety
-    /// The table has room for one more piece.
+    /// The table has room for one more piece when this is called.
     unsafe fn insert(&mut self, piece: Region) {
         self.pages += pages_of(&piece);
         // SAFETY: by contract, the table has room.
@@ -179,23 +181,22 @@ impl HugeState {
     }
 }
 
-/// Freed pieces in quarantine: for a while their addresses are not reused, and an access to these
-/// addresses faults.
+/// Freed pieces in quarantine. For a while their addresses are not reused, and an access to them faults.
 #[derive(Debug)]
 struct QuarantinedRanges {
-    /// The pieces in quarantine, or an empty box if there is no quarantine. The pieces are boxed to
-    /// keep them off the stack.
+    /// The pieces in quarantine; an empty box if quarantine is disabled. The pieces are boxed to keep them off the
+    /// stack.
     regions: Box<[Option<Region>]>,
     next: usize,
 }
 
-/// Maximum number of resting pieces.
-const MAX_RESTING_PIECES: usize = 64;
+/// Maximum number of pieces in quarantine.
+const MAX_QUARANTINED_PIECES: usize = 64;
 
 impl QuarantinedRanges {
-    /// Adds a freed piece; returns the oldest piece if the ring is full.
+    /// Adds a freed piece; if the ring is full, returns the oldest piece.
     fn put(&mut self, region: Region) -> Option<Region> {
-        self.next = (self.next + 1) % MAX_RESTING_PIECES;
+        self.next = (self.next + 1) % MAX_QUARANTINED_PIECES;
         self.regions[self.next].replace(region)
     }
     fn pop(&mut self) -> Option<Region> {
@@ -206,7 +207,7 @@ impl QuarantinedRanges {
 /// The pieces in use, sorted by address.
 ///
 /// # Invariants
-/// The first `len` places of the memory hold one region each, ascending and disjoint.
+/// The first `len` elements of the memory hold one region each, in ascending order and disjoint.
 #[derive(Debug)]
 pub(crate) struct Table {
     memory: Reserved,
@@ -229,7 +230,8 @@ impl DerefMut for Table {
 }
 
 impl Table {
-    /// Index of the piece at `address`. The error distinguishes a foreign address from an address inside a piece.
+    /// Returns the index of the piece at `address`. The error distinguishes a foreign address from an address inside a
+    /// piece.
     fn find(&self, address: usize) -> Result<usize, CorruptionKind> {
         let next_index = self.partition_point(|piece| piece.base().addr().get() <= address);
         let Some(piece) = next_index.checked_sub(1).map(|at| &self[at]) else {
@@ -248,10 +250,11 @@ impl Table {
     }
 
     /// # Safety
-    /// The table has room for one more piece.
+    /// The caller has reserved room for one more piece.
     unsafe fn insert(&mut self, piece: Region) {
         let at = self.partition_point(|other| other.base() < piece.base());
-        // SAFETY: by contract, the table has room. The regions from `at` on move up by one, and the new region takes the gap.
+        // SAFETY: by contract, the table has room. The regions from `at` on move up by one, and the new region takes
+        // the gap.
         unsafe {
             let place = self.memory.base().cast::<Region>().add(at);
             place.add(1).copy_from(place, self.len - at);
@@ -282,12 +285,13 @@ impl Drop for Table {
 }
 
 impl Huge {
-    /// Bytes of address space that a table reserves.
-    pub(crate) const TABLE_BYTES: usize = (MAX_PIECES * size_of::<Region>()).next_multiple_of(PAGE_SIZE);
+    /// Bytes of address space that the table of pieces reserves.
+    pub(crate) const MAPPING_TABLE_BYTES: usize =
+        (MAX_HUGE_MAPPINGS * size_of::<Region>()).next_multiple_of(PAGE_SIZE);
 
-    /// Makes the allocator, which keeps up to `max_kept_bytes` bytes of freed mappings; returns `None` if the system
-    /// refuses address space for the table. If `guards` is given, up to that number of pieces are followed by an
-    /// inaccessible page, and the addresses of freed pieces are not reused for a while.
+    /// Makes the allocator, which keeps up to `max_kept_bytes` bytes of freed mappings. Returns `None` if the system
+    /// refuses address space for the table. If `guards` is given, at most that number of pieces are followed by an
+    /// inaccessible page. The addresses of freed pieces are then not reused for a while.
     pub(crate) fn new(
         addresses: &mut Reservation,
         huge_pages: HugePages,
@@ -297,7 +301,7 @@ impl Huge {
         // An address limit does not matter within a large reservation.
         let limited = addresses.is_empty() && address_limit().is_some();
         let no_access = Uncommitted::NoAccess;
-        let memory = Reserved::cut_from(addresses, Self::TABLE_BYTES, no_access, RESERVE)?;
+        let memory = Reserved::new_in_reservation(addresses, Self::MAPPING_TABLE_BYTES, no_access, RESERVE)?;
         let pieces = HugeState {
             used: Table { memory, len: 0 },
             freed: Freed::new(),
@@ -307,7 +311,7 @@ impl Huge {
             reused: 0,
             unmapped: 0,
             resting: QuarantinedRanges {
-                regions: (0..if guards > 0 { MAX_RESTING_PIECES } else { 0 }).map(|_| None).collect(),
+                regions: (0..if guards > 0 { MAX_QUARANTINED_PIECES } else { 0 }).map(|_| None).collect(),
                 next: 0,
             },
         };
@@ -341,8 +345,8 @@ impl Huge {
         let pieces = self.pieces.lock();
         pieces.pages as usize * PAGE_SIZE + pieces.freed.bytes()
     }
-    /// Number of frees and unmaps so far. If this number has not changed, a reap finds no more
-    /// memory than before.
+    /// Number of frees and unmaps so far. If this number has not changed since a reap, another reap finds no more
+    /// memory.
     pub(crate) fn changes(&self) -> u64 {
         let pieces = self.pieces.lock();
         pieces.frees + pieces.unmapped
@@ -369,8 +373,8 @@ impl Huge {
         &self.pieces
     }
 
-    /// Allocates from a freed mapping; the bytes are zero if `zero` is true, and otherwise unspecified. If the piece
-    /// could not be listed, it was unmapped, and the error is the number of unmapped bytes.
+    /// Allocates from a freed mapping. The bytes are zero if `zero` is true, and unspecified otherwise. If the piece
+    /// could not be added to the table, it was unmapped, and the error is the number of unmapped bytes.
     pub(crate) fn reuse(&self, layout: Layout, zero: bool) -> Option<Result<NonNull<u8>, usize>> {
         // If guards are on, only pieces that could not be unmapped are kept.
         let mut piece = if self.guard == 0 { self.pieces.lock().freed.take(layout)? } else { return None };
@@ -383,28 +387,29 @@ impl Huge {
         Some(self.hand_out(piece, true).ok_or(bytes))
     }
 
-    /// Makes later frees check how many addresses the limit leaves.
-    pub(crate) fn apply_limit(&self) {
+    /// Makes later frees check how many addresses `RLIMIT_AS` leaves.
+    pub(crate) fn enable_address_limit_checks(&self) {
         // Relaxed: the flag is a hint.
         self.limited.store(true, Relaxed);
     }
 
-    /// Number of bytes of a new mapping for `layout`.
-    pub(crate) fn bytes_for(&self, layout: Layout) -> usize {
+    /// Number of bytes that a new mapping for `layout` takes.
+    pub(crate) fn mapping_bytes_for(&self, layout: Layout) -> usize {
         (layout.size() + self.guard).max(1).next_multiple_of(PAGE_SIZE)
     }
-    /// Returns `true` if one more piece may have a guard.
-    pub(crate) fn may_guard(&self) -> bool {
+    /// Returns `true` if one more piece may get a guard.
+    pub(crate) fn may_add_guard(&self) -> bool {
         self.pieces.lock().used.len() < self.guards
     }
-    /// Maps a new zeroed piece, which has a guard if `mappings` allows one more guard.
+    /// Maps a new zeroed piece. The piece has a guard if `mappings` permits one more.
     pub(crate) fn map(&self, layout: Layout, mappings: &Mappings) -> Option<NonNull<u8>> {
         let bytes = layout.size().checked_add(self.guard)?;
         let piece = Region::committed(bytes, layout.align(), self.backend, &self.faults)?;
         piece.advise(self.huge_pages);
         let end = piece.bytes();
+        let may_guard = mappings.can_map_guard_pages() && self.may_add_guard();
         // SAFETY: no other thread knows the piece yet.
-        if mappings.can_map() && self.may_guard() && !unsafe { piece.protect(end - self.guard..end, false) } {
+        if may_guard && !unsafe { piece.protect(end - self.guard..end, false) } {
             mappings.refuse();
         }
         let memory = self.hand_out(piece, false)?;
@@ -412,7 +417,7 @@ impl Huge {
         Some(memory)
     }
 
-    /// Lists a piece, and returns its address.
+    /// Adds a piece to the table, and returns its address.
     fn hand_out(&self, piece: Region, reused: bool) -> Option<NonNull<u8>> {
         let base = piece.base();
         let mut pieces = self.pieces.lock();
@@ -458,7 +463,7 @@ impl Huge {
         }
         let max_kept_bytes = self
             .max_kept_bytes
-            .min((pieces.pages as usize * PAGE_SIZE).max(self.max_kept_bytes / MIN_KEPT_DIVISOR));
+            .min((pieces.pages as usize * PAGE_SIZE).max(self.max_kept_bytes / MIN_KEPT_LIMIT_DIVISOR));
         // Number of address bytes that would be left if no freed mapping were kept.
         let remaining_bytes = |(limit, available): (usize, usize)| {
             limit.saturating_sub(available).saturating_add(pieces.freed.bytes() + piece.bytes())
@@ -475,18 +480,19 @@ impl Huge {
             let unmapped = self.unmap(piece_to_unmap).unwrap_or_else(|unmapped_bytes| unmapped_bytes);
             if self.guard > 0 { all } else { unmapped }
         });
-        let bytes = self.unmap_each(|freed| freed.pop_above(max_kept_bytes)) + piece_to_unmap;
+        let bytes =
+            self.unmap_freed_mappings(|freed| freed.pop_if_kept_exceeds(max_kept_bytes)) + piece_to_unmap;
         if bytes > 0 {
             self.system_calls.add(1);
         }
         Ok(bytes)
     }
 
-    /// Unmaps a freed piece. Returns the piece's number of bytes.
+    /// Unmaps a freed piece. Returns the number of bytes of the piece.
     ///
     /// # Errors
     /// Fails if the system refuses to unmap. A piece that could not be unmapped is kept, and a later call tries again.
-    /// Another kept piece may have been unmapped instead; the error is the number of unmapped bytes.
+    /// Another kept piece may have been unmapped instead. The error is the number of bytes that were unmapped.
     fn unmap(&self, piece: Region) -> Result<usize, usize> {
         let bytes = piece.bytes();
         match piece.unmap() {
@@ -500,9 +506,9 @@ impl Huge {
             _ => Ok(bytes),
         }
     }
-    /// Unmaps the freed mappings that `pop` returns, each without holding the lock, until the system refuses. Returns
-    /// the number of bytes that are no longer charged.
-    fn unmap_each(&self, mut pop: impl FnMut(&mut Freed) -> Option<Region>) -> usize {
+    /// Unmaps the freed mappings that `pop` returns, without holding the lock, until `pop` returns `None` or the system
+    /// refuses. Returns the number of bytes that are no longer charged.
+    fn unmap_freed_mappings(&self, mut pop: impl FnMut(&mut Freed) -> Option<Region>) -> usize {
         let mut next = || {
             let mut pieces = self.pieces.lock();
             let region = pop(&mut pieces.freed)?;
@@ -533,14 +539,14 @@ impl Huge {
             region
         };
         while let Some(Ok(_)) = resting().map(|region| self.unmap(region)) {}
-        self.unmap_each(|freed| freed.pop_above(0))
+        self.unmap_freed_mappings(|freed| freed.pop_if_kept_exceeds(0))
     }
 
-    /// Ends a reaping interval: unmaps pieces that were freed before the previous interval ended and unused since. Returns the
-    /// number of bytes.
+    /// Ends a reaping interval: unmaps pieces that were freed before the end of the previous interval and not used
+    /// since. Returns the number of unmapped bytes.
     pub(crate) fn end_interval(&self) -> usize {
         self.pieces.lock().freed.end_interval();
-        self.unmap_each(Freed::pop_idle)
+        self.unmap_freed_mappings(Freed::pop_idle_mapping)
     }
 
     pub(crate) fn resize(&self, memory: NonNull<u8>, size: usize, may_move: bool) -> Option<NonNull<u8>> {

@@ -1,17 +1,18 @@
-//! Large blocks: blocks of pages that are not slabs, with a mark in their frame, and their counts.
+//! Large blocks: blocks of pages that are not slabs. The frame of a large block has a mark, and this module counts
+//! large blocks.
 
 use uslab_buddy::Order;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::{Operation, PathCounts, Paths};
 
 /// The owner word of each large block points to this static, which is not a cache.
-static LARGE_OWNER: u8 = 0;
+static LARGE_BLOCK_OWNER: u8 = 0;
 
 pub(crate) fn large() -> *mut u8 {
-    (&raw const LARGE_OWNER).cast_mut()
+    (&raw const LARGE_BLOCK_OWNER).cast_mut()
 }
 
-/// Numbers of the blocks above the size classes.
+/// Statistics of the blocks above the size classes.
 ///
 /// ```
 /// use uslab::{Config, Gfp, Subsystem};
@@ -25,14 +26,13 @@ pub(crate) fn large() -> *mut u8 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LargeInfo {
-    /// Number of blocks allocated.
+    /// Number of large blocks allocated.
     pub allocs: u64,
-    /// Number of blocks freed.
+    /// Number of large blocks freed.
     pub frees: u64,
-    /// Number of pages of the blocks in use.
+    /// Number of pages of the large blocks in use.
     pub pages: u64,
-    /// Numbers of allocations and frees by the level that served them; the CPU's own pages count as
-    /// `cpu`.
+    /// Number of allocations and of frees that each level served. The CPU's own pages count as `cpu`.
     pub paths: Paths,
 }
 
@@ -50,12 +50,12 @@ impl LargeBlocks {
         self.paths.count(op);
         self.pages.add(u64::from(order.pages()));
     }
-    /// Counts a free, before the block is returned.
+    /// Counts the free of a large block, before the block is returned.
     pub(crate) fn freed(&self, order: Order) {
         self.frees.add(1);
         self.pages.sub(u64::from(order.pages()));
     }
-    /// Counts the level that served a finished free.
+    /// Counts the level that served a completed free.
     pub(crate) fn returned(&self, op: &Operation) {
         self.paths.count(op);
     }

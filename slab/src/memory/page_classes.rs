@@ -1,8 +1,8 @@
-//! Size class of each page, and offset of the class's stack: four bytes per page, in a separate array.
+//! Size class of each page, with the offset of the class's stack. A separate array has four bytes per page.
 //!
-//! A free without a size reads this array instead of the frame. Each CPU that allocates from or frees to a slab writes
-//! the frame's cache line, but this array is only written when a slab is made or freed. One cache line of the array
-//! covers 16 pages.
+//! A free without a size reads the array of page classes instead of the frame. Each CPU that allocates from or frees to
+//! a slab writes the frame's cache line. The array of page classes is written only when a slab is made or freed. One
+//! cache line of the array covers 16 pages.
 
 use crate::debug::faults::BITMAP;
 use core::ptr::NonNull;
@@ -20,13 +20,13 @@ pub(crate) struct PageRecord(u32);
 impl PageRecord {
     const CLASS_BITS: u32 = 10;
 
-    /// Makes the word of a class. `stack` is the offset of the class's stack in a region, in bytes, or 0 if frees are not
-    /// inlined.
+    /// Makes the record of a class. `stack` is the offset in bytes of the class's stack in a region, or 0 if frees are
+    /// not inlined.
     pub(crate) fn new(class: u16, stack: u32) -> Self {
         debug_assert!(u32::from(class) + 1 < 1 << Self::CLASS_BITS && stack < 1 << (32 - Self::CLASS_BITS));
         Self((u32::from(class) + 1) | stack << Self::CLASS_BITS)
     }
-    /// Number of the class plus one, or 0 for no class.
+    /// Returns the number of the class plus one, or 0 for no class.
     #[inline(always)]
     pub(crate) fn class(self) -> usize {
         (self.0 & ((1 << Self::CLASS_BITS) - 1)) as usize
@@ -38,7 +38,7 @@ impl PageRecord {
 }
 const _: () = assert!(uslab_magazine::table::REGION <= 1 << (32 - PageRecord::CLASS_BITS));
 
-/// The array's word of one page.
+/// One page's record in the array.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct PageClass(UnsafeCell<PageRecord>);
@@ -47,7 +47,7 @@ impl PageClass {
     /// Reads the word.
     ///
     /// # Safety
-    /// The caller owns the page, or owns memory in it.
+    /// The caller owns the page, or owns memory inside it.
     #[inline(always)]
     pub(crate) unsafe fn get(&self) -> PageRecord {
         // SAFETY: the word is written before any memory of the page is handed out, and again after all memory of the
@@ -56,27 +56,27 @@ impl PageClass {
     }
 }
 
-/// The words of all pages. Untouched words read 0 and take no memory.
+/// Array of the records of all pages. Untouched records read as 0 and take no memory.
 #[derive(Debug)]
 pub(crate) struct PageClasses {
     memory: Reserved,
 }
 
 impl PageClasses {
-    /// Makes the array for `pages` pages; returns `None` if the system refuses address space.
+    /// Makes the array for `pages` pages, or returns `None` if the system refuses address space.
     pub(crate) fn new(pages: usize, addresses: &mut Reservation) -> Option<Self> {
         let bytes = pages * size_of::<PageClass>();
-        Some(Self { memory: Reserved::cut_from(addresses, bytes, Uncommitted::ReadsZero, BITMAP)? })
+        Some(Self { memory: Reserved::new_in_reservation(addresses, bytes, Uncommitted::ReadsZero, BITMAP)? })
     }
-    /// Unmaps the words of pages that [cannot exist](PageAllocator::max_pages).
+    /// Unmaps the records of pages that [cannot exist](PageAllocator::max_pages).
     ///
     /// # Safety
     /// No thread reads the class of a page that cannot exist, now or later.
     pub(crate) unsafe fn trim(&self, allocator: &PageAllocator) {
         // SAFETY: the region has no other user. By contract, no thread reads the unmapped words.
-        unsafe { allocator.cut_table(&self.memory, allocator.max_pages() * size_of::<PageClass>()) };
+        unsafe { allocator.truncate_table(&self.memory, allocator.max_pages() * size_of::<PageClass>()) };
     }
-    /// Address of page 0's word.
+    /// Address of the record of page 0.
     pub(crate) fn first(&self) -> NonNull<PageClass> {
         self.memory.base().cast()
     }
@@ -91,18 +91,18 @@ impl PageClasses {
             return false;
         }
         // SAFETY: by contract, the caller owns the pages.
-        unsafe { self.set_range(first, pages, known) };
+        unsafe { self.set_page_records(first, pages, known) };
         true
     }
-    /// Resets the class of pages that are no longer a slab.
+    /// Resets the class of pages that no longer belong to a slab.
     ///
     /// # Safety
     /// [`set`](Self::set) was called for the pages, and its conditions hold.
     pub(crate) unsafe fn clear(&self, first: usize, pages: usize) {
         // SAFETY: by contract, the caller owns the pages.
-        unsafe { self.set_range(first, pages, PageRecord::default()) };
+        unsafe { self.set_page_records(first, pages, PageRecord::default()) };
     }
-    unsafe fn set_range(&self, first: usize, pages: usize, known: PageRecord) {
+    unsafe fn set_page_records(&self, first: usize, pages: usize, known: PageRecord) {
         for page in first..first + pages {
             // SAFETY: the word is within the committed part. By contract, no other thread owns memory in the page.
             unsafe { self.first().add(page).as_ref().0.with_mut(|page| *page = known) };

@@ -1,13 +1,13 @@
-//! A slab: a block of pages that is divided into equal objects, with metadata outside of the pages.
+//! A slab: a block of pages that is divided into equal objects. The metadata of a slab is outside its pages.
 //!
-//! The type [`Slab`] is a *view* of the frame of the slab's first page. The owner words of that frame contain a head
-//! (number of objects taken, number of all objects) and a bitmap. **A set bit means that the object is taken from the
-//! slab**, by a user or by a magazine; a clear bit means that the object is free in the slab. The frame has room for
-//! four words of the bitmap. If a slab has more than 256 objects, its bitmap is in the side table. The side table's 64
-//! bytes per page suffice, because no object is smaller than a word.
+//! The type [`Slab`] is a *view* of the frame of the slab's first page. The owner words of that frame contain a bitmap
+//! and a head (the number of objects taken, and the number of all objects). **A set bit means that the object is taken
+//! from the slab**, by a user or by a magazine. A clear bit means that the object is free in the slab. The frame has
+//! room for four words of a bitmap. If a slab has more than 256 objects, its bitmap is in the side table. The side
+//! table's 64 bytes per page suffice, because no object is smaller than a word.
 //!
 //! If objects are constructed one by one, the slab has a second bitmap. **A set bit of the second bitmap means that the
-//! object is constructed**, or that the thread that took it is constructing it.
+//! object is constructed**, or that the thread which took the object is constructing it.
 //!
 //! ```text
 //! frame.data  [ head ][ bits 0..64 ][ 64..128 ][ 128..192 ][ 192..256 ]
@@ -16,20 +16,19 @@
 //! ```
 //!
 //! A partial slab may have pages on which no object is in use. [`Slab::discard_unused`] returns the memory of unused
-//! pages to the system. A `discarded` bit marks a sixteenth of the slab, at least one page, as returned; the first
-//! allocation from the slab clears all bits.
+//! pages to the system. A `discarded` bit marks a sixteenth of the slab, but at least one page, as returned. The first
+//! allocation from the slab clears all `discarded` bits.
 //!
 //! # Invariants
 //!
-//! * `inuse` is the number of set bits below `objects`. Bits from `objects` to the end of the last word are always set,
-//!   so that a search never finds an object that does not exist.
-//! * Each bit that is set in the first bitmap is also set in a second bitmap.
+//! * `inuse` is the number of set bits among the first `objects` bits. Bits from `objects` to the end of the last word
+//!   are always set, so a search never finds an object that does not exist.
+//! * If a slab has a second bitmap, each bit that is set in the first bitmap is also set in the second.
 //! * A slab's operations never read or write objects. A write to a free object therefore cannot damage the state of a
-//!   slab, and filling a magazine with objects that are not in the CPU's cache touches only one or two cache lines.
+//!   slab. Filling a magazine touches only one or two cache lines, even if the objects are not in the CPU's cache.
 //! * The node's lock protects the slab's state. An unlisted slab belongs to the thread that made or unlisted it.
 //!
-//! If the bit of a freed object is already clear, the free is a double free, whose detection costs
-//! nothing.
+//! If the bit of a freed object is already clear, the free is a double free. Detecting it costs nothing.
 
 use crate::debug::faults::BITMAP;
 use crate::geometry::Geometry;
@@ -41,21 +40,21 @@ use uslab_buddy::{PAGE_SIZE, Pfn};
 use uslab_magazine::Operation;
 
 /// Number of bits of a bitmap that fit into a frame.
-pub(crate) const FRAME_BITS: usize = 256;
+pub(crate) const FRAME_BITMAP_BITS: usize = 256;
 /// Maximum number of objects in a slab whose objects are constructed one by one. For each page, the side table has room
-/// for two bitmaps of this many objects.
-pub(crate) const ONE_BY_ONE: usize = SIDE_BYTES * 8 / 2;
-const FRAME_WORDS: usize = FRAME_BITS / 64;
-/// Number of bytes of the side table per page: one bit for each of the smallest objects in a page.
-pub(crate) const SIDE_BYTES: usize = uslab_buddy::PAGE_SIZE / crate::geometry::WORD / 8;
+/// for two bitmaps of `MAX_INDIVIDUALLY_CONSTRUCTED` bits each.
+pub(crate) const MAX_INDIVIDUALLY_CONSTRUCTED: usize = SIDE_TABLE_PAGE_BYTES * 8 / 2;
+const FRAME_BITMAP_WORDS: usize = FRAME_BITMAP_BITS / 64;
+/// Number of bytes of the side table per page: one bit for each of the smallest possible objects.
+pub(crate) const SIDE_TABLE_PAGE_BYTES: usize = uslab_buddy::PAGE_SIZE / crate::geometry::WORD / 8;
 
-/// Time at which the objects of a slab are constructed.
+/// Policy that decides when the objects of a slab are constructed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Constructed {
-    /// All objects are constructed when the slab is made, or never.
+    /// All objects are constructed when the slab is made, or no object is ever constructed.
     Together,
     /// Each object is constructed when it leaves the slab for the first time. A slab of this kind has at most
-    /// [`ONE_BY_ONE`] objects.
+    /// [`MAX_INDIVIDUALLY_CONSTRUCTED`] objects.
     OneByOne,
 }
 
@@ -66,12 +65,12 @@ pub(crate) struct Fill {
     pub(crate) objects: u16,
 }
 
-/// First owner word of a slab's frame: the slab's fill and discarded parts.
+/// First owner word of a slab's frame: the slab's fill, and which parts are discarded.
 #[derive(Clone, Copy)]
 struct Head {
     fill: Fill,
     constructed: Constructed,
-    /// Parts of the slab whose memory was returned to the system (see [`part`]).
+    /// Bitmap of the slab's parts whose memory was returned to the system (see [`part`]).
     discarded: u16,
 }
 
@@ -103,13 +102,13 @@ impl Constructed {
 
 /// Error: the freed object was already free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AlreadyFree;
+pub(crate) struct AlreadyFreeError;
 
 fn words(objects: usize) -> usize {
     objects.div_ceil(64)
 }
 
-/// Marks all objects as free, and sets the bits after the last object's bit.
+/// Marks all objects as free, and sets the bits after the last object.
 fn clear(bits: &mut [u64], objects: usize) {
     bits.fill(0);
     if !objects.is_multiple_of(64) {
@@ -117,7 +116,7 @@ fn clear(bits: &mut [u64], objects: usize) {
     }
 }
 
-/// Sets up to `max` clear bits, lowest first, and reports each index. Bits set in `skipped_bits` are skipped.
+/// Sets up to `max` clear bits, lowest first, and reports the index of each. Skips bits that are set in `skipped_bits`.
 fn alloc_bits(
     bits: &mut [u64],
     skipped_bits: impl Fn(usize) -> u64,
@@ -140,8 +139,8 @@ fn alloc_bits(
     max - remaining
 }
 
-/// Sets up to `max` clear bits in random order, each the first clear bit from a random place on.
-fn draw_bits(
+/// Sets up to `max` clear bits in random order: each is the first clear bit from a random position on.
+fn set_random_clear_bits(
     bits: &mut [u64],
     skipped_bits: impl Fn(usize) -> u64,
     max: usize,
@@ -167,51 +166,51 @@ fn draw_bits(
 }
 
 /// Clears bit `index`; fails if the bit is already clear.
-fn free_bit(bits: &mut [u64], index: usize) -> Result<(), AlreadyFree> {
+fn clear_allocated_bit(bits: &mut [u64], index: usize) -> Result<(), AlreadyFreeError> {
     let (word, bit) = (&mut bits[index / 64], 1 << (index % 64));
     if *word & bit == 0 {
-        return Err(AlreadyFree);
+        return Err(AlreadyFreeError);
     }
     *word &= !bit;
     Ok(())
 }
 
-/// Table of bitmaps that do not fit into a frame: 64 bytes for each page, committed as far as used.
+/// Table of bitmaps that do not fit into a frame. The table has 64 bytes for each page, and only used parts are
+/// committed.
 #[derive(Debug)]
 pub(crate) struct BitmapTable {
     memory: Reserved,
 }
 
 impl BitmapTable {
-    /// Makes a table of uncommitted address space, for `pages` pages. With `spacing`, most of the address space is
-    /// missing until the table [grows](Reserved::grow).
+    /// Makes a table for `pages` pages, of uncommitted address space. With `spacing`, most of the table has no address
+    /// space until the table [grows](Reserved::grow).
     pub(crate) fn new(pages: usize, spacing: Option<usize>, addresses: &mut Reservation) -> Option<Self> {
-        let bytes = pages.checked_mul(SIDE_BYTES)?;
+        let bytes = pages.checked_mul(SIDE_TABLE_PAGE_BYTES)?;
         Some(Self { memory: Reserved::growing(bytes, spacing, addresses, BITMAP)? })
     }
     /// Reserves address space for the bitmaps of the first `pages` pages.
     pub(crate) fn grow(&self, allocator: &PageAllocator, pages: usize) -> bool {
-        allocator.grow_table(&self.memory, pages * SIDE_BYTES)
+        allocator.grow_table(&self.memory, pages * SIDE_TABLE_PAGE_BYTES)
     }
-    /// Commits `words` words for the bitmaps of the slab at `pfn`; returns `false` if memory is
-    /// short.
-    fn commit_words(&self, op: &Operation, pfn: Pfn, words: usize) -> bool {
-        self.memory.commit(op, pfn.get() as usize * SIDE_BYTES + words * 8)
+    /// Commits `words` bitmap words of the slab at `pfn`; returns `false` if memory is short.
+    fn commit_bitmap_words(&self, op: &Operation, pfn: Pfn, words: usize) -> bool {
+        self.memory.commit(op, pfn.get() as usize * SIDE_TABLE_PAGE_BYTES + words * 8)
     }
-    /// Unmaps the bitmaps of all pages from `pages` on.
+    /// Unmaps the bitmaps of all pages with the number `pages` or above.
     ///
     /// # Safety
-    /// No slab is at these pages, and no slab is made there before the table [grows](Self::grow).
+    /// No slab is on these pages, and no slab is made there before the table [grows](Self::grow).
     pub(crate) unsafe fn trim(&self, allocator: &PageAllocator, pages: usize) {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped bitmaps.
-        unsafe { allocator.cut_table(&self.memory, pages * SIDE_BYTES) };
+        unsafe { allocator.truncate_table(&self.memory, pages * SIDE_TABLE_PAGE_BYTES) };
     }
     pub(crate) fn bits(&self, pfn: Pfn) -> *mut u64 {
-        self.memory.base().as_ptr().wrapping_add(pfn.get() as usize * SIDE_BYTES).cast()
+        self.memory.base().as_ptr().wrapping_add(pfn.get() as usize * SIDE_TABLE_PAGE_BYTES).cast()
     }
 }
 
-/// Iterator over the runs of unused pages in a slab, each with its first page and its number of pages.
+/// Iterator over the runs of unused pages in a slab. Each item is a first page and a number of pages.
 #[derive(Debug)]
 pub(crate) struct UnusedPageRuns {
     slab: Pfn,
@@ -247,12 +246,12 @@ impl<'a> Slab<'a> {
         Self { pfn, frame: frames.frame(pfn), table }
     }
 
-    /// Calls `f` with the slab's fill, the bitmap of taken objects, and the bitmap of constructed objects. If the slab
+    /// Calls `f` with the slab's fill, its bitmap of taken objects, and its bitmap of constructed objects. If the slab
     /// has no second bitmap, the last argument is empty.
     ///
     /// # Safety
-    /// The caller holds the lock of the slab's node, or is the only thread that has the slab; the slab was set up.
-    unsafe fn with_fields<R>(&self, f: impl FnOnce(&mut Fill, &mut [u64], &mut [u64]) -> R) -> R {
+    /// The slab was set up. The caller holds the lock of the slab's node, or is the only thread that has the slab.
+    unsafe fn with_slab_fields<R>(&self, f: impl FnOnce(&mut Fill, &mut [u64], &mut [u64]) -> R) -> R {
         self.frame.data().with_mut(|data| {
             // SAFETY: by contract, no other thread accesses the words now.
             let (word, slot_bits) =
@@ -260,7 +259,7 @@ impl<'a> Slab<'a> {
             let mut head = Head::unpack(*word);
             let objects = usize::from(head.fill.objects);
             let bitmap_words = head.constructed.words(objects);
-            let bits = if bitmap_words <= FRAME_WORDS {
+            let bits = if bitmap_words <= FRAME_BITMAP_WORDS {
                 &mut slot_bits[..bitmap_words]
             } else {
                 // SAFETY: `set_up` committed `bitmap_words` words at this slab's place in the table, which belongs to
@@ -274,15 +273,15 @@ impl<'a> Slab<'a> {
         })
     }
 
-    /// Turns the block into a slab of `objects` objects, which are all free and not constructed. Returns `false` if
-    /// memory for the bitmaps is short.
+    /// Turns the block into a slab of `objects` objects, all of them free and unconstructed. Returns `false` if memory
+    /// for the bitmaps is short.
     ///
     /// # Safety
-    /// Only the caller has the block. If objects are constructed one by one, the slab has at most [`ONE_BY_ONE`]
-    /// objects.
+    /// No thread except the caller has the block. If objects are constructed one by one, the slab has at most
+    /// [`MAX_INDIVIDUALLY_CONSTRUCTED`] objects.
     pub(crate) unsafe fn set_up(&self, op: &Operation, objects: usize, constructed: Constructed) -> bool {
         let words = constructed.words(objects);
-        if words > FRAME_WORDS && !self.table.commit_words(op, self.pfn, words) {
+        if words > FRAME_BITMAP_WORDS && !self.table.commit_bitmap_words(op, self.pfn, words) {
             return false;
         }
         let head = Head { fill: Fill { inuse: 0, objects: objects as u16 }, constructed, discarded: 0 };
@@ -290,7 +289,7 @@ impl<'a> Slab<'a> {
         self.frame.data().with_mut(|data| unsafe { (*data)[0] = head.pack() });
         // SAFETY: by contract, only the caller has the slab, whose head is written.
         unsafe {
-            self.with_fields(|_, allocated_bits, constructed| {
+            self.with_slab_fields(|_, allocated_bits, constructed| {
                 clear(allocated_bits, objects);
                 if !constructed.is_empty() {
                     clear(constructed, objects);
@@ -300,22 +299,22 @@ impl<'a> Slab<'a> {
         true
     }
 
-    /// Number of objects taken from the slab, and number of all its objects.
+    /// Returns the number of objects taken from the slab, and the number of all its objects.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn fill(&self) -> Fill {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
-        unsafe { self.with_fields(|fill, _, _| *fill) }
+        unsafe { self.with_slab_fields(|fill, _, _| *fill) }
     }
 
-    /// Takes up to `max` free objects, lowest first or in the order of `draws`, and reports the index of each object.
-    /// If objects are constructed one by one, the call takes only constructed objects. If no constructed object is left
-    /// and `new` allows it, the call takes one unconstructed object and returns `true`; the caller must then construct
-    /// this object. Cost: one pass over the bitmap; with `draws` one pass per object.
+    /// Takes up to `max` free objects, lowest first or in the order of `draws`, and reports each object's index. If
+    /// objects are constructed one by one, the call takes only constructed objects. If no constructed object is left
+    /// and `new` allows it, the call takes one unconstructed object and returns `true`. The caller must then construct
+    /// this object. Cost: one pass over the bitmap; with `draws`, one pass per object.
     ///
     /// # Safety
-    /// The caller holds the lock of the slab's node, or is the only thread that has the slab; the slab was set up.
+    /// The slab was set up. The caller holds the lock of the slab's node, or is the only thread that has the slab.
     pub(crate) unsafe fn alloc_bits(
         &self,
         max: usize,
@@ -325,11 +324,13 @@ impl<'a> Slab<'a> {
     ) -> (Fill, bool) {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with_fields(|fill, allocated_bits, constructed| {
+            self.with_slab_fields(|fill, allocated_bits, constructed| {
                 let mut take =
                     |allocated_bits: &mut [u64], skipped_bits: &dyn Fn(usize) -> u64, max| match &mut draws {
                         None => alloc_bits(allocated_bits, skipped_bits, max, &mut add),
-                        Some(draws) => draw_bits(allocated_bits, skipped_bits, max, draws, &mut add),
+                        Some(draws) => {
+                            set_random_clear_bits(allocated_bits, skipped_bits, max, draws, &mut add)
+                        }
                     };
                 let mut taken_count =
                     take(allocated_bits, &|word| constructed.get(word).map_or(0, |bits| !bits), max);
@@ -348,14 +349,14 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Takes all free objects that are constructed, to destruct them, and reports the index of each object.
+    /// Takes all constructed free objects so that the caller can destruct them, and reports each object's index.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn take_constructed(&self, add: impl FnMut(usize)) -> Fill {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with_fields(|fill, allocated_bits, constructed| {
+            self.with_slab_fields(|fill, allocated_bits, constructed| {
                 let skipped_bits = |word: usize| constructed.get(word).map_or(!0, |bits| !bits);
                 fill.inuse += alloc_bits(allocated_bits, skipped_bits, usize::MAX, add) as u16;
                 *fill
@@ -363,12 +364,12 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Frees objects, and returns their number. Objects that were already free are skipped, and passed to `on_refused`.
-    /// If `stays_listed`, freed objects remain constructed.
+    /// Frees objects, and returns their number. Objects that were already free are skipped, and their indices are
+    /// passed to `on_refused`. If `stays_listed` is true, freed objects remain constructed.
     ///
     /// # Safety
-    /// The conditions of [`Slab::alloc_bits`] hold, and each index is below the slab's objects.
-    pub(crate) unsafe fn free_bits(
+    /// The conditions of [`Slab::alloc_bits`] hold, and each index is below the slab's number of objects.
+    pub(crate) unsafe fn free_objects_in_bitmap(
         &self,
         indices: impl Iterator<Item = usize>,
         stays_listed: bool,
@@ -376,12 +377,12 @@ impl<'a> Slab<'a> {
     ) -> (u16, Fill) {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with_fields(|fill, allocated_bits, constructed| {
+            self.with_slab_fields(|fill, allocated_bits, constructed| {
                 let mut freed_count = 0;
                 for index in indices {
-                    match free_bit(allocated_bits, index) {
+                    match clear_allocated_bit(allocated_bits, index) {
                         Ok(()) => freed_count += 1,
-                        Err(AlreadyFree) => on_refused(index),
+                        Err(AlreadyFreeError) => on_refused(index),
                     }
                     if !stays_listed && let Some(word) = constructed.get_mut(index / 64) {
                         *word &= !(1 << (index % 64));
@@ -393,7 +394,7 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Number of pages whose memory was returned to the system and not used since.
+    /// Number of the slab's pages whose memory was returned to the system and not used since.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold.
@@ -402,12 +403,12 @@ impl<'a> Slab<'a> {
         let head = self.frame.data().with(|data| Head::unpack(unsafe { (*data)[0] }));
         head.discarded.count_ones() * part(self.frame.state().order().pages())
     }
-    /// Prepares an allocation from the slab, after which all pages of the slab count as used. Returns the number of
-    /// pages that were marked as discarded.
+    /// Clears the slab's discarded marks before an allocation, after which any page may be in use. Returns the number
+    /// of pages that had been marked as discarded.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold.
-    pub(crate) unsafe fn use_discarded(&self) -> u32 {
+    pub(crate) unsafe fn clear_discarded_marks(&self) -> u32 {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         let pages = unsafe { self.discarded() };
         if pages > 0 {
@@ -416,23 +417,23 @@ impl<'a> Slab<'a> {
         }
         pages
     }
-    /// Finds pages on which no object is in use and that are not yet discarded, and marks them as discarded. Cost: one
-    /// pass over the bitmap.
+    /// Finds pages without objects in use that are not yet discarded, marks them as discarded, and returns them. Cost:
+    /// one pass over the bitmap.
     ///
     /// # Safety
-    /// The conditions of [`Slab::alloc_bits`] hold, and `geometry` belongs to the slab. The caller discards the pages before an
-    /// object on them is taken.
+    /// The conditions of [`Slab::alloc_bits`] hold, and `geometry` belongs to the slab. The caller discards the pages
+    /// before any object on them is allocated.
     pub(crate) unsafe fn discard_unused(&self, geometry: &Geometry) -> UnusedPageRuns {
         let pages = self.frame.state().order().pages();
         let part = part(pages);
         let mut found = 0_u16;
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with_fields(|fill, allocated_bits, _| {
+            self.with_slab_fields(|fill, allocated_bits, _| {
                 for bit in 0..pages / part {
                     let bytes = |page: u32| page as usize * PAGE_SIZE;
-                    let mut objects =
-                        geometry.indices_in(bytes(bit * part)..bytes((bit + 1) * part), fill.objects);
+                    let mut objects = geometry
+                        .object_indices_in_range(bytes(bit * part)..bytes((bit + 1) * part), fill.objects);
                     if objects.all(|index| allocated_bits[index / 64] & 1 << (index % 64) == 0) {
                         found |= 1 << bit;
                     }
@@ -450,18 +451,18 @@ impl<'a> Slab<'a> {
         UnusedPageRuns { slab: self.pfn, part, found }
     }
 
-    /// Indices of the free objects that are constructed; if the slab has no second bitmap, indices of all free
-    /// objects.
+    /// Iterates over the indices of the constructed free objects. If the slab has no second bitmap, iterates over all
+    /// free objects.
     ///
     /// # Safety
-    /// The conditions of [`Slab::alloc_bits`] hold, and only the caller has the slab while it uses the result.
+    /// The conditions of [`Slab::alloc_bits`] hold, and only the caller has the slab while it uses the iterator.
     pub(crate) unsafe fn constructed(self) -> impl Iterator<Item = usize> + 'a {
         // SAFETY: by contract, only the caller has the slab.
         let objects = usize::from(unsafe { self.fill() }.objects);
         (0..objects).filter(move |index| {
             // SAFETY: by contract, only the caller has the slab.
             unsafe {
-                self.with_fields(|_, allocated_bits, constructed| {
+                self.with_slab_fields(|_, allocated_bits, constructed| {
                     let (word, bit) = (index / 64, 1 << (index % 64));
                     allocated_bits[word] & bit == 0
                         && constructed.get(word).is_none_or(|word| word & bit != 0)
@@ -470,15 +471,14 @@ impl<'a> Slab<'a> {
         })
     }
 
-    /// Passes the words of the first bitmap to `visit`, with the bits of taken objects, and with zeros after the last
-    /// object.
+    /// Passes each word of the first bitmap to `visit`: bits of taken objects, and zeros after the last object.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn allocated(&self, mut visit: impl FnMut(u64)) {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with_fields(|fill, bits, _| {
+            self.with_slab_fields(|fill, bits, _| {
                 let (objects, mut bits) = (usize::from(fill.objects), bits.iter().copied());
                 bits.by_ref().take(objects / 64).for_each(&mut visit);
                 bits.for_each(|last| visit(last & ((1 << (objects % 64)) - 1)));
@@ -486,14 +486,14 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Returns `true` if the head agrees with the bitmap, and if all taken objects are constructed.
+    /// Returns `true` if the slab's head agrees with its bitmap, and all taken objects are constructed.
     ///
     /// # Safety
     /// The conditions of [`Slab::alloc_bits`] hold.
     pub(crate) unsafe fn agrees(&self) -> bool {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
-            self.with_fields(|fill, bits, constructed| {
+            self.with_slab_fields(|fill, bits, constructed| {
                 let set: u32 = bits.iter().map(|word| word.count_ones()).sum();
                 let unused_bits = bits.len() * 64 - usize::from(fill.objects);
                 let is_constructed =
@@ -513,7 +513,7 @@ mod tests {
     use uslab_buddy::{Backend, Faults};
 
     proptest! {
-        /// Compares bitmaps of one object up to many words with an array of flags.
+        /// Compares slab bitmaps, from one object to many words, with an array of flags.
         #[test]
         fn random_slab_bitmap_operations_agree_with_an_array_of_flags(
             objects in 1_usize..700,
@@ -532,7 +532,7 @@ mod tests {
                     let expected: Vec<_> = (0..objects).filter(|&i| !allocated_bits[i]).take(max).collect();
                     let taken_count = match &mut draws {
                         None => alloc_bits(&mut bits, |_| 0, max, |i| indexes.push(i)),
-                        Some(draws) => draw_bits(&mut bits, |_| 0, max, draws, |i| indexes.push(i)),
+                        Some(draws) => set_random_clear_bits(&mut bits, |_| 0, max, draws, |i| indexes.push(i)),
                     };
                     prop_assert_eq!((taken_count, expected.len()), (indexes.len(), indexes.len()));
                     match draws {
@@ -542,38 +542,41 @@ mod tests {
                     indexes.iter().for_each(|&i| allocated_bits[i] = true);
                 } else {
                     let index = n % objects;
-                    prop_assert_eq!(free_bit(&mut bits, index).is_ok(), allocated_bits[index]);
+                    prop_assert_eq!(clear_allocated_bit(&mut bits, index).is_ok(), allocated_bits[index]);
                     allocated_bits[index] = false;
                 }
             }
         }
     }
 
-    /// Makes a page of side table, for 64 pages.
+    /// Makes a side table of one page, which serves 64 pages.
     fn side() -> BitmapTable {
         BitmapTable::new(64, None, &mut Reservation::none(Backend::Heap, &Faults::default())).unwrap()
     }
 
     #[test]
     fn side_table_refuses_bitmap_words_beyond_its_end() {
-        assert_eq!(side().memory.reserved(), 64 * SIDE_BYTES);
-        assert!(side().commit_words(&Operation::new(), Pfn::new(63), 8));
-        assert!(!side().commit_words(&Operation::new(), Pfn::new(63), 9), "a word past the end was written");
+        assert_eq!(side().memory.reserved(), 64 * SIDE_TABLE_PAGE_BYTES);
+        assert!(side().commit_bitmap_words(&Operation::new(), Pfn::new(63), 8));
+        assert!(
+            !side().commit_bitmap_words(&Operation::new(), Pfn::new(63), 9),
+            "a word past the end was written"
+        );
     }
 
-    /// A commit may commit more than the bitmaps in use.
+    /// The test accepts that a commit covers more than the bitmaps in use.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
     fn truncated_side_table_still_covers_the_remaining_pages() {
         let side =
             BitmapTable::new(1 << 20, None, &mut Reservation::none(Backend::Os, &Faults::default())).unwrap();
-        assert_eq!(side.memory.reserved(), SIDE_BYTES << 20);
+        assert_eq!(side.memory.reserved(), SIDE_TABLE_PAGE_BYTES << 20);
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
         // SAFETY: the table has no slabs.
         unsafe { side.trim(&pages, 1 << 19) };
-        let reserved_ahead = side.memory.reserved() - (SIDE_BYTES << 19);
+        let reserved_ahead = side.memory.reserved() - (SIDE_TABLE_PAGE_BYTES << 19);
         assert!((1 << 20..1 << 21).contains(&reserved_ahead));
-        assert!(!side.commit_words(&Operation::new(), Pfn::new(1 << 20), 8));
+        assert!(!side.commit_bitmap_words(&Operation::new(), Pfn::new(1 << 20), 8));
     }
 
     #[test]
@@ -585,15 +588,17 @@ mod tests {
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
         // SAFETY: the slab is a page of the block, which only this test has.
         unsafe {
-            assert!(slab.set_up(&Operation::new(), FRAME_BITS, Constructed::Together) && slab.agrees());
-            assert!(!slab.set_up(&Operation::new(), FRAME_BITS + 1, Constructed::Together));
+            assert!(
+                slab.set_up(&Operation::new(), FRAME_BITMAP_BITS, Constructed::Together) && slab.agrees()
+            );
+            assert!(!slab.set_up(&Operation::new(), FRAME_BITMAP_BITS + 1, Constructed::Together));
             pages.free(block, uslab_buddy::Order::MAX);
         }
     }
 
     #[test]
     fn side_table_has_a_bit_for_each_word_of_a_page() {
-        assert_eq!(SIDE_BYTES * 8 * crate::geometry::WORD, uslab_buddy::PAGE_SIZE);
+        assert_eq!(SIDE_TABLE_PAGE_BYTES * 8 * crate::geometry::WORD, uslab_buddy::PAGE_SIZE);
     }
 
     #[test]
@@ -601,7 +606,7 @@ mod tests {
         let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::ALL }).next();
         let mut draws_per_index = [0; 256];
         for draw_number in 0..16 * 256 {
-            draw_bits(
+            set_random_clear_bits(
                 &mut [0; 4],
                 |_| 0,
                 1,
@@ -619,21 +624,23 @@ mod tests {
         let side = BitmapTable::new(1 << 12, None, &mut Reservation::none(Backend::Heap, &Faults::default()))
             .unwrap();
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
-        for objects in [1, 63, 64, 70, 128, FRAME_BITS, 300, 512] {
+        for objects in [1, 63, 64, 70, 128, FRAME_BITMAP_BITS, 300, 512] {
             let (mut taken, mut allocated_words, mut expected) = (vec![], vec![], vec![0; words(objects)]);
             // SAFETY: the slab is a page of the block, which only this test has.
             unsafe {
                 assert!(slab.set_up(&Operation::new(), objects, Constructed::Together));
                 slab.alloc_bits(objects, false, None, |index| taken.push(index));
                 let every_third = taken.iter().copied().filter(|index| index % 3 == 0);
-                slab.free_bits(every_third, true, |index| panic!("{index} was already allocated"));
+                slab.free_objects_in_bitmap(every_third, true, |index| {
+                    panic!("object {index} was already free")
+                });
                 slab.allocated(|word| allocated_words.push(word));
                 assert!(slab.agrees(), "{objects}");
-                slab.with_fields(|fill, _, _| fill.inuse += 1);
+                slab.with_slab_fields(|fill, _, _| fill.inuse += 1);
                 assert!(!slab.agrees(), "{objects}: no more objects are allocated");
-                slab.with_fields(|fill, _, _| fill.inuse -= 1);
+                slab.with_slab_fields(|fill, _, _| fill.inuse -= 1);
                 assert!(slab.agrees(), "{objects}");
-                slab.with_fields(|_, bits, _| bits[0] |= 1);
+                slab.with_slab_fields(|_, bits, _| bits[0] |= 1);
                 assert!(!slab.agrees(), "{objects}: an allocated object was not counted");
             }
             for index in (0..objects).filter(|index| index % 3 != 0) {

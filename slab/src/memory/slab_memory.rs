@@ -1,15 +1,15 @@
-//! Memory that the slabs of all caches share: pages, the frames of pages, and the side table of
-//! bitmaps that do not fit into frames.
+//! Memory that the slabs of all caches share: pages, their frames, and the side table of bitmaps that do not fit into
+//! frames.
 //!
-//! Under a model checker this module also watches object ownership: allocating and freeing an object write to a cell of
-//! the object. A model fails if an object has two owners, if it is freed twice, or if its free does not happen before
-//! its next allocation. In shipping builds the functions that watch ownership are empty.
+//! Under a model checker, this module also watches object ownership: each allocation and free writes to a cell of the
+//! object. A model fails if an object has two owners, if it is freed twice, or if its free does not happen before its
+//! next allocation. In shipping builds the functions that watch ownership are empty.
 
 #[cfg_attr(any(loom, shuttle), path = "slab_memory/watched.rs")]
 mod owners;
 
 use crate::memory::page_classes::PageClasses;
-use crate::memory::slab::{BitmapTable, SIDE_BYTES, Slab};
+use crate::memory::slab::{BitmapTable, SIDE_TABLE_PAGE_BYTES, Slab};
 use core::ptr::NonNull;
 use owners::Owners;
 use uslab_buddy::Reservation;
@@ -19,7 +19,7 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::tell;
 use uslab_magazine::tracepoints::Step;
 
-/// The page allocator, and the pages' metadata for slabs.
+/// The page allocator, with the metadata that slabs need for each page.
 #[derive(Debug)]
 pub(crate) struct SlabMemory {
     pub(crate) pages: PageAllocator,
@@ -29,12 +29,12 @@ pub(crate) struct SlabMemory {
 }
 
 impl SlabMemory {
-    /// Bytes of address space that the tables take per page.
-    pub(crate) const PAGE_BYTES: usize = SIDE_BYTES + size_of::<u32>();
+    /// Bytes of address space that the metadata tables take per page.
+    pub(crate) const METADATA_BYTES_PER_PAGE: usize = SIDE_TABLE_PAGE_BYTES + size_of::<u32>();
 
     /// Makes the metadata tables; returns `None` if the system refuses address space.
     pub(crate) fn new(pages: PageAllocator, addresses: &mut Reservation) -> Option<Self> {
-        let (max_pages, spacing) = (pages.max_pages(), pages.required_spacing());
+        let (max_pages, spacing) = (pages.max_pages(), pages.min_table_spacing());
         Some(Self {
             pages,
             side: BitmapTable::new(max_pages, spacing, addresses)?,
@@ -44,11 +44,12 @@ impl SlabMemory {
         })
     }
 
-    /// Unmaps the metadata of pages from `pages` on. The metadata is mapped again together with its pages, except for
-    /// pages that [cannot exist](PageAllocator::max_pages).
+    /// Unmaps the metadata of all pages with the number `pages` or above. The metadata is mapped again together with
+    /// its pages, except for pages that [cannot exist](PageAllocator::max_pages).
     ///
     /// # Safety
-    /// [`PageAllocator::give_up_frames`] released the pages' frames, and no other thread unmaps metadata concurrently.
+    /// [`PageAllocator::release_unmapped_frames`] released the pages' frames, and no other thread unmaps metadata
+    /// concurrently.
     pub(crate) unsafe fn unmap_metadata(&self, pages: usize) {
         // SAFETY: no slab can begin at these pages.
         unsafe {
@@ -73,9 +74,9 @@ impl SlabMemory {
         Slab::at(self.frames(), &self.side, pfn)
     }
 
-    /// Allocates pages of `node` for an operation on objects. The allocation counts as a separate operation on pages,
-    /// with its own level: if a page comes from the CPU's magazine, `cpu` served the page operation, but `pages`
-    /// served the object's allocation.
+    /// Allocates pages of `node` for an operation on objects. The allocation also counts as a separate page operation
+    /// with its own level. For example, a page from the CPU's magazine counts as `cpu` for the page operation, but as
+    /// `pages` for the object's allocation.
     pub(crate) fn alloc_pages(
         &self,
         op: &Operation,
@@ -96,20 +97,21 @@ impl SlabMemory {
         op.below(|op| unsafe { self.pages.free_in(op, first, order) });
     }
 
-    /// Returns the memory of pages inside a slab to the system. The block stays allocated, and the pages read as zeros.
+    /// Returns the memory of some pages of a slab to the system. The slab's block stays allocated, and the discarded
+    /// pages read as zeros.
     ///
     /// # Safety
-    /// Each object on the pages is free in its slab, is not constructed, and cannot be allocated during the call.
+    /// Each object on the pages is free in its slab and unconstructed, and cannot be allocated during the call.
     pub(crate) unsafe fn discard(&self, first: Pfn, pages: u32) {
         self.owners.discard(first, pages);
         // SAFETY: by contract, no object on the pages is used or constructed.
         unsafe { self.pages.discard(first, pages) };
     }
 
-    /// Sets the owner of a block's pages.
+    /// Sets the owner word of a block's pages.
     ///
     /// # Safety
-    /// The caller owns the block. `owner` is null, or a cache that lives until the owner is reset to null.
+    /// The caller owns the block. `owner` is null, or a cache that lives until this owner word is reset to null.
     pub(crate) unsafe fn set_owner(&self, first: Pfn, order: Order, owner: *mut u8) {
         for page in 0..order.pages() {
             // SAFETY: by contract, the caller owns the block. Besides caches, only `large` is an owner, and
@@ -120,12 +122,12 @@ impl SlabMemory {
 
     /// Reports to the model checker that an object is allocated.
     #[inline(always)]
-    pub(crate) fn note_allocated(&self, object: NonNull<u8>) {
+    pub(crate) fn report_alloc_to_checker(&self, object: NonNull<u8>) {
         self.owners.hand_out(self, object);
     }
     /// Reports to the model checker that an object is freed.
     #[inline(always)]
-    pub(crate) fn note_freed(&self, object: NonNull<u8>) {
+    pub(crate) fn report_free_to_checker(&self, object: NonNull<u8>) {
         self.owners.take_back(self, object);
     }
 }

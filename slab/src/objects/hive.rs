@@ -1,4 +1,4 @@
-//! Hives, which are containers of values that never move (see [`Hive`]).
+//! Hives: containers of values that never move (see [`Hive`]).
 
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::cache::live::{Live, Run};
@@ -11,14 +11,14 @@ use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::{FirstPanic, abandoned, relax, unique};
 
-/// Maximum number of retries, some seconds, before an iteration panics.
-const MAX_RETRIES: u32 = 1 << 20;
+/// Maximum number of retries before an iteration panics; they take some seconds.
+const MAX_ITERATION_RETRIES: u32 = 1 << 20;
 
-/// A container of values that never move, stored in slabs. Iterations skip free places.
+/// A container of values that never move, stored in slabs. Iterations skip free slots.
 ///
-/// C++26 calls this kind of container `std::hive` (Bentley, P0447): values keep their addresses, freed places are
+/// C++26 calls this kind of container `std::hive` (Bentley, P0447): values keep their addresses, freed slots are
 /// reused, and iteration skips holes. In a [`Hive`], the blocks are slabs of an object cache, and the skip fields are
-/// the slabs' bitmaps: an iteration reads one word for 64 places. A key identifies a value; removing the value consumes
+/// the slabs' bitmaps. An iteration reads one word for 64 slots. A key identifies a value. Removing the value consumes
 /// the key, so keys are never stale.
 ///
 /// | operation | cost |
@@ -31,8 +31,8 @@ const MAX_RETRIES: u32 = 1 << 20;
 /// Like a `Vec`, a hive has one owner at a time. To share objects between threads, use the cache directly.
 ///
 /// In the child of a [fork](crate::Fork), a hive is usable unless another thread was reaping the hive's cache at the
-/// fork. If another thread was reaping, free places that this thread had taken look like values in the child, for ever.
-/// An iteration of a hive with such places panics after some seconds.
+/// fork. If another thread was reaping, free slots that it had taken look like values in the child, for ever. An
+/// iteration of a hive panics after some seconds if free slots of the child look like values.
 ///
 /// ```
 /// use uslab::Hive;
@@ -50,18 +50,18 @@ pub struct Hive<T> {
     cache: KmemCache,
     number: u64,
     len: usize,
-    /// Snapshot of the values' places; outdated while `is_outdated` is set.
+    /// Snapshot of the values' addresses; outdated while `is_outdated` is set.
     live_entries: Live,
     is_outdated: bool,
     values: PhantomData<Slot<T>>,
 }
 
-/// A value in its slab. Unless objects have padding between them, the slot's size is the slab's stride, so
+/// A value stored in a slab. The slot's size is the slab's stride unless objects have padding between them, so
 /// neighbouring values form a slice.
 #[repr(C, align(8))]
 struct Slot<T>(T);
 
-/// Key of a value of a [`Hive`]. After the key is dropped, the value stays until the hive is dropped.
+/// Key of a value of a [`Hive`]. If the key is dropped, the value stays until the hive is dropped.
 ///
 /// ```
 /// use uslab::Hive;
@@ -91,11 +91,11 @@ impl<T> Hive<T> {
     /// Makes a hive on the global subsystem. `name` is the cache's name in slabinfo.
     ///
     /// # Errors
-    /// Fails if the subsystem does not start, or `T` is too large for a [`KmemCache`].
+    /// Fails if the subsystem does not start, or if `T` is too large for a [`KmemCache`].
     pub fn new(name: impl Into<String>) -> Result<Self, CacheError> {
         Ok(Self::on(Self::builder(name).build()?))
     }
-    /// Makes a hive on the given subsystem.
+    /// Makes a hive on subsystem `subsystem`.
     ///
     /// # Errors
     /// Fails as [`new`](Self::new) does.
@@ -125,7 +125,7 @@ impl<T> Hive<T> {
     /// Inserts a value into the hive.
     ///
     /// # Errors
-    /// Fails if memory is short; the error contains the value.
+    /// Fails if memory is short; the error returns the value.
     pub fn insert(&mut self, value: T) -> Result<Key<T>, Refused<T>> {
         match self.cache.alloc(Gfp::KERNEL) {
             Ok(object) => {
@@ -139,7 +139,7 @@ impl<T> Hive<T> {
             Err(error) => Err(Refused { value, error }),
         }
     }
-    /// Removes a value and returns it.
+    /// Removes the value that `key` identifies, and returns it.
     ///
     /// # Panics
     /// Panics if the key belongs to another hive.
@@ -186,19 +186,19 @@ impl<T> Hive<T> {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Iterates the values, in the order of their places in each slab. Takes `&mut self` because an iteration may
-    /// refresh the snapshot.
+    /// Iterates over the values, slab by slab and in address order within each slab. The method takes `&mut self`
+    /// because an iteration may refresh the snapshot.
     ///
     /// # Panics
     /// Panics as [`iter_mut`](Self::iter_mut) does.
     pub fn iter(&mut self) -> impl Iterator<Item = &T> {
         self.iter_mut().map(|value| &*value)
     }
-    /// Iterates the values as mutable references. [`for_each`](Iterator::for_each) is faster than a
-    /// loop.
+    /// Iterates over the values as mutable references. [`for_each`](Iterator::for_each) is faster than a `for` loop.
     ///
     /// # Panics
-    /// Panics if magazines could not be drained for some seconds, because the system now refuses `membarrier`.
+    /// Panics if the magazines could not be drained for some seconds, because the system no longer permits
+    /// `membarrier`.
     #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let stride = self.cache.geometry().stride();
@@ -216,27 +216,30 @@ impl<T> Hive<T> {
                 places.iter_mut().map(|place| &mut place.0)
             })
         };
-        assert!(self.update_entries(), "hive {}: no memory for the list of its places", self.cache.name());
+        assert!(
+            self.refresh_live_entries(),
+            "hive {}: no memory for the list of its places",
+            self.cache.name()
+        );
         self.live_entries.runs().flat_map(values)
     }
-    /// Snapshot of the cache's numbers.
+    /// Snapshot of the cache's statistics.
     pub fn info(&self) -> crate::CacheInfo {
         self.cache.info()
     }
 
-    /// Refreshes `live_entries` until it contains exactly the places of values; returns `false` if that
-    /// fails.
+    /// Refreshes `live_entries` until it contains exactly the addresses of values; returns `false` if that fails.
     ///
-    /// The bit of a value's place is always set. The bits of free places may also be set, because a reap, or a thread
-    /// short of memory, takes free objects out of magazines before it flushes them to slabs. No other thread allocates
-    /// from the cache, so free places with set bits only become fewer. When the number of set bits equals the number of
-    /// values, each set bit therefore belongs to a value.
-    fn update_entries(&mut self) -> bool {
-        for _ in 0..MAX_RETRIES {
+    /// The bit of a slot with a value is always set. The bits of free slots may also be set. A reap, or a thread short
+    /// of memory, takes free objects out of magazines before it flushes them to slabs. No other thread allocates from
+    /// the cache, so the number of free slots with set bits only decreases. Therefore, when the number of set bits
+    /// equals the number of values, each set bit belongs to a value.
+    fn refresh_live_entries(&mut self) -> bool {
+        for _ in 0..MAX_ITERATION_RETRIES {
             if !self.is_outdated {
                 return true;
             }
-            self.cache.live_into(&mut self.live_entries);
+            self.cache.snapshot_live_objects(&mut self.live_entries);
             self.is_outdated = self.live_entries.len() != self.len;
             if self.is_outdated {
                 relax();
@@ -256,7 +259,7 @@ impl<T> Drop for Hive<T> {
             return;
         }
         // If the snapshot fails, leak the values and the cache.
-        if !self.update_entries() {
+        if !self.refresh_live_entries() {
             return;
         }
         let mut panics = FirstPanic::default();
@@ -363,8 +366,8 @@ mod tests {
         }
     }
 
-    /// Regression test: an iteration visited free objects that a reaper had taken, and the hive's drop
-    /// dropped these objects.
+    /// Regression test: an iteration visited free objects that a reaper had taken, and dropping the hive dropped these
+    /// objects.
     #[test]
     fn hive_iteration_during_reaps_visits_only_values() {
         let subsystem = subsystem();
@@ -391,7 +394,8 @@ mod tests {
         });
     }
 
-    /// Regression test: a hive of zero-sized values was refused, although a cache of zero-sized objects was not.
+    /// Regression test: creating a hive of zero-sized values failed, although a cache of zero-sized objects was
+    /// possible.
     #[test]
     fn zero_sized_hive_values_are_counted_and_dropped() {
         thread_local!(static DROP_COUNT: core::cell::Cell<usize> = const { core::cell::Cell::new(0) });
@@ -413,8 +417,8 @@ mod tests {
         assert_eq!(Hive::<()>::new("unit").unwrap().iter().count(), 0);
     }
 
-    /// Regression test: an iteration mistook padding between objects for values. Regression test: an iteration
-    /// never ended if some allocations were guard samples, because samples are in no slab.
+    /// Regression test: an iteration mistook padding between objects for values. Regression test: if some allocations
+    /// were guard samples, an iteration never ended, because samples are in no slab.
     #[test]
     fn hive_iteration_skips_red_zones_and_canaries() {
         let changes: [fn(&mut Config); 3] = [
@@ -441,7 +445,7 @@ mod tests {
         }
     }
 
-    /// Regression test: a panicking `Drop` leaked all later values and the cache.
+    /// Regression test: a panicking `Drop` of one value leaked all later values and the cache.
     #[test]
     fn panic_dropping_a_hive_value_drops_the_remaining_values() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);

@@ -1,8 +1,9 @@
-//! Pinned caches, whose objects never move.
+//! Pinned caches: caches whose objects never move.
 //!
-//! An object of any cache keeps its address while in use; only `&mut T` could move its *value*. A `CacheBox` lends a
-//! `&mut T`, and so does the box of the object's next user. A user alone therefore cannot pin an object: no user may
-//! have a `&mut T` between the object's construction and its destruction. A pinned cache hands out only pinned boxes.
+//! An object of any cache keeps its address while it is in use. Only a `&mut T` can move the object's *value*. A
+//! `CacheBox` lends a `&mut T`, also to the object's next user. One user alone therefore cannot pin an object: no user
+//! may get a `&mut T` between the object's construction and its destruction. A pinned cache hands out only pinned
+//! boxes.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::{AllocError, CacheError};
@@ -10,8 +11,8 @@ use crate::objects::typed::{CacheBox, Construct, NoReset, ObjectCache, ObjectCac
 use crate::subsystem::Subsystem;
 use core::pin::Pin;
 
-/// A cache whose objects stay pinned across frees and allocations, from their construction until they are dropped in
-/// place with their slab.
+/// A cache whose objects stay pinned across frees and allocations. An object is pinned from its construction until it
+/// is dropped in place with its slab.
 ///
 /// ```
 /// use std::marker::PhantomPinned;
@@ -34,8 +35,7 @@ use core::pin::Pin;
 pub struct PinnedCache<T>(ObjectCache<T>);
 
 impl<T> PinnedCache<T> {
-    /// Allocates a pinned object in the state in which its last user left it. See [`ObjectCache::alloc`]
-    /// for cost and panics.
+    /// Allocates a pinned object as its last user left it. Cost and panics are the same as for [`ObjectCache::alloc`].
     ///
     /// # Errors
     /// Fails as [`ObjectCache::alloc`] does.

@@ -1,4 +1,4 @@
-//! Caches in statics: made on first use and never dropped, so boxes of their objects are `'static`.
+//! Caches in statics: a cache is made on first use and never dropped, so boxes of its objects are `'static`.
 
 #[cfg(not(any(loom, shuttle)))]
 use crate::StartError;
@@ -13,11 +13,11 @@ use std::panic::resume_unwind;
 #[cfg(not(any(loom, shuttle)))]
 use uslab_magazine::sync::{catch_panic, thread_local};
 
-/// An [`ObjectCache`] for a `static`, which the first call of [`get`](Self::get) makes. The macro
-/// [`object_cache!`](crate::object_cache) declares a static cache; under loom, each execution has a separate cache.
+/// An [`ObjectCache`] in a `static`; the first call of [`get`](Self::get) makes the cache. The macro
+/// [`object_cache!`](crate::object_cache) declares a static cache. Under loom, each execution has a separate cache.
 ///
-/// Threads never wait for each other: if several threads call `get` first, each makes a cache, and all caches but one
-/// are dropped.
+/// Threads never wait for each other. If several threads call `get` first, each makes a cache, and only one of these
+/// caches is kept.
 ///
 /// ```
 /// use uslab::{CacheBox, ObjectCache, StaticCache, object_cache};
@@ -37,21 +37,21 @@ pub struct StaticCache<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> StaticCache<T> {
-    /// Declares a static cache, which `make` makes on first use.
+    /// Declares a static cache; `make` creates the cache on first use.
     #[cfg(not(any(loom, shuttle)))]
     pub const fn new(make: fn() -> Result<ObjectCache<T>, CacheError>) -> Self {
         Self { cache: Published::new(), make }
     }
-    /// Declares a static cache, which `make` makes on first use.
+    /// Declares a static cache; `make` creates the cache on first use.
     #[cfg(any(loom, shuttle))]
     pub fn new(make: fn() -> Result<ObjectCache<T>, CacheError>) -> Self {
         Self { cache: Published::new(), make }
     }
 
-    /// Returns the cache, which the first call makes. Cost of later calls: one load.
+    /// Returns the cache, and creates it in the first call. Cost of later calls: one load.
     ///
     /// # Errors
-    /// Fails as [`build`](crate::ObjectCacheBuilder::build) does; the next call tries again. Fails with
+    /// Fails as [`build`](crate::ObjectCacheBuilder::build) does; the next call then tries again. Fails with
     /// [`StartError::Starting`] if `make` calls `get` on the same thread.
     #[inline]
     pub fn get(&self) -> Result<&'static ObjectCache<T>, CacheError> {
@@ -61,7 +61,7 @@ impl<T: Send + 'static> StaticCache<T> {
     #[cold]
     fn initialise(&self) -> Result<&'static ObjectCache<T>, CacheError> {
         #[cfg(not(any(loom, shuttle)))]
-        return Starting::run_marked(core::ptr::from_ref(self).addr(), || self.make())?;
+        return Starting::run_with_init_mark(core::ptr::from_ref(self).addr(), || self.make())?;
         #[cfg(any(loom, shuttle))]
         self.make()
     }
@@ -76,12 +76,12 @@ impl<T: Send + 'static> fmt::Debug for StaticCache<T> {
     }
 }
 
-/// Marks a static cache, identified by its address, as being made by this thread. The marks form a list on the stack,
-/// because the cache may serve the thread's allocator.
+/// Marks a static cache as being made by this thread; the cache is identified by its address. The marks form a list on
+/// the stack, because the cache may serve the thread's allocator.
 #[cfg(not(any(loom, shuttle)))]
 struct Starting {
     address: usize,
-    /// Mark of the cache whose `make` needs this cache; null for the outermost cache.
+    /// Mark of the cache whose `make` function needs this cache; null for the outermost cache.
     outer: *const Self,
 }
 
@@ -94,9 +94,9 @@ thread_local! {
 #[cfg(not(any(loom, shuttle)))]
 impl Starting {
     /// Runs `make` while the cache at `address` is marked; fails if that cache is already marked.
-    fn run_marked<R>(address: usize, make: impl FnOnce() -> R) -> Result<R, StartError> {
+    fn run_with_init_mark<R>(address: usize, make: impl FnOnce() -> R) -> Result<R, StartError> {
         let current = Self { address, outer: STARTING.get() };
-        // SAFETY: each pointer is null or a mark whose `run_marked` has not returned.
+        // SAFETY: each pointer is null or a mark whose `run_with_init_mark` has not returned.
         let mut outer = core::iter::successors(unsafe { current.outer.as_ref() }, |outer_start| unsafe {
             outer_start.outer.as_ref()
         });
@@ -110,7 +110,8 @@ impl Starting {
     }
 }
 
-/// Declares an [`ObjectCache`](crate::ObjectCache) in a `static`, made on first use: a [`StaticCache`](crate::StaticCache).
+/// Declares a [`StaticCache`](crate::StaticCache): an [`ObjectCache`](crate::ObjectCache) in a `static`, created on
+/// first use.
 ///
 /// ```
 /// use uslab::{CacheBox, ObjectCache, object_cache};
@@ -133,7 +134,7 @@ macro_rules! object_cache {
     };
 }
 
-/// Declares an [`ObjectCache`](crate::ObjectCache) in a `static`, made in each execution.
+/// Declares an [`ObjectCache`](crate::ObjectCache) in a `static`, which each execution creates anew.
 #[macro_export]
 #[cfg(loom)]
 macro_rules! object_cache {
@@ -169,19 +170,19 @@ mod tests {
         static CALLS: uslab_magazine::sync::Counter = uslab_magazine::sync::Counter::new(0);
         static OTHER: StaticCache<u8> = StaticCache::new(|| {
             // This cache needs itself indirectly, through another cache.
-            AGAIN.get()?;
+            RECURSIVE_STATIC_CACHE.get()?;
             ObjectCache::builder("other").ctor(|| 1).build()
         });
-        static AGAIN: StaticCache<u8> = StaticCache::new(|| {
+        static RECURSIVE_STATIC_CACHE: StaticCache<u8> = StaticCache::new(|| {
             CALLS.add(1);
             if CALLS.get() < 3 {
                 OTHER.get()?;
             }
             ObjectCache::builder("again").ctor(|| 2).build()
         });
-        assert_eq!(AGAIN.get().unwrap_err(), CacheError::Start(StartError::Starting));
+        assert_eq!(RECURSIVE_STATIC_CACHE.get().unwrap_err(), CacheError::Start(StartError::Starting));
         assert_eq!(OTHER.get().unwrap_err(), CacheError::Start(StartError::Starting));
-        assert_eq!((*AGAIN.get().unwrap().alloc().unwrap(), CALLS.get()), (2, 3));
+        assert_eq!((*RECURSIVE_STATIC_CACHE.get().unwrap().alloc().unwrap(), CALLS.get()), (2, 3));
         assert_eq!(*OTHER.get().unwrap().alloc().unwrap(), 1);
     }
 }

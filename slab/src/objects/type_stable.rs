@@ -1,5 +1,5 @@
-//! Typed caches for lock-free readers: `SLAB_TYPESAFE_BY_RCU`. The module [`rcu`](crate::rcu)
-//! describes the grace periods.
+//! Typed caches for lock-free readers, like Linux's `SLAB_TYPESAFE_BY_RCU`. The module [`rcu`](crate::rcu) describes
+//! the grace periods.
 
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::error::{AllocError, CacheError};
@@ -9,13 +9,14 @@ use core::fmt;
 use core::ops::Deref;
 use core::ptr::NonNull;
 
-/// A cache whose objects readers may read without a lock, even after the objects were freed.
+/// A cache whose objects may be read without a lock, even after they were freed.
 ///
-/// The memory of an object remains a constructed `T` of the cache until the object's slab was freed and a grace
-/// period has passed. A reader that is [pinned](crate::rcu::pin) and found an object's [address](StableBox::as_ptr)
-/// may therefore read the object. The object may be freed and reused after the lookup, so after reading, the reader
-/// must check *in* the object that it is the expected one. Owners and readers get only `&T`, so mutable parts are
-/// atomics, locks or cells. `slab/examples/rcu_lookup.rs` is a hash table that readers search without locks.
+/// The memory of an object remains a constructed `T` of the cache until the object's slab has been freed and a grace
+/// period has passed. A reader that is [pinned](crate::rcu::pin) and has found an object's [address](StableBox::as_ptr)
+/// may therefore read the object. The object may be freed and reused after the lookup. After reading, the reader must
+/// therefore check data *in* the object to confirm that it is the expected object. Owners and readers get only `&T`, so
+/// mutable fields must be atomics, locks or cells. The example `slab/examples/rcu_lookup.rs` is a hash table that
+/// readers search without locks.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -36,10 +37,9 @@ use core::ptr::NonNull;
 pub struct TypeStableCache<T>(ObjectCache<T>);
 
 impl<T> TypeStableCache<T> {
-    /// Allocates an object in the state in which its last user left it; readers that found the object earlier
-    /// may still read it.
+    /// Allocates an object as its last user left it. Readers that found the object earlier may still read it.
     ///
-    /// See [`ObjectCache::alloc`] for cost and panics.
+    /// Cost and panics are the same as for [`ObjectCache::alloc`].
     ///
     /// # Errors
     /// Fails as [`ObjectCache::alloc`] does.
@@ -79,7 +79,8 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
     }
 }
 
-/// An object in use of a [`TypeStableCache`]. The box lends only shared references, and frees its object on drop.
+/// An object in use of a [`TypeStableCache`]. The box lends only shared references, and dropping the box frees the
+/// object.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -94,7 +95,7 @@ impl<T: Send + 'static, C: Construct<T>, R: Reset<T>> ObjectCacheBuilder<T, C, R
 pub struct StableBox<'c, T>(CacheBox<'c, T>);
 
 impl<T> StableBox<'_, T> {
-    /// Address of the object, which its owner may publish to readers.
+    /// Address of the object, which the owner may publish to readers.
     pub fn as_ptr(&self) -> NonNull<T> {
         NonNull::from(&*self.0)
     }

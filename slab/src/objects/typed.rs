@@ -1,7 +1,7 @@
-//! Caches of objects of one type, constructed once and used many times.
+//! Caches of objects of one type, which are constructed once and used many times.
 //!
-//! The constructor runs the first time that an object leaves its slab, not at later allocations. A later user gets the
-//! object as its last user left it, so expensive parts (locks, buffers, registrations) are not built again. `T`'s
+//! The constructor runs when an object leaves its slab for the first time, but not at later allocations. A later user
+//! gets the object as its last user left it, so expensive parts (locks, buffers, registrations) are not rebuilt. `T`'s
 //! destructor runs when a shrink or a reap finds the object free, or when its slab is freed (Bonwick 1994, "The Slab
 //! Allocator: An Object-Caching Kernel Memory Allocator").
 //!
@@ -48,8 +48,7 @@ use uslab_magazine::sync::abandoned;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Objects move between threads, so `T` must be `Send`; objects outlive their users, so `T` must be
-/// `'static`.
+/// `T` must be `Send`, because objects move between threads, and `'static`, because objects outlive their users.
 #[doc(alias = "kmem_cache")]
 pub struct ObjectCache<T> {
     cache: KmemCache,
@@ -80,7 +79,7 @@ macro_rules! managed {
             pub fn destroy(&self) -> Result<(), crate::Busy> {
                 self.untyped().destroy()
             }
-            /// Snapshot of the cache's numbers.
+            /// Snapshot of the cache's statistics.
             pub fn info(&self) -> crate::CacheInfo {
                 self.untyped().info()
             }
@@ -89,7 +88,7 @@ macro_rules! managed {
 }
 pub(crate) use managed;
 
-/// Builder of an [`ObjectCache`]. `C` is the type of the constructor, and `R` the type of the reset.
+/// Builder of an [`ObjectCache`]. `C` is the type of the constructor, and `R` the type of the reset function.
 ///
 /// ```
 /// use uslab::{Limit, ObjectCache};
@@ -112,7 +111,7 @@ pub struct ObjectCacheBuilder<T, C = (), R = ()> {
     objects: PhantomData<fn() -> T>,
 }
 
-/// Type of a builder's reset: a function that runs on each freed object, or `()`.
+/// Type of a builder's reset: `()`, or a function that runs on each freed object.
 ///
 /// ```
 /// use uslab::typed::Reset;
@@ -134,7 +133,7 @@ pub struct ObjectCacheBuilder<T, C = (), R = ()> {
 pub trait Reset<T>: sealed::Reset<T> {}
 impl<T, R: sealed::Reset<T>> Reset<T> for R {}
 
-/// Type of a builder without a reset function; a reset function would get `&mut T`.
+/// Type of a builder without a reset function, which would get `&mut T`.
 ///
 /// ```
 /// use uslab::typed::{NoReset, Reset};
@@ -154,7 +153,8 @@ impl<T, R: sealed::Reset<T>> Reset<T> for R {}
 pub trait NoReset: sealed::NoReset {}
 impl NoReset for () {}
 
-/// Type of a builder's constructor: a function that makes an object, or one that may [fail](ObjectCacheBuilder::try_ctor).
+/// Type of a builder's constructor: a function that makes an object, or a function that may
+/// [fail](ObjectCacheBuilder::try_ctor).
 ///
 /// ```
 /// use uslab::typed::Construct;
@@ -193,14 +193,14 @@ impl<F, E> fmt::Debug for Fallible<F, E> {
 }
 
 std::thread_local! {
-    /// Error of the constructor that failed last on this thread.
+    /// Error of this thread's last failed constructor.
     static REFUSED: Cell<Option<Cause>> = const { Cell::new(None) };
 }
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl AllocError {
     /// Takes the error of the [constructor](ObjectCacheBuilder::try_ctor) that failed this thread's last allocation.
-    /// Returns `None` if the error was already taken, and for errors with another cause.
+    /// Returns `None` if the error was already taken, or if the allocation failed for another reason.
     pub fn take_cause(self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
         if self == Self::Constructor { REFUSED.try_with(Cell::take).ok().flatten() } else { None }
     }
@@ -257,7 +257,7 @@ impl<T> ObjectCache<T> {
         ObjectCacheBuilder { cache, construct: (), reset: (), objects: PhantomData }
     }
 
-    /// Allocates a constructed object in the state in which its last user left it.
+    /// Allocates a constructed object as its last user left it.
     ///
     /// An allocation costs as much as [`KmemCache::alloc`].
     ///
@@ -283,12 +283,12 @@ impl<T> ObjectCache<T> {
         Ok(object)
     }
 
-    /// Allocates a constructed object, which keeps the cache alive. The box is `'static`, and may outlive the cache's
+    /// Allocates a constructed object, which keeps the cache alive. The box is `'static`, so it may outlive the cache's
     /// handle.
     ///
-    /// An allocation costs as much as [`alloc`](Self::alloc), and needs no reference count, because an object keeps its
-    /// slab alive, and a slab keeps its cache alive. After the cache's last handle was dropped, frees bypass the
-    /// magazines.
+    /// An allocation costs as much as [`alloc`](Self::alloc). The allocation needs no reference count, because an
+    /// object keeps its slab alive, and a slab keeps its cache alive. After the cache's last handle has been dropped,
+    /// frees bypass the magazines.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does.
@@ -372,7 +372,7 @@ impl<T> ObjectCache<T> {
     /// # Errors
     /// Fails as [`KmemCache::alloc_blocks`] does, and then allocates no objects.
     pub fn alloc_bulk(&self, n: usize) -> Result<Vec<CacheBox<'_, T>>, AllocError> {
-        self.cache.alloc_owners(Gfp::KERNEL, n, |object| CacheBox::new(object.cast()))
+        self.cache.alloc_owned_objects(Gfp::KERNEL, n, |object| CacheBox::new(object.cast()))
     }
 
     /// Reserves at least `n` objects for one owner (see [`KmemCache::prefill`]).
@@ -409,8 +409,8 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
             objects: PhantomData,
         }
     }
-    /// Sets the constructor, which may panic. The constructor runs the first time that an object leaves its slab, in
-    /// the allocating thread, with no lock held.
+    /// Sets the constructor, which may panic. The constructor runs when an object first leaves its slab, in the
+    /// allocating thread, with no lock held.
     pub fn ctor<F: Fn() -> T + Send + Sync + 'static>(self, construct: F) -> ObjectCacheBuilder<T, F, R> {
         ObjectCacheBuilder { cache: self.cache, construct, reset: self.reset, objects: PhantomData }
     }
@@ -440,7 +440,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     /// If the reset panics, the object is freed as the reset left it, and the panic continues in the freeing thread.
     /// If the free was deferred by a grace period, the panic is contained instead.
     ///
-    /// Cost: with a reset, frees cannot use the inlined path, which costs some nanoseconds each.
+    /// Cost: frees of a cache with a reset cannot use the inlined path, which costs some nanoseconds per free.
     pub fn reset<F: Fn(&mut T) + Send + Sync + 'static>(self, reset: F) -> ObjectCacheBuilder<T, C, (F,)> {
         ObjectCacheBuilder {
             cache: self.cache,
@@ -449,7 +449,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
             objects: PhantomData,
         }
     }
-    /// Constructs whole slabs, as [`KmemCacheBuilder::construct_slabs`] does.
+    /// Constructs all objects of a slab together, as [`KmemCacheBuilder::construct_slabs`] does.
     pub fn construct_slabs(self) -> Self {
         self.map(KmemCacheBuilder::construct_slabs)
     }
@@ -458,11 +458,11 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     pub fn holds(self, bytes: usize) -> Self {
         self.map(|cache| cache.holds(bytes))
     }
-    /// Sets a function that measures the bytes that an object owns in addition to its slot, for objects of
+    /// Sets a function that measures the bytes that an object owns in addition to its slot. Use it for objects of
     /// different weights.
     ///
-    /// The function runs on each new object, and on each object that is freed to its slab; the cache counts the mean.
-    /// The function runs without any lock held. A panic ends only the current measurement.
+    /// The function runs on each new object, and on each object that is freed to its slab. The cache charges the mean
+    /// of the measured bytes. No lock is held while the function runs. A panic ends only the current measurement.
     ///
     /// ```
     /// use uslab::ObjectCache;
@@ -480,8 +480,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
         let weigh = move |object: NonNull<u8>| weigh(unsafe { object.cast().as_ref() });
         self.map(|cache| cache.weigh(Hook::new(Box::new(weigh))))
     }
-    /// Sets the alignment, as [`KmemCacheBuilder::align`] does; the alignment of `T` is the
-    /// minimum.
+    /// Sets the alignment, as [`KmemCacheBuilder::align`] does. The alignment of `T` is the minimum.
     pub fn align(self, align: usize) -> Self {
         self.map(|cache| cache.align(align))
     }
@@ -566,8 +565,8 @@ impl<T, C, R> fmt::Debug for ObjectCacheBuilder<T, C, R> {
     }
 }
 
-/// A constructed object in use, freed on the CPU that drops it. A box borrows its cache, and is one word without a
-/// reference count, because the object's address leads to the cache.
+/// A constructed object in use. Dropping the box frees the object on the current CPU. A box borrows its cache. A box is
+/// one word long, without a reference count, because the object's address leads to the cache.
 ///
 /// ```
 /// use uslab::{CacheBox, ObjectCache};
@@ -591,8 +590,7 @@ const _: () = assert!(size_of::<Option<CacheBox<'_, u8>>>() == size_of::<usize>(
 const _: () = assert!(size_of::<Option<OwnedBox<u8>>>() == size_of::<usize>());
 
 impl<'c, T> CacheBox<'c, T> {
-    /// Makes the box of an object that the caller owns; the object belongs to a typed cache that is
-    /// borrowed for `'c`.
+    /// Makes the box of an object that the caller owns. The object belongs to a typed cache that is borrowed for `'c`.
     #[inline(always)]
     fn new(object: NonNull<T>) -> Self {
         Self { object, cache: PhantomData, owned: PhantomData }
@@ -603,7 +601,7 @@ impl<'c, T> CacheBox<'c, T> {
         unsafe { page_owners::cache_of(self.object.cast()).as_ref() }
     }
 
-    /// Releases the object to the caller as a raw pointer, for example to link objects.
+    /// Converts the box into a raw pointer that the caller owns, for example to link objects.
     #[must_use = "the object is leaked unless `from_raw` takes it back"]
     pub fn into_raw(self) -> NonNull<T> {
         ManuallyDrop::new(self).object
@@ -612,7 +610,8 @@ impl<'c, T> CacheBox<'c, T> {
     /// Makes a box for an object that [`into_raw`](Self::into_raw) released.
     ///
     /// # Safety
-    /// `object` came from [`into_raw`](Self::into_raw) of a box of `cache`, is constructed, and has no other user.
+    /// `object` came from [`into_raw`](Self::into_raw) of a box of `cache`. `object` is constructed, and has no other
+    /// user.
     pub unsafe fn from_raw(cache: &'c ObjectCache<T>, object: NonNull<T>) -> Self {
         let boxed = Self::new(object);
         debug_assert!(
@@ -676,8 +675,8 @@ impl<T: fmt::Display> fmt::Display for CacheBox<'_, T> {
     }
 }
 
-/// A constructed object in use that keeps its cache alive, so the box is `'static`. Dropping the box frees the object
-/// on the current CPU. A box is one word long, without a reference count.
+/// A constructed object in use that keeps its cache alive. The box is therefore `'static`. Dropping the box frees the
+/// object on the current CPU. A box is one word long, without a reference count.
 ///
 /// ```
 /// use uslab::{ObjectCache, OwnedBox};
@@ -720,8 +719,8 @@ impl<T> Drop for OwnedBox<T> {
         if abandoned() {
             return;
         }
-        // SAFETY: `object` was allocated from this cache, which it keeps alive. The object is still constructed, because only
-        // `&mut T` was lent.
+        // SAFETY: `object` was allocated from this cache, which it keeps alive. The object is still constructed,
+        // because only `&mut T` was lent.
         unsafe {
             let object = self.object.cast();
             Cache::free_without_handle(page_owners::cache_of(object), object);
@@ -762,15 +761,15 @@ pub struct PrefilledObjects<'c, T> {
 }
 
 impl<'c, T> PrefilledObjects<'c, T> {
-    /// Takes an object from the stock; returns `None` if the stock is empty, which cannot happen while fewer objects
-    /// were allocated than reserved. Dropping the box frees the object to the cache, whereas [`free`](Self::free)
+    /// Takes an object from the stock, or returns `None` if the stock is empty. The first allocations from the stock,
+    /// up to the reserved number, cannot fail. Dropping the box frees the object to the cache; [`free`](Self::free)
     /// returns the object to the stock.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<CacheBox<'c, T>> {
         let object = self.objects.alloc()?.cast();
         Some(CacheBox::new(object))
     }
-    /// Returns an object to the stock; frees an object of another cache to that cache.
+    /// Returns an object to the stock. An object of another cache is freed to that cache.
     #[inline(always)]
     pub fn free(&mut self, object: CacheBox<'c, T>) {
         if core::ptr::eq(object.cache(), self.cache.cache()) {
@@ -778,7 +777,7 @@ impl<'c, T> PrefilledObjects<'c, T> {
             unsafe { self.objects.free(object.into_raw().cast()) };
         }
     }
-    /// Number of objects in stock: also the number of next allocations that cannot fail.
+    /// Number of objects in the stock, which is also the number of next allocations that cannot fail.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
@@ -786,7 +785,7 @@ impl<'c, T> PrefilledObjects<'c, T> {
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
-    /// Fills the stock to `n` objects, as [`Prefilled::refill`] does.
+    /// Refills the stock to `n` objects, as [`Prefilled::refill`] does.
     ///
     /// # Errors
     /// Fails as [`Prefilled::refill`] does.
@@ -795,35 +794,35 @@ impl<'c, T> PrefilledObjects<'c, T> {
     }
 }
 
-/// Checks which types are `Send` and `Sync`, as part of the public interface.
+/// Checks which public types are `Send` and `Sync`.
 const _: () = {
-    const fn sendable<T: Send>() {}
+    const fn assert_type_is_send<T: Send>() {}
     const fn shareable<T: Sync>() {}
-    sendable::<KmemCache>();
+    assert_type_is_send::<KmemCache>();
     shareable::<KmemCache>();
-    sendable::<ObjectCache<core::cell::Cell<u8>>>();
+    assert_type_is_send::<ObjectCache<core::cell::Cell<u8>>>();
     shareable::<ObjectCache<core::cell::Cell<u8>>>();
-    sendable::<CacheBox<'_, core::cell::Cell<u8>>>();
+    assert_type_is_send::<CacheBox<'_, core::cell::Cell<u8>>>();
     shareable::<CacheBox<'_, u8>>();
     const fn owned<T: Send + 'static>() {}
     owned::<OwnedBox<core::cell::Cell<u8>>>();
     shareable::<OwnedBox<u8>>();
 };
 
-/// A cache of objects that must not leave their thread cannot be built:
+/// A cache cannot be built if its objects must not leave their thread:
 ///
 /// ```compile_fail,E0277
 /// uslab::ObjectCache::builder("rc").ctor(|| std::rc::Rc::new(1)).build();
 /// ```
 ///
-/// Objects cannot be shared unless they are `Sync`:
+/// Objects cannot be shared between threads unless they are `Sync`:
 ///
 /// ```compile_fail,E0277
 /// fn shareable<T: Sync>() {}
 /// shareable::<uslab::CacheBox<'static, std::cell::Cell<u8>>>();
 /// ```
 ///
-/// Owned objects cannot be shared either unless they are `Sync`:
+/// Owned objects cannot be shared between threads unless they are `Sync`:
 ///
 /// ```compile_fail,E0277
 /// fn shareable<T: Sync>() {}
@@ -840,8 +839,8 @@ const _: () = {
 /// drop(object);
 /// ```
 ///
-/// A cache of `&'static` values, or an object of it, cannot be used with a shorter lifetime, because
-/// short-lived values would stay in the cache:
+/// A cache of `&'static` values, or an object of it, cannot be used with a shorter lifetime. If a shorter lifetime were
+/// accepted, short-lived values would stay in the cache:
 ///
 /// ```compile_fail
 /// fn shorter<'a>(cache: &'a uslab::ObjectCache<&'static str>) -> &'a uslab::ObjectCache<&'a str> {
@@ -880,7 +879,7 @@ const _: () = {
 /// }
 /// ```
 ///
-/// If the code uses a single lifetime, it compiles:
+/// Code that uses a single lifetime compiles:
 ///
 /// ```
 /// fn same<'a>(cache: &'a uslab::ObjectCache<&'static str>) -> &'a uslab::ObjectCache<&'static str> {

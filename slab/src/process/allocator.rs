@@ -1,9 +1,9 @@
-//! [`Allocator`] of `allocator-api2`, for containers with an allocator parameter. Each major version of
+//! Implements [`Allocator`] of `allocator-api2`, for containers with an allocator parameter. Each major version of
 //! `allocator-api2` has its own feature, because containers use different versions (`allocator-api2-02`: hashbrown,
 //! bumpalo; `allocator-api2-04`).
 //!
-//! The trait is implemented by `&KmemCache` (for layouts that fit its objects), `&Kmalloc`, `&Malloc` and
-//! `Uslab`; [`pool`](crate::pool) has thread-local allocators.
+//! `&KmemCache` (for layouts that fit its objects), `&Kmalloc`, `&Malloc` and `Uslab` implement the trait.
+//! [`pool`](crate::pool) has thread-local allocators.
 //!
 //! [`Allocator`]: https://docs.rs/allocator-api2/latest/allocator_api2/alloc/trait.Allocator.html
 
@@ -18,7 +18,7 @@ fn flags(zero: bool) -> Gfp {
 
 // SAFETY: objects have the size and alignment of their geometry.
 unsafe impl Source for &KmemCache {
-    /// Allocates an object; returns `None` for a cache with a constructor, because a container would leave
+    /// Allocates an object. Returns `None` for a cache with a constructor, because a container would leave
     /// unconstructed memory in the object.
     fn get(self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         let serves = |geometry: &crate::Geometry| {

@@ -1,8 +1,8 @@
-//! Bootstrap memory: serves allocations while [`Uslab`](crate::Uslab) starts.
+//! Bootstrap memory, which serves allocations while [`Uslab`](crate::Uslab) starts.
 //!
-//! Starting a subsystem allocates on the starting thread, and other threads allocate concurrently. Allocations during a
-//! start take the next bytes of a static range and are never freed, because they are few, and most of them live as long
-//! as the process. When the range is used up, another range is mapped.
+//! The starting thread allocates memory during the start, and other threads may allocate concurrently. Allocations
+//! during a start take the next bytes of a static range and are never freed. Allocations during a start are few, and
+//! most of them live as long as the process. When the range is used up, another range is mapped.
 //!
 //! The word before each allocation contains the allocation's size, because C programs free and reallocate
 //! without a size.
@@ -15,47 +15,48 @@ use uslab_buddy::{Faults, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use uslab_magazine::sync::{AtomicPtr, AtomicUsize, UnsafeCell};
 
-/// Size of the static range in bytes: more than twice what a start allocates. Untouched bytes cost nothing.
-const STATIC_BYTES: usize = 1 << 20;
+/// Size of the static range in bytes, which is more than twice what a start allocates. Untouched bytes of the range
+/// take no memory.
+const STATIC_RANGE_BYTES: usize = 1 << 20;
 /// Minimum size of each further range in bytes.
 const MIN_BYTES: usize = 1 << 20;
-/// Number of bytes before an allocation, which contain the allocation's size.
+/// Number of bytes before each allocation, which contain its size.
 const WORD: usize = size_of::<usize>();
 
-/// A range from which allocations take the next bytes. A mapped range begins with this descriptor.
+/// A memory range whose bytes are handed out in order. A mapped range begins with this descriptor.
 struct Range {
     base: *mut u8,
     bytes: usize,
     used: AtomicUsize,
-    /// The previous range, which is used up; null for the static range.
+    /// The previous, used-up range; null for the static range.
     before: *const Range,
 }
 
 // SAFETY: base and length never change, and each thread gets different bytes.
 unsafe impl Sync for Range {}
 
-struct Bytes(UnsafeCell<[u8; STATIC_BYTES]>);
+struct Bytes(UnsafeCell<[u8; STATIC_RANGE_BYTES]>);
 // SAFETY: the bytes are accessed only through a range, from which each thread gets different bytes.
 unsafe impl Sync for Bytes {}
 
-static BYTES: Bytes = Bytes(UnsafeCell::new([0; STATIC_BYTES]));
-static FIRST_RANGE: Range = Range {
+static BYTES: Bytes = Bytes(UnsafeCell::new([0; STATIC_RANGE_BYTES]));
+static FIRST_BOOTSTRAP_RANGE: Range = Range {
     base: (&raw const BYTES.0).cast::<u8>().cast_mut(),
-    bytes: STATIC_BYTES,
+    bytes: STATIC_RANGE_BYTES,
     used: AtomicUsize::new(0),
     before: null(),
 };
-/// The newest range; null means the static range.
-static NEWEST_RANGE: AtomicPtr<Range> = AtomicPtr::new(core::ptr::null_mut());
+/// Newest range; null if the static range is the newest.
+static NEWEST_BOOTSTRAP_RANGE: AtomicPtr<Range> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Range {
     fn newest() -> &'static Self {
         // Acquire: pairs with the Release in `grow`, so that the reader finds the range initialised. SAFETY: the
         // pointer is null or a published range, which is never unmapped.
-        unsafe { NEWEST_RANGE.load(Acquire).as_ref() }.unwrap_or(&FIRST_RANGE)
+        unsafe { NEWEST_BOOTSTRAP_RANGE.load(Acquire).as_ref() }.unwrap_or(&FIRST_BOOTSTRAP_RANGE)
     }
 
-    /// Takes the next bytes of the range for `layout`; the bytes are zero.
+    /// Takes the next bytes of the range for `layout`. The bytes are zero.
     fn alloc(&self, layout: Layout) -> Option<NonNull<u8>> {
         let align = layout.align().max(WORD);
         // Relaxed: this counter alone decides which thread gets the bytes.
@@ -79,8 +80,7 @@ impl Range {
         }
     }
 
-    /// Maps a range with room for `layout`, to follow `newest`, unless another thread has just done
-    /// so.
+    /// Maps a new range with room for `layout` after `newest`, unless another thread has already mapped one.
     fn grow(newest: &'static Self, layout: Layout) -> Option<()> {
         let needed = layout.size().checked_add(layout.align().max(WORD) + size_of::<Self>() + 2 * WORD)?;
         let region = Region::committed(needed.max(MIN_BYTES), PAGE_SIZE, Backend::Os, &Faults::default())?;
@@ -90,10 +90,14 @@ impl Range {
         unsafe {
             header.write(Self { base: region.base().as_ptr(), bytes: region.bytes(), used, before: newest })
         };
-        let expected = if core::ptr::eq(newest, &FIRST_RANGE) { null() } else { core::ptr::from_ref(newest) };
+        let expected =
+            if core::ptr::eq(newest, &FIRST_BOOTSTRAP_RANGE) { null() } else { core::ptr::from_ref(newest) };
         // Release: pairs with the Acquire in `newest`. If the exchange fails, nothing of the other
         // range is read.
-        if NEWEST_RANGE.compare_exchange(expected.cast_mut(), header.as_ptr(), AcqRel, Relaxed).is_ok() {
+        if NEWEST_BOOTSTRAP_RANGE
+            .compare_exchange(expected.cast_mut(), header.as_ptr(), AcqRel, Relaxed)
+            .is_ok()
+        {
             core::mem::forget(region);
         }
         Some(())
@@ -113,9 +117,9 @@ pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
     }
 }
 
-/// Size in bytes of the allocation at `memory`, or `None` if `memory` is not in a bootstrap range.
+/// Returns the size in bytes of the allocation at `memory`, or `None` if `memory` is not in a bootstrap range.
 #[cold]
-pub(crate) fn size_of_piece(memory: NonNull<u8>) -> Option<usize> {
+pub(crate) fn bootstrap_allocation_size(memory: NonNull<u8>) -> Option<usize> {
     let mut range = Range::newest();
     loop {
         if memory.addr().get().wrapping_sub(range.base.addr()) < range.bytes {
@@ -146,13 +150,13 @@ mod tests {
             blocks.push((piece, size));
         }
         let large_block = alloc(Layout::from_size_align(3 * MIN_BYTES, 1 << 16).unwrap()).unwrap();
-        assert_eq!(size_of_piece(large_block), Some(3 * MIN_BYTES));
+        assert_eq!(bootstrap_allocation_size(large_block), Some(3 * MIN_BYTES));
         for (i, (piece, size)) in blocks.into_iter().enumerate() {
             // SAFETY: the allocation has `size` bytes.
             let bytes = unsafe { core::slice::from_raw_parts(piece.as_ptr(), size) };
             assert!(bytes.iter().all(|byte| *byte == i as u8), "piece {i}");
-            assert_eq!(size_of_piece(piece), Some(size));
+            assert_eq!(bootstrap_allocation_size(piece), Some(size));
         }
-        assert_eq!(size_of_piece(NonNull::from(&STATIC_BYTES).cast()), None);
+        assert_eq!(bootstrap_allocation_size(NonNull::from(&STATIC_RANGE_BYTES).cast()), None);
     }
 }

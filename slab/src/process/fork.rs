@@ -1,19 +1,19 @@
 //! Forking while other threads use a subsystem.
 //!
-//! The forking thread holds every lock of the subsystem and of its caches across the fork (see [`Fork`]). Two locks
-//! are exceptions, the reserve lock of a [`Mempool`](crate::Mempool) and the number lock of a
-//! [`HandleCache`](crate::handle::HandleCache); the docs of these two types describe the consequences. A
-//! [`Hive`](crate::Hive) is also an exception, if another thread was reaping its cache. The child loses memory that
-//! other threads were moving at the fork: objects between magazine and slab, slabs between list and page allocator,
-//! and pages. The [`Census`](crate::Census) counts what a forked child has lost; in any other process, a loss is a
-//! violation.
+//! The forking thread holds every lock of the subsystem and of its caches across the fork (see [`Fork`]). Two locks are
+//! not held across a fork: the reserve lock of a [`Mempool`](crate::Mempool), and the number lock of a
+//! [`HandleCache`](crate::handle::HandleCache). The docs of [`Mempool`](crate::Mempool) and
+//! [`HandleCache`](crate::handle::HandleCache) describe the consequences. A [`Hive`](crate::Hive) is also an exception
+//! if another thread is reaping its cache at the fork. The child loses memory that other threads were moving at the
+//! fork: objects between magazine and slab, slabs between list and page allocator, and pages. The
+//! [`Census`](crate::Census) counts what a forked child has lost. In any other process, lost memory is a violation.
 //!
-//! The child empties each cache's wait queue and leaks the wakers, so a future that continues in the child must be
-//! polled once. If another thread was trying to destroy a cache at the fork, that cache has no magazines in the child.
+//! The child empties each cache's wait queue and leaks the wakers, so a future that is used in the child must be polled
+//! again. If another thread was trying to destroy a cache at the fork, that cache has no magazines in the child.
 //!
-//! A child does not have the thread of a [`Reaper`](crate::Reaper), and must not drop the `Reaper`. The child starts
-//! the thread of [`Config::reap_every`](crate::Config::reap_every) again. If another thread was pinned at the fork,
-//! grace periods do not end in the child.
+//! The thread of a [`Reaper`](crate::Reaper) does not exist in a child, which must not drop the `Reaper`. The child
+//! starts the thread of [`Config::reap_every`](crate::Config::reap_every) again. If another thread was pinned at the
+//! fork, grace periods never end in the child.
 //!
 //! ```no_run
 //! use uslab::{Fork, Subsystem};
@@ -53,11 +53,11 @@ impl Cache {
 }
 
 impl Core {
-    /// Iterates all caches, oldest first, while this thread holds their list for a fork.
+    /// Iterates over all caches, oldest first, while this thread holds the lock of their list for a fork.
     ///
     /// # Safety
-    /// The conditions of [`Fork::locks`] hold. The list is not released while the iterator is used.
-    unsafe fn held_caches(&self) -> impl Iterator<Item = &Cache> {
+    /// The conditions of [`Fork::locks`] hold. The list's lock is not released while the iterator is used.
+    unsafe fn caches_under_fork_lock(&self) -> impl Iterator<Item = &Cache> {
         // SAFETY: by contract, only this thread holds the lock of the list.
         let list = unsafe { self.caches.list().held() };
         // SAFETY: a cache lives until it is removed from the list, and removing it needs the list's
@@ -83,7 +83,7 @@ impl Fork for Core {
         // takes the locks in the order of their ranks.
         unsafe {
             if rank > Rank::Caches {
-                self.held_caches().for_each(|cache| cache.locks(rank, visit));
+                self.caches_under_fork_lock().for_each(|cache| cache.locks(rank, visit));
             }
             self.memory.pages.locks(rank, visit);
         }
@@ -92,11 +92,11 @@ impl Fork for Core {
     unsafe fn forget_other_threads(&self) {
         // SAFETY: by contract, this thread holds all locks in the child, including the list's lock.
         unsafe {
-            self.held_caches().for_each(|cache| {
+            self.caches_under_fork_lock().for_each(|cache| {
                 cache.config().per_cpu.forget_other_threads();
                 cache.refs().forget_other_threads();
                 cache.nodes().iter().for_each(|node| node.forget_other_threads());
-                cache.forget_waiters();
+                cache.reset_waiters_after_fork();
             });
             self.memory.pages.forget_other_threads();
         }
@@ -105,7 +105,7 @@ impl Fork for Core {
             // SAFETY: by contract, this is the child of a fork, with one thread.
             unsafe { pool.forget_other_threads() };
         }
-        self.background.reset_in_child();
+        self.background.reset_after_fork();
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
     use uslab_buddy::{PageConfig, ZoneKind};
     use uslab_magazine::Cpus;
 
-    /// Number of locks of each rank that a fork takes.
+    /// Counts the locks of each rank that a fork takes.
     fn locks(subsystem: &Subsystem) -> BTreeMap<Rank, usize> {
         struct Counting<'a>(&'a Subsystem, RefCell<BTreeMap<Rank, usize>>);
         impl Fork for Counting<'_> {

@@ -9,11 +9,11 @@
 //!
 //! # Rules
 //!
-//! * No code of this allocator panics. An allocation never calls the global heap, because the call would recurse. Only
-//!   the allocator's start calls the heap, and the start detects its own calls.
+//! * The code of this allocator never panics. An allocation never calls the global heap, because that call would
+//!   recurse. Only the allocator's start calls the global heap, and it detects the resulting recursive calls.
 //! * No thread-local has a destructor, so a thread may allocate even in its last destructor. The allocator works before `main`.
-//! * The subsystem belongs to this allocator alone. Object caches that the program makes belong to another subsystem,
-//!   which allocates from this allocator.
+//! * The subsystem is used by this allocator only. Object caches of the program belong to another subsystem, which
+//!   allocates from this allocator.
 //! * The forking thread holds every lock across a fork (`at_fork`).
 
 #[cfg(unix)]
@@ -69,8 +69,8 @@ use uslab_magazine::tracepoints::OperationKind;
 /// `USLAB_OPTIONS`. For example, `stats=1,check=1,huge_pages=never,limit=1g` prints the table of caches at exit, checks
 /// each free, advises against huge pages, and sets a limit; see [`options`](crate::options).
 ///
-/// If more memory is free than a requested_config surplus, a free returns memory to the system.
-/// [`reap_every`](Self::reap_every) or `USLAB_OPTIONS=reap=500` starts a thread, which returns further memory that
+/// A free returns memory to the system if more free memory than a configured surplus is kept.
+/// [`reap_every`](Self::reap_every) or `USLAB_OPTIONS=reap=500` starts a thread. The thread returns further memory that
 /// was unused for an interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uslab;
@@ -81,45 +81,46 @@ struct Process {
     malloc: &'static Malloc,
     dump: Option<Dump>,
     record: Option<(&'static [u8], usize)>,
-    /// True if the table of caches is printed when the process ends.
+    /// True if the table of caches is printed at the end of the process.
     stats: bool,
     leaks: bool,
     profile: Option<usize>,
-    /// True if `USLAB_OPTIONS` sets the reaping interval, which the program then cannot change.
+    /// True if `USLAB_OPTIONS` sets the reaping interval. The program then cannot change it.
     reap_is_set: bool,
     guard_is_set: bool,
     guard_slots: u32,
-    /// The malloc's own inlined paths, if the static paths are closed and restartable sequences are available.
+    /// The malloc's own inlined paths, which exist if the static paths are closed and restartable sequences are
+    /// available.
     fast_paths: Option<&'static FastPaths>,
-    /// Number of pages freed before memory was last released.
+    /// Total number of pages freed when memory was last released.
     released: AtomicU64,
 }
 
-static PROCESS: Published<Process> = Published::new();
-/// Static paths to the process's malloc, which need no pointer to find it.
-static FAST: StaticPaths = StaticPaths::new();
+static PROCESS_ALLOCATOR: Published<Process> = Published::new();
+/// Static paths to the process's malloc, which find it without a pointer.
+static STATIC_FAST_PATHS: StaticPaths = StaticPaths::new();
 
 /// Maximum bytes of free pages that the process keeps (see
 /// [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free)). In a control group with a limit, the process keeps
 /// at most an eighth of the limit.
 pub const KEEP_FREE: usize = 64 << 20;
 
-/// Pid of the process that started or is starting the allocator; 0 before the first start. If a child was forked
-/// during a start, it starts the allocator anew.
+/// Pid of the process that started or is starting the allocator; 0 before the first start. A child that was forked
+/// during a start starts the allocator anew.
 static STARTING: AtomicU32 = AtomicU32::new(0);
-/// Value of `STARTING` if the allocator cannot start; then only bootstrap memory is available.
-const NEVER: u32 = u32::MAX;
+/// Value of `STARTING` if the allocator cannot start, so that only bootstrap memory is available.
+const CANNOT_START: u32 = u32::MAX;
 
-/// Milliseconds between two reaping intervals, as set by the program; 0 if unset.
+/// Milliseconds between two reaping intervals that the program requested; 0 if unset.
 static REQUESTED_REAP_MS: Fixed = Fixed::new(0);
-/// Number of allocations per sample if hardening adds guard pages. At this rate, sampling costs some 20 ns per
-/// allocation.
-const HARDENED_GUARD: u32 = 1000;
-/// Number of allocations per sample, as set by the program; [`UNSET_PERIOD`] if unset.
-static REQUESTED_GUARD_PERIOD: Fixed = Fixed::new(UNSET_PERIOD);
-const UNSET_PERIOD: u32 = u32::MAX;
+/// Mean number of allocations per guard sample if hardening adds guard pages. At this rate, sampling costs some 20 ns
+/// per allocation.
+const HARDENED_GUARD_PERIOD: u32 = 1000;
+/// Mean number of allocations per guard sample that the program requested; [`UNSET_GUARD_PERIOD`] if unset.
+static REQUESTED_GUARD_PERIOD: Fixed = Fixed::new(UNSET_GUARD_PERIOD);
+const UNSET_GUARD_PERIOD: u32 = u32::MAX;
 fn requested_guard_period() -> Option<u32> {
-    Some(REQUESTED_GUARD_PERIOD.get()).filter(|period| *period != UNSET_PERIOD)
+    Some(REQUESTED_GUARD_PERIOD.get()).filter(|period| *period != UNSET_GUARD_PERIOD)
 }
 
 impl Process {
@@ -148,37 +149,37 @@ impl Process {
 /// Returns the started allocator, or `None` while any thread is starting it.
 #[inline(always)]
 fn process() -> Option<&'static Process> {
-    match PROCESS.get() {
+    match PROCESS_ALLOCATOR.get() {
         Some(process) => Some(process),
         None => start(),
     }
 }
 
 thread_local! {
-    /// True while this thread is starting the allocator. The flag saves system calls: a start allocates some hundred
-    /// times, and testing the pid each time would be a system call.
+    /// True while this thread is inside the allocator's start. The flag saves system calls: a start allocates some
+    /// hundred times, and each test of the pid would be a system call.
     static STARTING_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
 #[cold]
 #[inline(never)]
 fn start() -> Option<&'static Process> {
-    // Relaxed: the pid publishes no other data; `PROCESS` publishes the allocator.
+    // Relaxed: the pid publishes no other data; `PROCESS_ALLOCATOR` publishes the allocator.
     let starter = STARTING.load(Relaxed);
-    if starter == NEVER || STARTING_THREAD.get() {
-        return PROCESS.get();
+    if starter == CANNOT_START || STARTING_THREAD.get() {
+        return PROCESS_ALLOCATOR.get();
     }
     let pid = std::process::id();
     if starter == pid || STARTING.compare_exchange(starter, pid, Relaxed, Relaxed).is_err() {
-        return PROCESS.get();
+        return PROCESS_ALLOCATOR.get();
     }
     STARTING_THREAD.set(true);
-    let process = start_here();
+    let process = start_on_this_thread();
     STARTING_THREAD.set(false);
     process
 }
 
-/// The configuration that the environment requests, with one sampled allocation in `guard`.
+/// Returns the configuration that the environment requests, with guard sampling of one in `guard` allocations.
 fn requested_config(options: &Options, guard: Option<u32>) -> Config {
     let mut config = Config::keeping(KEEP_FREE);
     config.pages.huge_pages = options.huge_pages;
@@ -201,21 +202,21 @@ fn requested_config(options: &Options, guard: Option<u32>) -> Config {
     config
 }
 
-/// Starts the allocator. Not inlined, because its frame has several pages, and each thread that arrives during a start would
-/// touch all of them.
+/// Starts the allocator. The function is not inlined, because its frame has several pages, which each thread that
+/// arrives during a start would touch.
 #[inline(never)]
-fn start_here() -> Option<&'static Process> {
+fn start_on_this_thread() -> Option<&'static Process> {
     let options = Options::from_environment();
     // With hardening, some objects get separate pages.
-    let guard = options.guard.or(options.harden.guard_pages.then_some(HARDENED_GUARD));
+    let guard = options.guard.or(options.harden.guard_pages.then_some(HARDENED_GUARD_PERIOD));
     let config = requested_config(&options, guard);
     let guard_slots = config.guard_slots;
     let mut place = Box::<Malloc>::new_uninit();
-    if let Err(error) = Core::start_with_fewer_pages(config, |core| Malloc::init(&mut place, core)) {
+    if let Err(error) = Core::start_retrying_fewer_pages(config, |core| Malloc::init(&mut place, core)) {
         crate::process::options::print_message(format_args!(
             "uslab: cannot start the allocator, freed memory is not reused: {error}"
         ));
-        STARTING.store(NEVER, Relaxed);
+        STARTING.store(CANNOT_START, Relaxed);
         return None;
     }
     // SAFETY: `init` initialised the malloc.
@@ -254,9 +255,9 @@ fn start_here() -> Option<&'static Process> {
     if process.malloc.core().cpus.mechanism() == Mechanism::Rseq && record.is_none() {
         // SAFETY: only the starting thread runs this code, and only once. The code below publishes `process`,
         // and the process is never dropped.
-        process.fast_paths = unsafe { (!malloc.open(&FAST)).then(|| malloc.fast()) };
+        process.fast_paths = unsafe { (!malloc.open(&STATIC_FAST_PATHS)).then(|| malloc.fast()) };
     }
-    let process = PROCESS.publish(process);
+    let process = PROCESS_ALLOCATOR.publish(process);
     // AcqRel: pairs with the AcqRel in `Uslab::reap_every`. The second of the two operations sees the stores that
     // precede the first.
     STARTING.fetch_add(0, AcqRel);
@@ -265,12 +266,11 @@ fn start_here() -> Option<&'static Process> {
     Some(process)
 }
 
-/// Destination of the table of caches, which is a copy of standard error, and the file_identity of its
-/// file.
+/// Destination of the table of caches: a copy of standard error, and the identity of its file.
 static STATS_FILE: Kept<(File, Option<[u64; 3]>)> = Kept::new();
 
-/// Identity of the file that a descriptor refers to. A program may close file descriptors that it does
-/// not know, and then open other files under the same numbers.
+/// Returns the identity of the file that a descriptor refers to. The identity matters because a program may close file
+/// descriptors that it does not know, and then open other files under the same numbers.
 fn file_identity(_file: &File) -> Option<[u64; 3]> {
     #[cfg(unix)]
     {
@@ -301,7 +301,7 @@ fn duplicate_stderr() -> io::Result<File> {
 extern "C" fn at_exit() {
     // SAFETY: the file was stored before this handler was registered, and the process ends once.
     let stderr = unsafe { STATS_FILE.take() };
-    let (Some((stderr, old_identity)), Some(process)) = (stderr, PROCESS.get()) else { return };
+    let (Some((stderr, old_identity)), Some(process)) = (stderr, PROCESS_ALLOCATOR.get()) else { return };
     // The descriptor's number may belong to another file by now, so the descriptor is not closed.
     let mut stderr = core::mem::ManuallyDrop::new(stderr);
     if file_identity(&stderr) != old_identity {
@@ -326,7 +326,7 @@ extern "C" fn at_exit() {
 /// Frees memory outside the subsystem's pages: huge mappings, bootstrap memory, or foreign addresses.
 #[cold]
 unsafe fn free_other(process: Option<&Process>, memory: NonNull<u8>) {
-    if bootstrap::size_of_piece(memory).is_some() {
+    if bootstrap::bootstrap_allocation_size(memory).is_some() {
         return;
     }
     match process {
@@ -337,7 +337,7 @@ unsafe fn free_other(process: Option<&Process>, memory: NonNull<u8>) {
     }
 }
 
-/// Reports a corruption; before the start, the only known memory is bootstrap memory.
+/// Reports a corruption. Before the start, only bootstrap memory is known.
 #[cold]
 fn report(kind: CorruptionKind, memory: NonNull<u8>) {
     let address = memory.addr().get();
@@ -345,8 +345,8 @@ fn report(kind: CorruptionKind, memory: NonNull<u8>) {
 }
 
 impl Uslab {
-    /// Allocates memory for `layout`, zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty layout also gets an
-    /// address.
+    /// Allocates memory for `layout`. The memory is zeroed with [`Gfp::ZERO`], and unspecified otherwise. An empty
+    /// layout also gets a valid address.
     ///
     /// # Errors
     /// Fails as [`Malloc::alloc`] does.
@@ -362,31 +362,31 @@ impl Uslab {
 /// Functions for the C libraries, which may change in any version.
 #[doc(hidden)]
 impl Uslab {
-    /// The inlined part of [`allocate`](Self::allocate), for a power-of-two alignment. If the call returns `None`,
-    /// nothing was done, and the caller must call [`allocate_missed`](Self::allocate_missed).
+    /// The inlined part of [`allocate`](Self::allocate), for a power-of-two alignment. If the call returns `None`, it
+    /// did nothing, and the caller must call [`allocate_after_miss`](Self::allocate_after_miss).
     #[inline(always)]
     pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        FAST.alloc(size, align)
+        STATIC_FAST_PATHS.alloc(size, align)
     }
-    /// The step after [`allocate_fast`](Self::allocate_fast), for a caller where each instruction counts; if the call
-    /// returns `None`, nothing was done.
+    /// The step after [`allocate_fast`](Self::allocate_fast), for callers where each instruction counts. If the call
+    /// returns `None`, it did nothing.
     ///
-    /// If the static paths are closed, the malloc's own inlined paths are tried. While a profile observes only
+    /// If the static paths are closed, the call tries the malloc's own inlined paths. While a profile observes only
     /// allocations, the call takes the complete slow path.
     #[inline(always)]
-    pub fn allocate_next(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        let process = PROCESS.get()?;
+    pub fn allocate_after_fast_miss(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        let process = PROCESS_ALLOCATOR.get()?;
         // SAFETY: a started malloc lives for ever.
         unsafe {
             let fast_block = process.fast_paths.and_then(|paths| paths.alloc(size, align));
             fast_block.or_else(|| process.malloc.fast().alloc_counted(size, align))
         }
     }
-    /// Allocates without trying the inlined path; returns null if memory is short.
+    /// Allocates without trying the inlined path. Returns null if memory is short.
     #[cold]
     #[inline(never)]
-    pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
-        if let Some(memory) = self.allocate_next(layout.size(), layout.align()) {
+    pub fn allocate_after_miss(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
+        if let Some(memory) = self.allocate_after_fast_miss(layout.size(), layout.align()) {
             if gfp.contains(Gfp::ZERO) {
                 // SAFETY: the memory was just allocated, with `layout.size()` bytes.
                 unsafe { memory.write_bytes(0, layout.size()) };
@@ -430,8 +430,8 @@ impl Uslab {
 /// Functions for the C libraries, which may change in any version.
 #[doc(hidden)]
 impl Uslab {
-    /// The inlined part of [`free`](Self::free). If the call returns `false`, as for null, nothing was done, and the
-    /// caller must call [`free_slow`](Self::free_slow).
+    /// The inlined part of [`free`](Self::free), which accepts null. If the call returns `false`, as for null, it did
+    /// nothing, and the caller must call [`free_slow`](Self::free_slow).
     ///
     /// # Safety
     /// `memory` is null, or the conditions of [`free`](Self::free) hold.
@@ -439,16 +439,16 @@ impl Uslab {
     #[must_use]
     pub unsafe fn free_fast(&self, memory: *mut u8) -> bool {
         // SAFETY: by contract, `memory` is null, or the caller may free it.
-        unsafe { FAST.free(memory) }
+        unsafe { STATIC_FAST_PATHS.free(memory) }
     }
-    /// The step after [`free_fast`](Self::free_fast), for a caller where each instruction counts.
+    /// The step after [`free_fast`](Self::free_fast), for callers where each instruction counts.
     ///
     /// # Safety
     /// The conditions of [`free_fast`](Self::free_fast) hold.
     #[inline(always)]
     #[must_use]
-    pub unsafe fn free_next(&self, memory: *mut u8) -> bool {
-        let paths = PROCESS.get().and_then(|process| process.fast_paths);
+    pub unsafe fn free_after_fast_miss(&self, memory: *mut u8) -> bool {
+        let paths = PROCESS_ALLOCATOR.get().and_then(|process| process.fast_paths);
         // SAFETY: by contract, `memory` is null, or the caller may free it. A started malloc lives for ever.
         paths.is_some_and(|paths| unsafe { paths.free(memory) })
     }
@@ -457,9 +457,9 @@ impl Uslab {
     #[cold]
     #[inline(never)]
     pub unsafe fn free_slow(&self, memory: NonNull<u8>) {
-        let process = PROCESS.get();
+        let process = PROCESS_ALLOCATOR.get();
         // SAFETY: by contract, the caller may free `memory`.
-        if unsafe { self.free_next(memory.as_ptr()) } {
+        if unsafe { self.free_after_fast_miss(memory.as_ptr()) } {
             return;
         }
         match process {
@@ -470,38 +470,37 @@ impl Uslab {
         }
     }
 
-    /// Returns `true` if memory was allocated with this size and alignment, as far as checked frees and samples can
-    /// tell; otherwise reports [corruption].
+    /// Returns `true` if the memory was allocated with this size and alignment, as far as checked frees and samples can
+    /// decide. If the size or alignment is wrong, reports [corruption].
     #[cold]
     pub fn has_size(&self, memory: NonNull<u8>, size: usize, align: usize) -> bool {
-        let (process, layout) = (PROCESS.get(), Layout::from_size_align(size, align));
+        let (process, layout) = (PROCESS_ALLOCATOR.get(), Layout::from_size_align(size, align));
         let owns = |process: &&'static Process| {
             process.core().check_frees || process.core().guard.pool_of(memory).is_some()
         };
         match (process.filter(owns), layout) {
-            (Some(process), Ok(layout)) if bootstrap::size_of_piece(memory).is_none() => {
+            (Some(process), Ok(layout)) if bootstrap::bootstrap_allocation_size(memory).is_none() => {
                 process.malloc.has_size(memory, layout)
             }
             _ => true,
         }
     }
 
-    /// File and byte limit of the recording that `USLAB_OPTIONS` requests; `None` before the allocator has started.
+    /// Returns the file and byte limit of the recording that `USLAB_OPTIONS` requests, or `None` before the allocator
+    /// has started.
     #[inline]
     pub fn record(&self) -> Option<(&'static [u8], usize)> {
-        PROCESS.get()?.record
+        PROCESS_ALLOCATOR.get()?.record
     }
 
-    /// Returns `true` if the static paths are open.
+    /// Returns `true` if the static paths are open, so that they serve allocations and frees.
     pub fn has_static_paths(&self) -> bool {
-        FAST.are_open()
+        STATIC_FAST_PATHS.are_static_paths_open()
     }
 
-    /// Starts the allocator unless it has already started, and installs the fault handler if allocations are
-    /// sampled.
+    /// Starts the allocator unless it has already started. Installs the fault handler if allocations are sampled.
     ///
-    /// The library's constructor calls `start` early, because a start reads files, and a sandbox may later forbid
-    /// opening files.
+    /// The library's constructor calls `start` early. A start reads files, which a sandbox may forbid later.
     pub fn start(&self) {
         if process().is_some_and(|process| process.core().guard.is_on()) {
             #[cfg(target_os = "linux")]
@@ -517,19 +516,19 @@ impl Uslab {
     /// Fails as [`Malloc::realloc`] does.
     ///
     /// # Safety
-    /// If the call succeeds, `memory` counts as freed, so the conditions of [`free`](Self::free)
-    /// hold.
+    /// If the call succeeds, `memory` counts as freed, so the caller must satisfy the conditions of
+    /// [`free`](Self::free).
     pub unsafe fn reallocate(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
         let layout = |size| {
             Layout::from_size_align(size, crate::size::malloc::MAX_ALIGN).map_err(|_| AllocError::TooLarge)
         };
-        let process = PROCESS.get();
+        let process = PROCESS_ALLOCATOR.get();
         match process {
             // SAFETY: by contract, the caller may free `memory`.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.realloc(memory, size) },
-            _ => match (bootstrap::size_of_piece(memory), process) {
+            _ => match (bootstrap::bootstrap_allocation_size(memory), process) {
                 // SAFETY: the bootstrap allocation has `old` bytes.
-                (Some(old), _) => unsafe { self.move_to_heap(memory, old, layout(size)?) },
+                (Some(old), _) => unsafe { self.move_bootstrap_block_to_heap(memory, old, layout(size)?) },
                 // SAFETY: by contract, the caller may free `memory`.
                 (None, Some(process)) => unsafe { process.malloc.realloc(memory, size) },
                 (None, None) => {
@@ -552,23 +551,23 @@ impl Uslab {
             unsafe { self.free_sized_slow(memory, layout) };
         }
     }
-    /// The inlined part of `free_sized`. If the call returns `false`, nothing was done, as for null and for memory
-    /// that is not an object in the pages.
+    /// The inlined part of `free_sized`. If the call returns `false`, it did nothing. The call returns `false` for
+    /// null, and for memory that is not an object in the pages.
     ///
     /// # Safety
-    /// `memory` is null, or the conditions of [`free`](Self::free) hold and `memory` was allocated for this size
-    /// with this alignment.
+    /// `memory` is null, or the conditions of [`free`](Self::free) hold and `memory` was allocated with this size and
+    /// alignment.
     #[doc(hidden)]
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_sized_fast(&self, memory: *mut u8, size: usize, align: usize) -> bool {
         // SAFETY: by contract, `memory` is null, or has this layout and the caller may free it.
-        unsafe { FAST.free_sized(memory, size, align) }
+        unsafe { STATIC_FAST_PATHS.free_sized(memory, size, align) }
     }
     #[cold]
     #[inline(never)]
     unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
-        let process = PROCESS.get();
+        let process = PROCESS_ALLOCATOR.get();
         match process {
             // SAFETY: by contract, `memory` has this layout, and the caller may free it.
             Some(process) if process.malloc.holds(memory) => unsafe {
@@ -583,12 +582,12 @@ impl Uslab {
         }
     }
 
-    /// Resizes memory that was allocated for `layout`, and keeps the alignment, as [`reallocate`](Self::reallocate)
-    /// does.
+    /// Resizes memory that was allocated for `layout`, as [`reallocate`](Self::reallocate) does, and keeps the
+    /// alignment.
     ///
     /// # Safety
-    /// If the call succeeds, `memory` counts as freed, so the conditions of
-    /// [`free_sized`](Self::free_sized) hold.
+    /// If the call succeeds, `memory` counts as freed, so the caller must satisfy the conditions of
+    /// [`free_sized`](Self::free_sized).
     #[inline]
     pub(crate) unsafe fn reallocate_sized(
         &self,
@@ -596,24 +595,25 @@ impl Uslab {
         layout: Layout,
         size: usize,
     ) -> Result<NonNull<u8>, AllocError> {
-        match PROCESS.get() {
-            Some(process) if process.malloc.holds(memory) || bootstrap::size_of_piece(memory).is_none() =>
+        match PROCESS_ALLOCATOR.get() {
+            Some(process)
+                if process.malloc.holds(memory) || bootstrap::bootstrap_allocation_size(memory).is_none() =>
             // SAFETY: by contract, `memory` has this layout, and the caller may free it.
             unsafe { process.malloc.realloc_sized(memory, layout, size, Gfp::KERNEL) },
             _ => match Layout::from_size_align(size, layout.align()) {
                 // SAFETY: the memory was allocated for `layout`, so it has `layout.size()` bytes.
-                Ok(new) => unsafe { self.move_to_heap(memory, layout.size(), new) },
+                Ok(new) => unsafe { self.move_bootstrap_block_to_heap(memory, layout.size(), new) },
                 Err(_) => Err(AllocError::TooLarge),
             },
         }
     }
 
-    /// Copies `old` bytes of bootstrap memory to memory for `new`. Bootstrap memory is never freed.
+    /// Copies `old` bytes of bootstrap memory to newly allocated memory for `new`. Bootstrap memory is never freed.
     ///
     /// # Safety
-    /// `memory` has `old` bytes.
+    /// `memory` points to `old` bytes of bootstrap memory.
     #[cold]
-    unsafe fn move_to_heap(
+    unsafe fn move_bootstrap_block_to_heap(
         &self,
         memory: NonNull<u8>,
         old: usize,
@@ -625,17 +625,17 @@ impl Uslab {
         Ok(new_memory)
     }
 
-    /// Number of usable bytes at `memory`: at least the requested size. If `memory` is not an object of this
+    /// Number of usable bytes at `memory`, which is at least the requested size. If `memory` is not an object of this
     /// allocator, the call reports [corruption], which ends the process.
     ///
     /// # Safety
     /// `memory` came from this allocator and is not freed during the call.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
-        let process = PROCESS.get();
+        let process = PROCESS_ALLOCATOR.get();
         match process {
             // SAFETY: by contract, `memory` is not freed during the call.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.usable_size(memory) },
-            _ => match (bootstrap::size_of_piece(memory), process) {
+            _ => match (bootstrap::bootstrap_allocation_size(memory), process) {
                 (Some(bytes), _) => bytes,
                 // SAFETY: by contract, `memory` is not freed during the call.
                 (None, Some(process)) => unsafe { process.malloc.usable_size(memory) },
@@ -648,11 +648,11 @@ impl Uslab {
     }
 
     /// Builds an object cache in the allocator's subsystem, on the same pages. The cache appears in the allocator's
-    /// table of caches, and a fork also holds the cache's locks.
+    /// table of caches, and forks hold its locks.
     ///
     /// # Errors
-    /// Fails as [`KmemCacheBuilder::build_in`] does, with [`CacheError::TypeStable`] for a type-stable cache, which
-    /// this subsystem cannot have, and with [`CacheError::Start`] if the malloc cannot start.
+    /// Fails as [`KmemCacheBuilder::build_in`] does. Fails with [`CacheError::TypeStable`] for a type-stable cache,
+    /// which this subsystem cannot have. Fails with [`CacheError::Start`] if the malloc cannot start.
     pub fn build(&self, builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {
         if builder.is_type_stable() {
             return Err(CacheError::TypeStable);
@@ -662,90 +662,90 @@ impl Uslab {
         builder.unsampled().build_on(process.malloc.core())
     }
 
-    /// Returns the dump that `USLAB_OPTIONS` requests. If the variable is set, starts the
-    /// allocator.
+    /// Returns the statistics dump that `USLAB_OPTIONS` requests. Starts the allocator if the variable is set.
     ///
-    /// A library's constructor calls `dump`. After that call, a forking thread holds the locks, whatever handlers are
-    /// registered before the first allocation.
+    /// A library's constructor calls this function. After the call, a fork holds the locks, regardless of fork handlers
+    /// that are registered before the first allocation.
     pub fn dump(&self) -> Option<Dump> {
         #[cfg(unix)]
         at_fork::register();
-        match PROCESS.get() {
+        match PROCESS_ALLOCATOR.get() {
             None if !Options::are_options_given() => None,
             _ => process()?.dump,
         }
     }
-    /// Sampling rate in bytes of the heap profile that `USLAB_OPTIONS` requests. A library's constructor calls this function
-    /// and starts the profile.
+    /// Sampling rate, in bytes, of the heap profile that `USLAB_OPTIONS` requests. A library's constructor calls this
+    /// function and starts the profile.
     pub fn profile_wanted(&self) -> Option<usize> {
-        PROCESS.get()?.profile
+        PROCESS_ALLOCATOR.get()?.profile
     }
     /// Starts a [heap profile](crate::profile) of the program, as
     /// [`Subsystem::start_profile`](crate::Subsystem::start_profile) does.
     ///
     /// # Errors
-    /// Fails as [`Subsystem::start_profile`](crate::Subsystem::start_profile) does; [`NotStarted::Memory`] if the
-    /// allocator cannot start.
+    /// Fails as [`Subsystem::start_profile`](crate::Subsystem::start_profile) does. Fails with [`NotStarted::Memory`]
+    /// if the allocator cannot start.
     pub fn start_profile(&self, rate: usize) -> Result<(), NotStarted> {
         process().ok_or(NotStarted::Memory)?.core().start_profile(rate, None)
     }
     /// Stops the heap profile; returns `false` if no profile is running.
     pub fn stop_profile(&self) -> bool {
-        PROCESS.get().is_some_and(|process| process.core().stop_profile())
+        PROCESS_ALLOCATOR.get().is_some_and(|process| process.core().stop_profile())
     }
-    /// Call stacks that allocated memory since the profile began, and the memory that each stack still holds (see
-    /// [`Subsystem::profile`](crate::Subsystem::profile)). The call allocates memory.
+    /// Returns the call stacks that allocated memory since the profile began, and the memory that each stack still
+    /// holds (see [`Subsystem::profile`](crate::Subsystem::profile)). The call allocates memory.
     pub fn profile(&self) -> Profile {
-        PROCESS.get().map_or_else(Profile::default, |process| process.core().profiler.profile())
+        PROCESS_ALLOCATOR.get().map_or_else(Profile::default, |process| process.core().profiler.profile())
     }
-    /// Counters of the allocator's caches and pages; `None` before the allocator has started. The call allocates
-    /// memory.
+    /// Returns the counters of the allocator's caches and pages, or `None` before the allocator has started. The call
+    /// allocates memory.
     pub fn info(&self) -> Option<Info> {
-        PROCESS.get().map(|process| process.core().info())
+        PROCESS_ALLOCATOR.get().map(|process| process.core().info())
     }
-    /// The allocator's memory, and the part in use; all zero before the allocator has started. The call does not allocate.
+    /// Returns the allocator's memory, and how much of it is in use. All numbers are zero before the allocator has
+    /// started. The call does not allocate.
     pub fn usage(&self) -> HeapUsage {
-        PROCESS.get().map_or_else(HeapUsage::default, |process| process.core().usage())
+        PROCESS_ALLOCATOR.get().map_or_else(HeapUsage::default, |process| process.core().usage())
     }
-    /// The allocator's table in the format of `/proc/slabinfo`, or `None` before the allocator has
-    /// started. The call allocates memory.
+    /// Returns the allocator's table in the format of `/proc/slabinfo`, or `None` before the allocator has started. The
+    /// call allocates memory.
     pub fn slabinfo(&self) -> Option<SlabInfo> {
-        PROCESS.get().map(|process| process.core().slabinfo())
+        PROCESS_ALLOCATOR.get().map(|process| process.core().slabinfo())
     }
-    /// Checks the allocator's subsystem, as [`Subsystem::check`](crate::Subsystem::check) does; returns `None`
-    /// before the allocator has started. The call allocates a little, and no other thread may run during it.
+    /// Checks the allocator's subsystem, as [`Subsystem::check`](crate::Subsystem::check) does. Returns `None` before
+    /// the allocator has started. The call allocates a little memory, and no other thread may run during the call.
     pub fn check(&self) -> Option<Result<Census, Violation>> {
-        PROCESS.get().map(|process| process.core().check())
+        PROCESS_ALLOCATOR.get().map(|process| process.core().check())
     }
-    /// Leaked objects, as [`Subsystem::leaks`](crate::Subsystem::leaks) finds them, or `None` before the allocator
-    /// has started.
+    /// Returns the leaked objects that [`Subsystem::leaks`](crate::Subsystem::leaks) finds, or `None` before the
+    /// allocator has started.
     pub fn leaks(&self) -> Option<Holders> {
-        PROCESS.get().map(|process| process.core().leaks())
+        PROCESS_ALLOCATOR.get().map(|process| process.core().leaks())
     }
-    /// If the process exceeds its limit on addresses (`RLIMIT_AS`), unmaps reserved addresses, so that the process can
-    /// map memory.
+    /// Unmaps reserved addresses if the process exceeds its limit on addresses (`RLIMIT_AS`), so that it can map
+    /// memory.
     ///
-    /// Call this function after setting the limit; without a limit, it does nothing. Afterwards, pages get addresses
-    /// only when they are committed, and leave 32 MiB or an eighth of the limit to other mappings. The limit bounds the
-    /// number of pages even if it is raised later.
+    /// Call this function after setting the limit. Without a limit, the call does nothing. After the call, pages get
+    /// addresses only when they are committed, and leave 32 MiB or an eighth of the limit to other mappings. The limit
+    /// continues to bound the number of pages even if it is raised later.
     ///
-    /// Cost: one system call, or up to thirteen with a limit.
+    /// Cost: one system call, or up to thirteen system calls with a limit.
     pub fn fit_address_limit(&self) {
         // A child of `vfork` has its own limit, but shares the parent's memory.
-        if let Some(process) = PROCESS.get()
+        if let Some(process) = PROCESS_ALLOCATOR.get()
             && STARTING.load(Relaxed) == std::process::id()
         {
-            // SAFETY: this malloc is the only malloc of its subsystem, and has no paths other than `FAST` and its
-            // own paths. Pages are looked up only for addresses that the malloc handed out.
-            unsafe { process.malloc.fit_addresses(&FAST) };
+            // SAFETY: this malloc is the only malloc of its subsystem, and has no paths other than `STATIC_FAST_PATHS`
+            // and its own paths. Pages are looked up only for addresses that the malloc handed out.
+            unsafe { process.malloc.fit_addresses(&STATIC_FAST_PATHS) };
         }
     }
-    /// Returns all unused memory to the system, including the CPUs' magazines and freed mappings. Returns the number of
-    /// bytes that the call returned to the system.
+    /// Returns all unused memory to the system, including the CPUs' magazines and the freed mappings. Returns the
+    /// number of bytes that the call returned to the system.
     pub fn release(&self) -> usize {
-        PROCESS.get().map_or(0, |process| {
+        PROCESS_ALLOCATOR.get().map_or(0, |process| {
             let core = process.core();
-            let (mapped, pages) = (core.release_huge(), &core.memory.pages);
+            let (mapped, pages) = (core.unmap_kept_mappings(), &core.memory.pages);
             core.shrink(&core.operation(OperationKind::Reclaim));
             let released = pages.decommit();
             core.discard_tags();
@@ -758,56 +758,57 @@ impl Uslab {
     /// Ends a reaping interval now, as [`Subsystem::end_interval`](crate::Subsystem::end_interval) does. Returns the
     /// number of bytes that the call returned to the system.
     pub fn reap(&self) -> usize {
-        PROCESS.get().map_or(0, |process| {
-            process.core().read_limits();
+        PROCESS_ALLOCATOR.get().map_or(0, |process| {
+            process.core().adapt_to_memory_limits();
             process.core().end_interval()
         })
     }
-    /// From now on, samples one in `allocations` allocations of up to a page; 0 disables sampling.
+    /// Samples one in `allocations` allocations of up to a page from now on; 0 disables sampling.
     ///
-    /// Each sample gets a separate page between inaccessible pages. An invalid access to a sample ends the process with
-    /// a report, with call stacks if the cargo feature `stacks` is on. The option `guard=N` of `USLAB_OPTIONS` takes
-    /// precedence. The function may be called before the first allocation, and does not start the allocator.
+    /// Each sampled allocation gets a separate page between inaccessible pages. An invalid access to a sample ends the
+    /// process with a report, which has call stacks if the cargo feature `stacks` is on. The option `guard=N` of
+    /// `USLAB_OPTIONS` takes precedence. The function may be called before the first allocation. Setting the sampling
+    /// rate does not start the allocator.
     ///
-    /// A handler of `SIGSEGV` reports faulting accesses. The first sample installs this handler permanently; the
+    /// A handler of `SIGSEGV` reports the faulting accesses. The first sample installs this handler permanently. The
     /// handler forwards all other faults to the previous handler.
     ///
-    /// If a program never misses the inlined paths, it is sampled at most once per interval of the reaper
-    /// (see [`reap_every`](Self::reap_every)).
+    /// A program that never misses the inlined paths is sampled at most once per interval of the reaper (see
+    /// [`reap_every`](Self::reap_every)).
     ///
     /// Cost: nothing on the inlined paths; some 20 us per sample, mostly for two call stacks and four system calls.
     pub fn guard_every(&self, allocations: u32) {
-        REQUESTED_GUARD_PERIOD.set(allocations.min(UNSET_PERIOD - 1));
+        REQUESTED_GUARD_PERIOD.set(allocations.min(UNSET_GUARD_PERIOD - 1));
         // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier
         // one.
         STARTING.fetch_add(0, AcqRel);
-        if let Some(process) = PROCESS.get() {
+        if let Some(process) = PROCESS_ALLOCATOR.get() {
             process.apply_requested_guard();
         }
     }
-    /// Number of allocations sampled, and number of samples in use.
+    /// Number of allocations sampled so far, and number of samples in use.
     pub fn samples(&self) -> (u64, usize) {
-        PROCESS.get().map_or((0, 0), |process| {
+        PROCESS_ALLOCATOR.get().map_or((0, 0), |process| {
             let guard = &process.core().guard;
             (guard.samples(), guard.pool().map_or(0, |pool| pool.used()))
         })
     }
-    /// State of the thread of [`reap_every`](Self::reap_every); `None` before the allocator has started. The call does
-    /// not allocate.
+    /// State of the reaper thread of [`reap_every`](Self::reap_every), or `None` before the allocator has started. The
+    /// call does not allocate.
     pub fn reaper(&self) -> Option<ReaperInfo> {
-        PROCESS.get().map(|process| process.core().background.info())
+        PROCESS_ALLOCATOR.get().map(|process| process.core().background.info())
     }
-    /// Sets the interval at which a thread of the allocator reaps (see [`reaper`](crate::reaper)).
+    /// Sets the interval of the allocator's reaper thread (see [`reaper`](crate::reaper)).
     ///
     /// The thread starts as soon as there may be memory to reap. The interval can be changed later. The option
-    /// `reap=MS` of `USLAB_OPTIONS`, or `reap=0` for no thread, takes precedence. The function may be called before
-    /// the first allocation, and does not start the allocator.
+    /// `reap=MS` of `USLAB_OPTIONS` takes precedence; `reap=0` requests no thread. The function may be called before
+    /// the first allocation. Setting the interval does not start the allocator.
     pub fn reap_every(&self, interval: Duration) {
         REQUESTED_REAP_MS.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
         // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier
         // one.
         STARTING.fetch_add(0, AcqRel);
-        if let Some(process) = PROCESS.get() {
+        if let Some(process) = PROCESS_ALLOCATOR.get() {
             process.apply_requested_reaping();
         }
     }
@@ -823,7 +824,7 @@ unsafe impl core::alloc::GlobalAlloc for Uslab {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.allocate_fast(layout.size(), layout.align()) {
             Some(memory) => memory.as_ptr(),
-            None => self.allocate_missed(layout, Gfp::KERNEL),
+            None => self.allocate_after_miss(layout, Gfp::KERNEL),
         }
     }
     #[inline]
@@ -834,7 +835,7 @@ unsafe impl core::alloc::GlobalAlloc for Uslab {
                 unsafe { memory.write_bytes(0, layout.size()) };
                 memory.as_ptr()
             }
-            None => self.allocate_missed(layout, Gfp::ZERO),
+            None => self.allocate_after_miss(layout, Gfp::ZERO),
         }
     }
     #[inline]

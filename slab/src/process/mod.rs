@@ -1,4 +1,4 @@
-//! The process's heap, and forks.
+//! The process's heaps, and forks of the process.
 //!
 //! | file | |
 //! |---|---|
@@ -22,7 +22,7 @@ pub mod options;
 pub use crate::reclaim::reaper::{OwnThread, are_alone};
 
 /// Statistics of the heaps that have started: `objects` (the global subsystem) and `malloc` (the subsystem of
-/// [`Uslab`](global_alloc::Uslab)). The call allocates memory, but does not start a heap.
+/// [`Uslab`](global_alloc::Uslab)). The call allocates memory, but it does not start any heap.
 #[cfg(not(any(loom, shuttle)))]
 pub fn heaps() -> Vec<(&'static str, crate::report::info::Info)> {
     use crate::{process::global_alloc::Uslab, subsystem::Subsystem};

@@ -22,9 +22,9 @@
 //! | `record` | a file | `libuslab.so` only: records each call of malloc and free in that file, for `uslab replay`; all inlined paths are closed. If the file exists, the pid is appended to its name. The name cannot contain a comma |
 //! | `record_limit` | bytes, or with `k`, `m`, `g` | largest size of a recording, 1 GiB by default |
 //!
-//! An unknown option or a bad value is reported on standard error and ignored, because a program should not exit on
-//! account of its allocator's options. The options are read before an allocator exists, so the parser allocates no
-//! memory. Setuid programs (`AT_SECURE`) ignore all options.
+//! An unknown option or a bad value is reported on standard error and ignored, because an allocator's options should
+//! not end a program. The options are read before any allocator exists, so the parser allocates no memory. Setuid
+//! programs (`AT_SECURE`) ignore all options.
 
 use crate::debug::flags::DebugRules;
 use crate::debug::lines::Lines;
@@ -58,9 +58,9 @@ pub(crate) struct Options {
 
 /// Destination, format and signal of a statistics dump.
 ///
-/// The file's name gives the format: JSON for `.json`, and Prometheus' text for `.prom`. For `.pb.gz`, the dump is the
-/// heap profile in `pprof`'s format, and for `.folded`, the dump is the live bytes as folded stacks; both contain
-/// addresses instead of symbols. Any other name selects the format of `/proc/slabinfo`.
+/// The file's extension selects the format: JSON for `.json`, and Prometheus text for `.prom`. For `.pb.gz`, the dump
+/// is the heap profile in `pprof`'s format. For `.folded`, the dump is the live bytes as folded stacks. Heap profiles
+/// and folded stacks contain addresses instead of symbols. Any other extension selects the format of `/proc/slabinfo`.
 ///
 /// ```
 /// use uslab::Uslab;
@@ -79,14 +79,14 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dump {
-    /// Name of the dump's file, in which `%p` is replaced by the process's pid, and `%n` by the number of the dump,
-    /// from 1. The name of the file cannot contain a comma.
+    /// Name of the dump's file, which cannot contain a comma. `%p` is replaced by the process's pid, and `%n` by the
+    /// number of the dump, counted from one.
     pub file: &'static [u8],
     /// Signal that triggers the dump.
     pub signal: DumpSignal,
 }
 
-/// A signal without a predefined meaning, which triggers a dump.
+/// A signal without a predefined meaning that triggers a dump.
 ///
 /// ```
 /// use uslab::options::DumpSignal;
@@ -102,7 +102,7 @@ pub enum DumpSignal {
     Usr2,
 }
 
-/// Returns `true` if the program has other rights than the user that set its environment (setuid).
+/// Returns `true` if the program has other rights than the user who set its environment (setuid).
 #[cfg(not(target_family = "wasm"))]
 fn has_elevated_rights() -> bool {
     #[cfg(target_os = "linux")]
@@ -118,7 +118,7 @@ fn has_elevated_rights() -> bool {
 const EXPECTED_OPTIONS: &str = "stats=0|1, leaks=0|1, check=0|1, slab_debug=FZPUTA[:CACHE..][;..], harden=0|1 or a part of it, guard=N, guard_slots=1..512, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
                         dump=FILE, dump_signal=USR1|USR2, profile=BYTES[k|m|g], record=FILE or record_limit=BYTES[k|m|g]";
 
-/// Value of `USLAB_OPTIONS`; always `None` on WebAssembly, which has no environment.
+/// Value of `USLAB_OPTIONS`, which is always `None` on WebAssembly, because it has no environment.
 #[cfg(target_family = "wasm")]
 fn environment() -> Option<&'static CStr> {
     None
@@ -142,7 +142,7 @@ impl Options {
     }
 
     pub(crate) fn from_environment() -> Self {
-        let Some(text) = environment().and_then(|text| permanent_copy(text.to_bytes())) else {
+        let Some(text) = environment().and_then(|text| copy_text_permanently(text.to_bytes())) else {
             return Self::default();
         };
         Self::parse(text, |invalid| {
@@ -156,7 +156,7 @@ impl Options {
     pub(crate) fn dump(&self) -> Option<Dump> {
         self.dump.map(|file| Dump { file, signal: self.dump_signal })
     }
-    /// File and byte limit of the requested_config recording.
+    /// File and byte limit of the requested recording.
     pub(crate) fn record(&self) -> Option<(&'static [u8], usize)> {
         Some((self.record?, self.record_limit.unwrap_or(1 << 30)))
     }
@@ -164,14 +164,14 @@ impl Options {
     fn parse(text: &'static [u8], mut on_invalid: impl FnMut(&[u8])) -> Self {
         let mut options = Self::default();
         for part in text.split(|byte| *byte == b',').filter(|part| !part.is_empty()) {
-            if options.set_option(part).is_none() {
+            if options.apply_option(part).is_none() {
                 on_invalid(part);
             }
         }
         options
     }
 
-    fn set_option(&mut self, part: &'static [u8]) -> Option<()> {
+    fn apply_option(&mut self, part: &'static [u8]) -> Option<()> {
         let (name, value) = part.split_at(part.iter().position(|byte| *byte == b'=')?);
         let flag = |value: &[u8]| match value {
             b"=0" => Some(false),
@@ -233,9 +233,9 @@ impl Options {
     }
 }
 
-/// Makes a permanent copy of the environment's text, because some programs overwrite this text to change their
-/// displayed name.
-fn permanent_copy(text: &[u8]) -> Option<&'static [u8]> {
+/// Copies a text of the environment permanently, because some programs overwrite this text to change their displayed
+/// name.
+fn copy_text_permanently(text: &[u8]) -> Option<&'static [u8]> {
     let copy = bootstrap::alloc(Layout::for_value(text))?;
     // SAFETY: the copy has `text.len()` bytes, and is never unmapped or shared.
     unsafe {
@@ -244,7 +244,7 @@ fn permanent_copy(text: &[u8]) -> Option<&'static [u8]> {
     }
 }
 
-/// Parses a size such as `64m`.
+/// Parses a size in bytes with an optional suffix, such as `64m`.
 fn bytes(text: &[u8]) -> Option<usize> {
     let (digits, shift) = match text.split_last()? {
         (b'k', digits) => (digits, 10),
@@ -262,7 +262,7 @@ fn number(digits: &[u8]) -> Option<usize> {
     text?.parse().ok()
 }
 
-/// Writes a line to standard error, in one write and without using the heap.
+/// Writes a line to standard error in a single write, without using the heap.
 pub(super) fn print_message(message: fmt::Arguments<'_>) {
     // If standard error is closed, the error cannot be reported.
     let _ = writeln!(Lines::new(), "{message}");

@@ -1,26 +1,26 @@
-//! Code mappings, which are the files whose code the process has mapped, and the addresses of this code. A written
-//! profile lists the code mappings, so that another program can look up symbols.
+//! Code mappings: the files whose code the process has mapped, with the addresses of this code. A written profile lists
+//! the code mappings, so that another program can look up the symbols.
 
-/// A mapped segment of a file that contains code.
+/// A mapped segment of a file, which contains code.
 #[cfg_attr(
     not(all(feature = "profile", target_os = "linux")),
     allow(dead_code, reason = "this system has no mappings to find or to write")
 )]
 #[derive(Debug)]
 pub(super) struct Mapping {
-    /// Address at which the segment is mapped.
+    /// Address at which the segment is mapped into the process.
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) offset: usize,
-    /// Address of the file's first segment.
+    /// Address at which the file's first segment is mapped.
     pub(super) base: usize,
     pub(super) file: String,
-    /// Build id of the file in hexadecimal, or an empty string without a build id.
+    /// Build id of the file in hexadecimal; empty if the file has no build id.
     pub(super) build_id: String,
 }
 
-/// All code mappings of the process, starting with the program's own. On systems without `dl_iterate_phdr`, the
-/// list is empty.
+/// Returns all code mappings of the process, starting with the program's own mappings. On systems without
+/// `dl_iterate_phdr`, the list is empty.
 pub(super) fn mappings() -> Vec<Mapping> {
     #[cfg_attr(not(target_os = "linux"), allow(unused_mut, reason = "nothing is found"))]
     let mut found = vec![];
@@ -34,10 +34,10 @@ pub(super) fn position(mappings: &[Mapping], address: usize) -> Option<usize> {
     mappings.iter().position(|mapping| (mapping.start..mapping.end).contains(&address))
 }
 
-/// Adds the code mappings of one loaded file.
+/// Adds the code mappings of a loaded file to a list.
 ///
 /// # Safety
-/// `info` comes from the loader, and `list` is a list of mappings.
+/// `info` comes from the loader, and `list` is a pointer to a list of mappings.
 #[cfg(target_os = "linux")]
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut core::ffi::c_void) -> i32 {
     use uslab_buddy::PAGE_SIZE;

@@ -1,24 +1,24 @@
 //! Records of a profile: sites, and live samples.
 
 use super::own::{LIVE, SampleMemory};
-use super::{Amount, CallStack, MAX_NAME, MAX_SITES, OBJECT_PARTS};
+use super::{Amount, CallStack, FIXED_POINT_PARTS_PER_OBJECT, MAX_CACHE_NAME_BYTES, MAX_PROFILE_SITES};
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
 
-/// A site of a profile: a cache, and a call stack that allocated from this cache.
+/// A site of a profile: a cache together with a call stack that allocated from it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site {
-    pub(super) cache: [u8; MAX_NAME],
+    pub(super) cache: [u8; MAX_CACHE_NAME_BYTES],
     pub(super) len: u8,
     pub(super) stack: u32,
     pub(super) allocated: Sum,
     pub(super) live: Sum,
-    /// Index of the next site on the list, plus one.
+    /// Index plus one of the next site on the list.
     pub(super) next: u32,
 }
 
-/// An [`Amount`] in fractions of objects. Because the fractions are integers, a sum is exactly zero after every amount
-/// that was added is subtracted.
+/// An [`Amount`] in fractions of objects. Because the fractions are integers, a sum is exactly zero after all added
+/// amounts have been subtracted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sum {
     pub(super) samples: u64,
@@ -27,12 +27,12 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// Estimate from a sample of `bytes` bytes.
+    /// Estimates an amount from one sample of `bytes` bytes.
     pub(super) fn of(bytes: u64, rate: u64) -> Self {
         let share = -super::expm1(-(bytes as f64) / rate as f64);
         Self {
             samples: 1,
-            parts: (OBJECT_PARTS / share).round() as u64,
+            parts: (FIXED_POINT_PARTS_PER_OBJECT / share).round() as u64,
             bytes: (bytes as f64 / share).round() as u64,
         }
     }
@@ -49,7 +49,7 @@ impl Sum {
     pub(super) fn amount(self) -> Amount {
         Amount {
             samples: self.samples,
-            objects: (self.parts as f64 / OBJECT_PARTS).round() as u64,
+            objects: (self.parts as f64 / FIXED_POINT_PARTS_PER_OBJECT).round() as u64,
             bytes: self.bytes,
         }
     }
@@ -57,18 +57,18 @@ impl Sum {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LiveObjects {
-    /// Inverted address of the sample, so that a search for leaks finds no pointer to it; 0 if unused.
+    /// Bitwise inverted address of the sample, so that a search for leaks finds no pointer to it; 0 if unused.
     pub(super) address: usize,
     pub(super) bytes: u64,
     pub(super) site: u32,
-    /// Index plus one of the next sample on this sample's list, or on the free list.
+    /// Index plus one of the next sample on the same list: a hash list, or the free list.
     pub(super) next: u32,
 }
 
-/// Records of a profile. Records allocate memory only when they are made, because a malloc uses them.
+/// Records of a profile. Records allocate memory only at their creation, because a malloc uses them.
 #[derive(Debug)]
 pub(super) struct Records {
-    /// Number of the profile, from 1.
+    /// Number of the profile, counted from 1.
     pub(super) run: u32,
     pub(super) rate: u64,
     pub(super) lost: u64,
@@ -81,7 +81,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Records before the first profile, which are empty.
+    /// Makes empty records, for the time before the first profile.
     pub(super) const fn empty() -> Self {
         Self {
             run: 0,
@@ -95,28 +95,28 @@ impl Records {
             own: None,
         }
     }
-    /// Makes records with room for all sites and samples. The system commits only the list heads, because other
-    /// unused parts are not touched.
+    /// Makes records with room for all sites and samples. The system commits only the list heads, because the remaining
+    /// memory is not touched.
     pub(super) fn with_room(rate: u64) -> Option<Self> {
         let mut records = Self { rate, ..Self::empty() };
-        records.sites.try_reserve_exact(MAX_SITES).ok()?;
+        records.sites.try_reserve_exact(MAX_PROFILE_SITES).ok()?;
         records.live.try_reserve_exact(LIVE).ok()?;
-        for (lists, len) in [(&mut records.site_lists, MAX_SITES), (&mut records.live_lists, LIVE)] {
+        for (lists, len) in [(&mut records.site_lists, MAX_PROFILE_SITES), (&mut records.live_lists, LIVE)] {
             lists.try_reserve_exact(len).ok()?;
             lists.resize(len, 0);
         }
         Some(records)
     }
 
-    /// Index of a site; `None` if a new site has no room.
+    /// Returns the index of a site, or `None` if a new site has no room.
     pub(super) fn site(&mut self, name: &str, stack: CallStack) -> Option<u32> {
         let stack = stack.number();
-        let len = name.len().min(MAX_NAME);
-        let mut cache = [0; MAX_NAME];
+        let len = name.len().min(MAX_CACHE_NAME_BYTES);
+        let mut cache = [0; MAX_CACHE_NAME_BYTES];
         cache[..len].copy_from_slice(&name.as_bytes()[..len]);
         let mut hasher = DefaultHasher::new();
         (&cache, stack).hash(&mut hasher);
-        let list = hasher.finish() as usize % MAX_SITES;
+        let list = hasher.finish() as usize % MAX_PROFILE_SITES;
         let first = *self.site_lists.get(list)?;
         let mut at = first;
         while at > 0 {
@@ -126,7 +126,7 @@ impl Records {
             }
             at = site.next;
         }
-        if self.sites.len() == MAX_SITES {
+        if self.sites.len() == MAX_PROFILE_SITES {
             return None;
         }
         let (allocated, live) = (Sum::default(), Sum::default());
@@ -135,7 +135,7 @@ impl Records {
         Some(self.sites.len() as u32 - 1)
     }
 
-    pub(super) fn list_of(address: usize) -> usize {
+    pub(super) fn address_hash_bucket(address: usize) -> usize {
         ((address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % LIVE
     }
     pub(super) fn note(&mut self, address: usize, bytes: u64, name: &str, stack: CallStack) -> Option<()> {
@@ -151,7 +151,7 @@ impl Records {
                 place
             }
         };
-        let list = Self::list_of(address);
+        let list = Self::address_hash_bucket(address);
         self.live[place as usize - 1] =
             LiveObjects { address: !address, bytes, site, next: self.live_lists[list] };
         self.live_lists[list] = place;
@@ -161,9 +161,9 @@ impl Records {
         site.live.add(sum);
         Some(())
     }
-    /// Removes the sample at an address; returns `false` if the address is not a sample.
+    /// Removes the sample at `address`; returns `false` if no sample is there.
     pub(super) fn forget(&mut self, address: usize) -> bool {
-        let list = Self::list_of(address);
+        let list = Self::address_hash_bucket(address);
         let (mut before, mut place) = (0, self.live_lists.get(list).copied().unwrap_or(0));
         while place > 0 {
             let live = self.live[place as usize - 1];

@@ -9,16 +9,16 @@ use uslab_magazine::Operation;
 
 /// Maximum number of live samples.
 pub(super) const LIVE: usize = if cfg!(shuttle) { 1 << 6 } else { 1 << 16 };
-/// Maximum size of a sample in bytes: the largest object of a size class, and its largest alignment.
+/// Maximum size of a sample in bytes, which is also the largest object of a size class and its largest alignment.
 pub(crate) const MAX_SAMPLE_BYTES: usize = 32 << 10;
 
-/// Separate memory for samples, outside the subsystem's pages. A free that finds its class by address misses the
-/// inlined path for a sample in this memory; all other frees are unaffected.
+/// Separate memory for sampled objects, outside the subsystem's pages. For a sample in separate memory, a free that
+/// finds its class by address misses the inlined path. All other frees are unaffected.
 #[derive(Debug)]
 pub(crate) struct SampleMemory {
     memory: Reserved,
-    /// One word per place, with the size of the place's sample or, with the highest bit set, the index plus one of the
-    /// next free place.
+    /// One word per place: the size of the place's sample or, with the highest bit set, the index plus one of the next
+    /// free place.
     places: Vec<u32>,
     free: u32,
 }
@@ -26,8 +26,7 @@ pub(crate) struct SampleMemory {
 const FREE: u32 = 1 << 31;
 
 impl SampleMemory {
-    /// Makes the separate memory; returns `None` if addresses are refused or limited, or if memory
-    /// is short.
+    /// Makes the separate memory. Returns `None` if addresses are refused or limited, or if memory is short.
     pub(crate) fn new(backend: Backend, faults: &Faults) -> Option<Self> {
         let mapped = cfg!(all(target_os = "linux", not(any(uslab_heap, loom, shuttle))));
         if !mapped || backend != Backend::Os || address_limit().is_some() {

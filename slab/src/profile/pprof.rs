@@ -1,4 +1,4 @@
-//! A profile in `pprof`'s format: the message of `profile.proto`, compressed while it is written.
+//! Writes a profile in `pprof`'s format: the message of `profile.proto`, compressed while it is written.
 
 use super::Profile;
 use super::mappings::{mappings, position};
@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
-/// Names of a sample's four numbers, in order. Numbers whose names end in `objects` are counts, and numbers whose
-/// names end in `space` are bytes.
-const VALUE_NAMES: [&str; 4] = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
+/// Names of a sample's four values, in the order of the values. Values whose names end in `objects` are counts, and
+/// values whose names end in `space` are bytes.
+const SAMPLE_VALUE_NAMES: [&str; 4] = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
 
-/// Pattern of functions that `pprof` drops together with the functions that they call: functions of the allocator,
-/// and library functions of Rust and C that call only the allocator.
+/// Pattern of functions that `pprof` drops together with their callees: functions of the allocator, and library
+/// functions of Rust and C that call only the allocator.
 const DROPPED_FUNCTIONS: &str = r"[<&]*(uslab(_magazine|_buddy|_pool|_sync)?|alloc::(alloc|raw_vec)|std::alloc|__rustc(\[[0-9a-f]+\])?)::.*|__r(ust|dl|g)_.*alloc.*|(m|c|re|v|pv|aligned_)alloc|reallocarray|(posix_)?memalign|operator new(\[\])?";
 
 fn write_varint(mut number: u64, into: &mut Vec<u8>) {
@@ -23,7 +23,7 @@ fn write_varint(mut number: u64, into: &mut Vec<u8>) {
     }
     into.push(number as u8);
 }
-/// Encodes a protobuf message of numbers, each of which follows its field number.
+/// Encodes pairs of field number and value as a protobuf message.
 fn encode(numbers: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
     let mut message = vec![];
     for (field, number) in numbers {
@@ -40,7 +40,7 @@ fn bytes(field: u64, bytes: &[u8], into: &mut Vec<u8>) {
 
 struct PprofWriter<W: Write> {
     into: GzEncoder<W>,
-    /// Indices of strings in the message's table of strings.
+    /// Index of each string in the message's string table.
     strings: BTreeMap<String, u64>,
 }
 
@@ -50,7 +50,7 @@ impl<W: Write> PprofWriter<W> {
         bytes(field, content, &mut made);
         self.into.write_all(&made)
     }
-    /// Returns the index of a string; a new string is written first.
+    /// Returns the index of a string, and writes the string first if it is new.
     fn intern(&mut self, text: &str) -> Result<u64> {
         if let Some(known) = self.strings.get(text) {
             return Ok(*known);
@@ -68,16 +68,18 @@ impl<W: Write> PprofWriter<W> {
 }
 
 impl Profile {
-    /// Writes the profile in `pprof`'s format: a compressed `profile.proto`, by convention in a file that ends in `.pb.gz`.
+    /// Writes the profile in `pprof`'s format: a compressed `profile.proto`, whose file name ends in `.pb.gz` by
+    /// convention.
     ///
-    /// Each sample has four numbers (`alloc_objects`, `alloc_space`, `inuse_objects`, `inuse_space`; the last is the default)
-    /// and the label `cache`. Functions have addresses instead of names: `pprof` and `uslab flame` look up names in the mapped
-    /// files. `pprof -base FIRST.pb.gz SECOND.pb.gz` shows the difference of two profiles.
+    /// Each sample has the label `cache` and four values: `alloc_objects`, `alloc_space`, `inuse_objects` and
+    /// `inuse_space`, which is the default. Functions have addresses instead of names; `pprof` and `uslab flame` look
+    /// up the names in the mapped files. The command `pprof -base FIRST.pb.gz SECOND.pb.gz` shows the difference
+    /// between two profiles.
     ///
-    /// The call allocates some 16 bytes for each code address, and 400 KiB to compress.
+    /// The call allocates some 16 bytes for each code address, plus 400 KiB for the compression.
     ///
     /// # Errors
-    /// Returns write errors of `into`.
+    /// Returns the write errors of `into`.
     ///
     /// ```
     /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -96,7 +98,7 @@ impl Profile {
             PprofWriter { into: GzEncoder::new(into, Compression::new(6)), strings: BTreeMap::new() };
         // The numbers are fields of pprof's `profile.proto`. The format requires an empty first string.
         writer.intern("")?;
-        VALUE_NAMES.into_iter().try_for_each(|value| writer.write_value_type(1, value))?;
+        SAMPLE_VALUE_NAMES.into_iter().try_for_each(|value| writer.write_value_type(1, value))?;
         writer.write_value_type(11, "space")?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let numbers = encode([
@@ -144,16 +146,17 @@ mod tests {
     use flate2::read::GzDecoder;
     use std::io::Read;
 
-    /// The fields of [pprof's message](https://github.com/google/pprof/blob/main/proto/profile.proto) that this test reads.
+    /// The fields of [pprof's message](https://github.com/google/pprof/blob/main/proto/profile.proto) that this test
+    /// reads.
     mod field {
-        pub(super) const SAMPLE_TYPE: u64 = 1;
-        pub(super) const SAMPLE: u64 = 2;
-        pub(super) const MAPPING: u64 = 3;
-        pub(super) const LOCATION: u64 = 4;
-        pub(super) const STRING: u64 = 6;
-        pub(super) const DROP_FRAMES: u64 = 7;
-        pub(super) const PERIOD: u64 = 12;
-        pub(super) const DEFAULT_SAMPLE_TYPE: u64 = 14;
+        pub(super) const SAMPLE_TYPE_FIELD: u64 = 1;
+        pub(super) const SAMPLE_FIELD: u64 = 2;
+        pub(super) const MAPPING_FIELD: u64 = 3;
+        pub(super) const LOCATION_FIELD: u64 = 4;
+        pub(super) const STRING_FIELD: u64 = 6;
+        pub(super) const DROP_FRAMES_FIELD: u64 = 7;
+        pub(super) const PERIOD_FIELD: u64 = 12;
+        pub(super) const DEFAULT_SAMPLE_TYPE_FIELD: u64 = 14;
     }
 
     #[inline(never)]
@@ -166,7 +169,7 @@ mod tests {
         let bytes = from.split_off(..len).unwrap();
         bytes.iter().rev().fold(0, |number, byte| number << 7 | u64::from(byte & 0x7f))
     }
-    /// Reads the fields of a message. If a field is a number, its bytes are empty.
+    /// Reads the fields of a message. The bytes of a field are empty if the field is a number.
     fn fields(mut message: &[u8]) -> Vec<(u64, u64, &[u8])> {
         let mut found = vec![];
         while !message.is_empty() {
@@ -190,8 +193,8 @@ mod tests {
         }
     }
 
-    /// Reads the message as pprof does: the indices of strings, mappings and locations must be valid, and each stack
-    /// must have its numbers.
+    /// The test reads the message as pprof does. The indices of strings, mappings and locations must be valid, and each
+    /// stack must have its numbers.
     #[test]
     fn pprof_message_contains_the_counts_of_the_profile() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
@@ -205,26 +208,32 @@ mod tests {
         profile.pprof(&mut file).unwrap();
         GzDecoder::new(&file[..]).read_to_end(&mut written).unwrap();
         let all = |field| fields(&written).into_iter().filter(move |of| of.0 == field);
-        let strings: Vec<_> = all(field::STRING).map(|of| std::str::from_utf8(of.2).unwrap()).collect();
+        let strings: Vec<_> = all(field::STRING_FIELD).map(|of| std::str::from_utf8(of.2).unwrap()).collect();
         let text = |at: u64| strings[at as usize];
         assert_eq!(text(0), "");
-        let types = all(field::SAMPLE_TYPE).map(|of| (text(numbers(of.2, 1)[0]), text(numbers(of.2, 2)[0])));
+        let types =
+            all(field::SAMPLE_TYPE_FIELD).map(|of| (text(numbers(of.2, 1)[0]), text(numbers(of.2, 2)[0])));
         let units = ["count", "bytes", "count", "bytes"];
-        assert!(types.eq(VALUE_NAMES.into_iter().zip(units)));
+        assert!(types.eq(SAMPLE_VALUE_NAMES.into_iter().zip(units)));
         let single = |field| all(field).next().unwrap().1;
-        assert_eq!((single(field::PERIOD), text(single(field::DEFAULT_SAMPLE_TYPE))), (1, "inuse_space"));
-        assert_eq!(text(single(field::DROP_FRAMES)), DROPPED_FUNCTIONS);
-        let sums = |i: usize| all(field::SAMPLE).map(|of| numbers(of.2, 2)[i]).sum::<u64>();
+        assert_eq!(
+            (single(field::PERIOD_FIELD), text(single(field::DEFAULT_SAMPLE_TYPE_FIELD))),
+            (1, "inuse_space")
+        );
+        assert_eq!(text(single(field::DROP_FRAMES_FIELD)), DROPPED_FUNCTIONS);
+        let sums = |i: usize| all(field::SAMPLE_FIELD).map(|of| numbers(of.2, 2)[i]).sum::<u64>();
         assert_eq!([0, 1, 2, 3].map(sums), [8, 4800, 7, 4200]);
-        let largest_sample = all(field::SAMPLE).next().unwrap().2;
+        let largest_sample = all(field::SAMPLE_FIELD).next().unwrap().2;
         let label = fields(largest_sample).into_iter().find(|of| of.0 == 3).unwrap().2;
         assert_eq!([1, 2].map(|field| text(numbers(label, field)[0])), ["cache", "inode"]);
         let mappings: Vec<_> =
-            all(field::MAPPING).map(|of| [1, 2, 3, 5].map(|i| numbers(of.2, i)[0])).collect();
-        let locations: BTreeMap<_, _> = all(field::LOCATION)
+            all(field::MAPPING_FIELD).map(|of| [1, 2, 3, 5].map(|i| numbers(of.2, i)[0])).collect();
+        let locations: BTreeMap<_, _> = all(field::LOCATION_FIELD)
             .map(|of| (numbers(of.2, 1)[0], [2, 3].map(|i| numbers(of.2, i)[0])))
             .collect();
-        assert!(all(field::SAMPLE).flat_map(|of| numbers(of.2, 1)).all(|id| locations.contains_key(&id)));
+        assert!(
+            all(field::SAMPLE_FIELD).flat_map(|of| numbers(of.2, 1)).all(|id| locations.contains_key(&id))
+        );
         if cfg!(all(feature = "stacks", target_os = "linux")) {
             assert!(!locations.is_empty());
             for (id, [mapping, address]) in &locations {
@@ -244,8 +253,9 @@ mod tests {
                 );
             });
             let is_held = |of: &(u64, u64, &[u8])| numbers(of.2, 1).iter().any(|id| holder.contains(id));
-            let sum =
-                |i: usize| all(field::SAMPLE).filter(is_held).map(|of| numbers(of.2, 2)[i]).sum::<u64>();
+            let sum = |i: usize| {
+                all(field::SAMPLE_FIELD).filter(is_held).map(|of| numbers(of.2, 2)[i]).sum::<u64>()
+            };
             assert_eq!([0, 1, 2, 3].map(sum), [7, 4200, 7, 4200], "{holder:x?}");
         }
         drop(held);

@@ -21,13 +21,13 @@ fn one_cpu() -> Subsystem {
     subsystem(Cpus::simulated(1, 1).unwrap())
 }
 
-/// Tests the lowest rate at which samples have separate memory.
+/// Tests the lowest rate at which samples get separate memory.
 #[test]
 fn profile_with_rare_samples_uses_separate_memory() {
     for (rate, own) in [(SEPARATE_MEMORY_MIN_RATE - 1, false), (SEPARATE_MEMORY_MIN_RATE, SEPARATE_MEMORY)] {
         let subsystem = one_cpu();
         subsystem.core().start_profile(rate, Some(7)).unwrap();
-        assert_eq!(subsystem.core().profiler.counts_only(), own, "{rate}");
+        assert_eq!(subsystem.core().profiler.profiles_malloc_only(), own, "{rate}");
         let profiler = &subsystem.core().profiler;
         let base = profiler.base.get() as usize;
         let ends = [base, base + LIVE * MAX_SAMPLE_BYTES - 1, base + LIVE * MAX_SAMPLE_BYTES]
@@ -44,10 +44,10 @@ fn stopped_profile_does_not_record_allocations() {
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;
     let run = profiler.run.load(Relaxed);
-    let sample = |run| profiler.sample_own_object(run, profiler.countdown(0), 64, "late").is_some();
+    let sample = |run| profiler.sample_in_separate_memory(run, profiler.countdown(0), 64, "late").is_some();
     assert_eq!([sample(run), sample(0), sample(run + 1)], [SEPARATE_MEMORY, false, false]);
     subsystem.core().stop_profile();
-    assert!(!profiler.counts_only());
+    assert!(!profiler.profiles_malloc_only());
     assert!(!sample(run) && !sample(0));
     assert_eq!(profiler.profile().samples.len(), usize::from(SEPARATE_MEMORY));
     // A sample of one profile must not count as a sample of the next profile.
@@ -58,7 +58,7 @@ fn stopped_profile_does_not_record_allocations() {
 }
 
 #[test]
-fn failed_start_of_a_profile_changes_nothing() {
+fn failed_profile_start_changes_nothing() {
     let subsystem = one_cpu();
     let profiler = &subsystem.core().profiler;
     let fresh = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -69,17 +69,17 @@ fn failed_start_of_a_profile_changes_nothing() {
             false
         };
         assert_eq!(profiler.start(1 << 20, Some(7), Some(fresh), refused), Err(NotStarted::Fence));
-        assert!(!profiler.runs() && !profiler.counts_only() && !profiler.stop(|| ()));
+        assert!(!profiler.runs() && !profiler.profiles_malloc_only() && !profiler.stop(|| ()));
     }
     assert_eq!(requests, [!SEPARATE_MEMORY; 2]);
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let run = profiler.run.load(Relaxed);
-    let memory = profiler.sample_own_object(run, profiler.countdown(0), 64, "held");
+    let memory = profiler.sample_in_separate_memory(run, profiler.countdown(0), 64, "held");
     assert_eq!(memory.is_some(), SEPARATE_MEMORY);
     subsystem.core().stop_profile();
     let before = profiler.profile();
     assert_eq!(profiler.start(1 << 20, Some(7), Some(fresh), |_| false), Err(NotStarted::Fence));
-    assert!(!profiler.runs() && !profiler.counts_only());
+    assert!(!profiler.runs() && !profiler.profiles_malloc_only());
     assert_eq!(profiler.profile(), before, "the last profile still exists");
     if let Some(memory) = memory {
         assert_eq!((profiler.holds(memory), profiler.size_of(memory)), (true, Ok(64)));
@@ -87,7 +87,7 @@ fn failed_start_of_a_profile_changes_nothing() {
     }
 }
 
-/// A second thread starts a profile while the first thread is in its fence.
+/// A second thread starts a profile while the first thread executes the fence of its start.
 #[test]
 fn starting_a_profile_during_a_concurrent_start_is_refused() {
     let subsystem = one_cpu();
@@ -133,7 +133,7 @@ fn only_a_single_concurrent_profile_start_succeeds() {
 
 #[test]
 fn profile_samples_the_object_that_ends_the_sampling_distance() {
-    let countdown = Countdown { left: Counter::new(10), random: Counter::new(0) };
+    let countdown = SampleCountdown { left: Counter::new(10), random: Counter::new(0) };
     assert_eq!(countdown.spend(9, || None::<()>), None);
     assert_eq!(countdown.spend(9, || Some(7)), Some(7), "an empty sample subtracts nothing");
     assert_eq!((countdown.left.get(), countdown.spend(1, || Some(7))), (1, None));
@@ -162,8 +162,8 @@ fn samples_in_separate_memory_do_not_overlap() {
     assert!(reused.as_ptr() == all[1].as_ptr() && reused[PAGE_SIZE..].iter().all(|byte| *byte == 0));
 }
 
-/// Regression test: each sample was aligned to a page, whatever alignment was requested. Between two samples, another
-/// mapping takes the addresses that the system would otherwise return next.
+/// Regression test: each sample was aligned to a page, regardless of the requested alignment. Between two samples, the
+/// test maps other memory at the addresses that the system would otherwise return next.
 #[test]
 fn profile_samples_have_the_alignment_of_the_largest_class() {
     let (os, faults) = (uslab_buddy::Backend::Os, uslab_buddy::Faults::default());
@@ -176,18 +176,18 @@ fn profile_samples_have_the_alignment_of_the_largest_class() {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct TrueAmounts {
+struct ExactAmounts {
     bytes: u64,
     allocated: u64,
     live: u64,
 }
 
-/// A simulated program whose call sites allocate known sizes at known rates. Each site is a function, whose name is
-/// on the stack of the site.
+/// A simulated program whose call sites allocate known sizes at known rates. Each call site is a function, whose name
+/// is on the site's call stack.
 struct Program<'a> {
     malloc: &'a Malloc,
     held: Vec<NonNull<u8>>,
-    truth: BTreeMap<&'static str, TrueAmounts>,
+    truth: BTreeMap<&'static str, ExactAmounts>,
 }
 
 macro_rules! sites { ($($site:ident)*) => { $(
@@ -245,7 +245,7 @@ impl Program<'_> {
     }
 }
 
-/// Returns the amounts of a site, which is the first function on its call stack.
+/// Returns the amounts of a site, identified by the first function on its call stack.
 fn of_site(profile: &Profile, site: &str) -> (Amount, Amount) {
     let is_of_it = |sample: &&Sample| {
         let mut first = None;
@@ -258,10 +258,10 @@ fn of_site(profile: &Profile, site: &str) -> (Amount, Amount) {
     (found.iter().map(|sample| sample.allocated).sum(), found.iter().map(|sample| sample.live).sum())
 }
 
-/// Compares the estimates with their distribution. A site with `n` objects counts `1 / p` for each object with
-/// probability `p`, so the variance of its estimate is `n (1 - p) / p`. In 20 runs with seeds 1 to 20, each estimate
-/// must be within four standard deviations, and nineteen of twenty within two. The mean of all estimates must be within
-/// four standard deviations of that mean.
+/// Compares the profile's estimates with their distribution. An object is sampled with probability `p` and then counts
+/// `1 / p`, so the variance of the estimate for `n` objects is `n (1 - p) / p`. The test runs with the seeds 1 to 20.
+/// Each estimate must be within four standard deviations, and nineteen of twenty must be within two. The mean of all
+/// estimates must be within four times its standard deviation.
 #[cfg(feature = "stacks")]
 #[test]
 fn profile_estimates_of_call_sites_are_unbiased() {
@@ -274,7 +274,7 @@ fn profile_estimates_of_call_sites_are_unbiased() {
         let malloc = Malloc::new(&subsystem).unwrap();
         let mut program = Program { malloc: &malloc, held: vec![], truth: BTreeMap::new() };
         subsystem.core().start_profile_with(RATE, Some(seed), seed % 2 == 0).unwrap();
-        assert_eq!(subsystem.core().profiler.counts_only(), SEPARATE_MEMORY && seed % 2 == 0);
+        assert_eq!(subsystem.core().profiler.profiles_malloc_only(), SEPARATE_MEMORY && seed % 2 == 0);
         program.run();
         let is_in_separate_memory = |memory: &NonNull<u8>| subsystem.core().profiler.holds(*memory);
         assert_eq!(program.held.iter().any(is_in_separate_memory), SEPARATE_MEMORY && seed % 2 == 0);
@@ -316,8 +316,8 @@ fn profile_estimates_of_call_sites_are_unbiased() {
     assert!((0.92..0.98).contains(&fraction), "{fraction}");
 }
 
-/// At a rate of one byte, chance plays no part: an object of 40 bytes is missed in 1 of 10^17 cases. The profile must
-/// count each object once, whichever path serves it, and at the end no sample may be live.
+/// A rate of one byte excludes chance: an object of 40 bytes is missed in 1 of 10^17 cases. The profile must count each
+/// object once, whichever path serves it. At the end, no sample may be live.
 #[test]
 fn profile_counts_each_object_once_on_every_path() {
     for cpus in
@@ -399,7 +399,7 @@ fn profile_counts_each_object_once_on_every_path() {
     }
 }
 
-/// On real CPUs, objects that threads hold are live, and objects that another thread freed are not.
+/// On real CPUs, the objects that threads hold must be live, and the objects that another thread freed must not.
 #[test]
 fn profile_counts_objects_exchanged_between_threads_once() {
     let subsystem = subsystem(Cpus::os());
@@ -419,7 +419,7 @@ fn profile_counts_objects_exchanged_between_threads_once() {
     assert_eq!((total.allocated.objects, total.live), (8000, Amount::default()));
 }
 
-/// A free after the end of a profile changes nothing, and the next profile starts empty.
+/// A free after the end of a profile changes nothing, and the next profile starts without samples.
 #[test]
 fn frees_do_not_change_a_stopped_profile() {
     let subsystem = one_cpu();
@@ -543,7 +543,7 @@ fn samples_of_a_full_profile_are_counted_as_lost() {
     assert_eq!(subsystem.profile().total().live, Amount::default());
 }
 
-/// Records of samples in separate memory are passed on from one profile to the next.
+/// A profile passes its records of samples in separate memory to the next profile.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn samples_in_separate_memory_outlive_their_profile() {
@@ -590,7 +590,7 @@ fn samples_in_separate_memory_outlive_their_profile() {
     assert_eq!((total.allocated.objects, total.live), (2, Amount::default()));
 }
 
-/// On real CPUs, another thread frees samples with and without separate memory.
+/// On real CPUs, another thread frees samples that have separate memory and samples that have none.
 #[test]
 fn profile_counts_cross_thread_frees_by_address_once() {
     let subsystem = subsystem(Cpus::os());
@@ -628,14 +628,14 @@ fn profile_counts_cross_thread_frees_by_address_once() {
 #[test]
 fn profile_reserves_record_memory_before_locking() {
     let records = Records::with_room(1).unwrap();
-    assert!(records.sites.capacity() >= MAX_SITES && records.live.capacity() >= LIVE);
-    assert_eq!((records.site_lists.len(), records.live_lists.len()), (MAX_SITES, LIVE));
+    assert!(records.sites.capacity() >= MAX_PROFILE_SITES && records.live.capacity() >= LIVE);
+    assert_eq!((records.site_lists.len(), records.live_lists.len()), (MAX_PROFILE_SITES, LIVE));
 }
 
-/// The expected numbers are the first of SplitMix64 from 0, as in Vigna's `splitmix64.c` (2015).
+/// The expected numbers are the first numbers of SplitMix64 with start value 0, from Vigna's `splitmix64.c` (2015).
 #[test]
 fn sampling_distances_equal_published_splitmix64_numbers() {
-    let countdown = Countdown { left: Counter::new(0), random: Counter::new(0) };
+    let countdown = SampleCountdown { left: Counter::new(0), random: Counter::new(0) };
     for published in [0xe220_a839_7b1d_cdaf_u64, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f] {
         let unit = ((published >> 11) + 1) as f64 / (1_u64 << 53) as f64;
         // The rate is so large that the last bit matters.
@@ -659,14 +659,14 @@ fn freeing_a_sample_unmarks_its_page() {
     // No process can have memory at this address in its lowest pages, whose counters few other
     // pages share.
     let address = 7 * uslab_buddy::PAGE_SIZE;
-    let is_one = |other: usize| core::ptr::eq(mark_of(address), mark_of(other));
+    let is_one = |other: usize| core::ptr::eq(sample_mark_for(address), sample_mark_for(other));
     assert!(is_one(address + PAGE_SIZE - 1) && !is_one(address + PAGE_SIZE));
     assert!(is_one(address + MARKED.len() * PAGE_SIZE), "samples 256 MiB apart share a list");
-    let before = mark_of(address).load(Relaxed);
+    let before = sample_mark_for(address).load(Relaxed);
     mark(address, true);
     assert!(is_marked(address));
     mark(address, false);
-    assert_eq!(mark_of(address).load(Relaxed), before);
+    assert_eq!(sample_mark_for(address).load(Relaxed), before);
     // A saturated counter never decreases.
     let many = address + 2 * uslab_buddy::PAGE_SIZE;
     (0..300).for_each(|_| mark(many, true));
@@ -679,11 +679,11 @@ fn page_mark_counts_the_live_samples_of_its_page() {
     // No process can have memory at this address in its lowest pages.
     let page = 1019 * PAGE_SIZE;
     let at = |offset: usize| NonNull::<u8>::new(core::ptr::without_provenance_mut(page + offset)).unwrap();
-    let before = mark_of(page).load(Relaxed);
+    let before = sample_mark_for(page).load(Relaxed);
     let profiler = Profiler::new(1);
     let start = || profiler.start(1, Some(1), None::<fn() -> Option<SampleMemory>>, |_| true).unwrap();
     let seen = |marks: u8, allocated: u64, live: u64| {
-        assert_eq!(mark_of(page).load(Relaxed), before + marks);
+        assert_eq!(sample_mark_for(page).load(Relaxed), before + marks);
         let total = profiler.profile().total();
         assert_eq!((total.allocated.samples, total.live.samples), (allocated, live));
     };
@@ -715,7 +715,7 @@ fn seed_determines_the_first_sampling_distance_of_each_cpu() {
     let distances: Vec<_> = profiler.countdowns.iter().map(|countdown| countdown.left.get()).collect();
     let expected_distance = |cpu: u64| {
         let random = Counter::new(seed + (cpu << 32));
-        Countdown { left: Counter::new(0), random }.draw(1 << 30)
+        SampleCountdown { left: Counter::new(0), random }.draw(1 << 30)
     };
     assert_eq!(distances, [0, 1, 2].map(expected_distance));
 }
@@ -727,14 +727,17 @@ fn malloc_samples_without_a_record_are_counted_as_lost() {
     subsystem.core().start_profile_with(1 << 20, Some(7), true).unwrap();
     let profiler = &subsystem.core().profiler;
     let (run, countdown) = (profiler.run.load(Relaxed), profiler.countdown(0));
-    let sample = || profiler.sample_own_object(run, countdown, 64, "one-more");
+    let sample = || profiler.sample_in_separate_memory(run, countdown, 64, "one-more");
     let lost = || profiler.noted.lock().lost;
-    let names: Vec<_> = (0..MAX_SITES).map(|n| format!("cache-{n}")).collect();
+    let names: Vec<_> = (0..MAX_PROFILE_SITES).map(|n| format!("cache-{n}")).collect();
     {
         let mut records = profiler.noted.lock();
         let sites = names.iter().map_while(|name| records.site(name, CallStack::NONE)).count();
         let found = records.site(&names[5], CallStack::NONE);
-        assert_eq!((sites, found, records.site("one-more", CallStack::NONE)), (MAX_SITES, Some(5), None));
+        assert_eq!(
+            (sites, found, records.site("one-more", CallStack::NONE)),
+            (MAX_PROFILE_SITES, Some(5), None)
+        );
     }
     // The allocation succeeds although the sample is lost.
     let memory = sample();
@@ -761,6 +764,7 @@ fn profile_reuses_the_records_of_freed_samples() {
     let site = &records.sites[0];
     assert_eq!((records.live.len(), site.live.samples, site.allocated.samples), (1000, 0, 3000));
     // The addresses are spread over many lists, so that a search takes few steps.
-    let lists: std::collections::BTreeSet<_> = addresses.iter().map(|at| Records::list_of(*at)).collect();
+    let lists: std::collections::BTreeSet<_> =
+        addresses.iter().map(|at| Records::address_hash_bucket(*at)).collect();
     assert!(lists.len() > 900, "{} lists", lists.len());
 }

@@ -1,4 +1,4 @@
-//! Memory reclaim: its triggers, and grace periods.
+//! Reclaims memory: reapers, shrinkers, memory pressure, and grace periods.
 //!
 //! | file | |
 //! |---|---|

@@ -1,14 +1,14 @@
-//! Memory pressure of the whole machine, or of this process's control group.
+//! Memory pressure of the whole machine, or of the process's control group.
 //!
 //! Linux reports memory pressure in two ways. *Pressure stall information* (Documentation/accounting/psi.rst) wakes a
 //! watcher when tasks have stalled on memory for a given time within a window. A *memory group*
-//! (Documentation/admin-guide/cgroup-v2.rst) has a mark, `memory.high`, above which its processes are slowed down; a
-//! watcher has to poll it. A [reaper](crate::Reaper) can use both sources.
+//! (Documentation/admin-guide/cgroup-v2.rst) has a mark, `memory.high`. The kernel slows down the group's processes
+//! above the mark. A watcher must poll the mark. A [reaper](crate::Reaper) can use both sources of memory pressure.
 //!
-//! The memory of a process may also be limited. The kernel kills a process of a control group that exceeds the group's
-//! limit, and refuses memory to a process that exceeds its own limit (`getrlimit`). Free memory that an allocator keeps
-//! counts against the limits of its process. An allocator therefore keeps at most an eighth of the *room*, which is the
-//! lowest of all limits minus the memory that the allocator has committed.
+//! The memory of a process may also have limits. The kernel kills a process of a control group that exceeds the group's
+//! limit. The kernel refuses memory to a process that exceeds the process's own limit (`getrlimit`). Free memory that
+//! an allocator keeps counts towards the limits of its process. An allocator therefore keeps at most an eighth of the
+//! *room*, which is the lowest limit minus the memory that the allocator has committed.
 
 #[cfg(target_os = "linux")]
 mod events;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use uslab_buddy::region::process_limit;
 
-/// A trigger of pressure stall information: tasks have stalled on memory for `stall` within `window`.
+/// A trigger of pressure stall information, which fires when tasks have stalled on memory for `stall` within `window`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -48,8 +48,8 @@ pub struct Psi {
 }
 
 impl Psi {
-    /// Trigger for the pressure of the whole machine. The kernel accepts windows from 500 ms to 10 s; from unprivileged
-    /// processes only multiples of 2 s.
+    /// Makes a trigger for the memory pressure of the whole machine. The kernel accepts windows from 500 ms to 10 s.
+    /// The kernel accepts only multiples of 2 s from unprivileged processes.
     pub fn system(stall: Duration, window: Duration) -> Self {
         Self::at("/proc/pressure/memory", stall, window)
     }
@@ -59,7 +59,7 @@ impl Psi {
     }
 }
 
-/// A memory group, identified by its directory.
+/// A memory group of control groups, identified by its directory.
 ///
 /// ```
 /// use std::time::Duration;
@@ -83,16 +83,15 @@ pub struct MemoryGroup {
     directory: PathBuf,
 }
 
-/// A memory group is short of memory if its use is within one part in `HIGH_MARGIN` of `memory.high`, so that memory
-/// is freed before the kernel slows a process down.
-const HIGH_MARGIN: u64 = 16;
+/// Divisor of the margin below `memory.high`: a group is short of memory if its use is within `1 /
+/// MEMORY_HIGH_MARGIN_DIVISOR` of the mark. Memory is therefore freed before the kernel slows a process down.
+const MEMORY_HIGH_MARGIN_DIVISOR: u64 = 16;
 
 impl MemoryGroup {
-    /// Returns the memory group of this process, if version 2 of control groups is mounted and controls
-    /// memory.
+    /// Returns the memory group of this process, if version 2 of control groups is mounted and controls memory.
     ///
     /// # Errors
-    /// Fails if the group cannot be determined or has no `memory.high`; the error names the missing file.
+    /// Fails if the group cannot be determined, or if it has no `memory.high`; the error names the missing file.
     pub fn own() -> io::Result<Self> {
         let groups = std::fs::read_to_string("/proc/self/cgroup")?;
         let own_group = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or_else(|| {
@@ -100,7 +99,7 @@ impl MemoryGroup {
         })?;
         Self::at(Path::new("/sys/fs/cgroup").join(own_group))
     }
-    /// Returns the memory group that has this directory.
+    /// Returns the memory group whose directory is `directory`.
     ///
     /// # Errors
     /// Fails if the group's `memory.high` or `memory.current` cannot be read.
@@ -110,7 +109,7 @@ impl MemoryGroup {
         Ok(group)
     }
 
-    /// Reads a number of bytes; `None` if the text is `max`, which means no limit.
+    /// Reads a number of bytes from a file of the group. Returns `None` if the text is `max`, which means no limit.
     fn read(&self, name: &str) -> io::Result<Option<u64>> {
         let path = self.directory.join(name);
         let wrap = |error: String, kind| io::Error::new(kind, format!("{}: {error}", path.display()));
@@ -123,35 +122,34 @@ impl MemoryGroup {
         }
     }
 
-    /// Returns `true` if the group's memory use is near `memory.high`. A removed group is not short
-    /// of memory.
-    pub(crate) fn is_short(&self) -> bool {
+    /// Returns `true` if the group's memory use is near `memory.high`. A group that was removed is not short of memory.
+    pub(crate) fn is_near_memory_high(&self) -> bool {
         let (Ok(Some(high)), Ok(Some(current))) = (self.read("memory.high"), self.read("memory.current"))
         else {
             return false;
         };
-        current >= high - high / HIGH_MARGIN
+        current >= high - high / MEMORY_HIGH_MARGIN_DIVISOR
     }
 }
 
-/// The free memory of one allocator may be at most one part in `SHARE` of the room.
+/// Divisor of the room: an allocator may keep at most the fraction `1 / SHARE` of the room as free memory.
 pub(crate) const SHARE: u64 = 8;
 
-/// Lowest limit of the process and of its control groups, in bytes; `None` without any limit. The call does not
-/// allocate.
+/// Returns the lowest limit of the process and of its control groups in bytes, or `None` without any limit. The call
+/// does not allocate.
 ///
-/// Cost: two system calls, three for the list of groups, and three for each file with a limit.
-pub(crate) fn lowest_limit() -> Option<u64> {
+/// Cost: two system calls, three for the list of groups, and three for each file that contains a limit.
+pub(crate) fn lowest_memory_limit() -> Option<u64> {
     let mut text = [0; 8192];
-    let groups =
-        read(&["/proc/self/cgroup"], &mut text).and_then(|groups| of_groups(groups, "/sys/fs/cgroup"));
+    let groups = read(&["/proc/self/cgroup"], &mut text)
+        .and_then(|groups| lowest_group_limit(groups, "/sys/fs/cgroup"));
     [groups, process_limit()].into_iter().flatten().min()
 }
 
-/// Lowest limit in bytes of the control group in the text of `/proc/PID/cgroup`, and of the group's ancestors below
-/// `root`, for both versions of control groups. A file that cannot be read, or that contains no number, sets no limit.
-/// A container sees its own group as the root, whatever the text contains.
-fn of_groups(groups: &str, root: &str) -> Option<u64> {
+/// Returns the lowest limit in bytes of a control group and its ancestors below `root`. `groups` is the text of
+/// `/proc/PID/cgroup`, in either version of control groups. A file that cannot be read, or that contains no number,
+/// sets no limit. A container sees its own group as the root, regardless of the text.
+fn lowest_group_limit(groups: &str, root: &str) -> Option<u64> {
     let group = |of: fn(&str) -> bool| {
         groups.lines().find_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
@@ -174,12 +172,12 @@ fn of_groups(groups: &str, root: &str) -> Option<u64> {
     limits.flatten().min()
 }
 
-/// Number in the file whose name has these parts, or `None` if the file contains `max`.
+/// Reads the number in the file whose name is the concatenation of `name`. Returns `None` if the file contains `max`.
 pub(crate) fn number(name: &[&str]) -> Option<u64> {
     read(name, &mut [0; 32])?.trim().parse().ok()
 }
 
-/// Reads the start of the file whose name has these parts, with one system call.
+/// Reads the start of the file whose name is the concatenation of `name`, with one read call.
 fn read<'a>(name: &[&str], text: &'a mut [u8]) -> Option<&'a str> {
     let (mut bytes, mut len) = ([0; 1024], 0);
     for part in name {
@@ -194,9 +192,9 @@ fn read<'a>(name: &[&str], text: &'a mut [u8]) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    /// A directory with files like the kernel's.
-    struct FakeRoot(PathBuf);
-    impl FakeRoot {
+    /// A directory with files in the format of the kernel's files.
+    struct FakeCgroupRoot(PathBuf);
+    impl FakeCgroupRoot {
         fn new(name: &str, files: &[(&str, &str)]) -> Self {
             let root = Self(std::env::temp_dir().join(format!("uslab-{name}-{}", std::process::id())));
             files.iter().for_each(|(file, text)| root.put(file, text));
@@ -208,10 +206,10 @@ mod tests {
             std::fs::write(file, text).unwrap();
         }
         fn smallest_limit(&self, groups: &str) -> Option<u64> {
-            of_groups(groups, self.0.to_str().unwrap())
+            lowest_group_limit(groups, self.0.to_str().unwrap())
         }
     }
-    impl Drop for FakeRoot {
+    impl Drop for FakeCgroupRoot {
         fn drop(&mut self) {
             std::fs::remove_dir_all(&self.0).unwrap();
         }
@@ -219,7 +217,7 @@ mod tests {
 
     #[test]
     fn cgroup_v2_limit_is_the_minimum_over_its_ancestors() {
-        let root = FakeRoot::new(
+        let root = FakeCgroupRoot::new(
             "two",
             &[
                 ("a/b/memory.max", "max\n"),
@@ -240,7 +238,7 @@ mod tests {
 
     #[test]
     fn cgroup_v1_limit_is_the_minimum_over_its_ancestors() {
-        let root = FakeRoot::new(
+        let root = FakeCgroupRoot::new(
             "one",
             &[
                 ("memory/memory.limit_in_bytes", "9223372036854771712\n"),
@@ -265,10 +263,10 @@ mod tests {
     fn malformed_cgroup_files_set_no_limit() {
         let numbers = ["", "\n", "lots\n", "-1\n", "1e3\n", "99999999999999999999999999\n", "\u{fffd}\n"];
         for text in numbers {
-            let root = FakeRoot::new("numbers", &[("a/memory.max", text), ("memory.max", "700\n")]);
+            let root = FakeCgroupRoot::new("numbers", &[("a/memory.max", text), ("memory.max", "700\n")]);
             assert_eq!(root.smallest_limit("0::/a\n"), Some(700), "{text:?}");
         }
-        let root = FakeRoot::new("lists", &[("memory.max", "700\n"), ("a/memory.max/folder", "1\n")]);
+        let root = FakeCgroupRoot::new("lists", &[("memory.max", "700\n"), ("a/memory.max/folder", "1\n")]);
         assert_eq!(root.smallest_limit("0::/a\n"), Some(700), "a folder of this name");
         for groups in ["", "\n\n", "rubbish\n", "4:memory\n", ":\n", "4:memoryless:/a\n"] {
             assert_eq!(root.smallest_limit(groups), None, "{groups:?}");
@@ -289,16 +287,16 @@ mod tests {
         write_file("memory.high", "1600\n");
         write_file("memory.current", "1499\n");
         let group = MemoryGroup::at(&directory).unwrap();
-        assert!(!group.is_short());
+        assert!(!group.is_near_memory_high());
         write_file("memory.current", "1500\n");
-        assert!(group.is_short());
+        assert!(group.is_near_memory_high());
         write_file("memory.high", "max\n");
-        assert!(!group.is_short(), "the file must not exist");
+        assert!(!group.is_near_memory_high(), "the file must not exist");
         write_file("memory.high", "lots\n");
         let wrong = MemoryGroup::at(&directory).unwrap_err().to_string();
         assert!(wrong.contains("memory.high: expected bytes or `max`, not \"lots\""), "{wrong}");
         std::fs::remove_dir_all(&directory).unwrap();
-        assert!(!group.is_short(), "the group was removed");
+        assert!(!group.is_near_memory_high(), "the group was removed");
     }
 
     #[test]

@@ -1,32 +1,33 @@
-//! The reaper, a thread that periodically ends a reaping interval of a subsystem.
+//! The reaper: a thread that periodically ends a reaping interval of a subsystem.
 //!
-//! The end of an interval has four steps. Objects beyond the magazines' working set, and objects on idle stacks, are
-//! flushed to the slabs. Free objects in slabs are destructed. Third, empty slabs are freed to the page allocator.
-//! Fourth, memory that stayed free throughout the interval is decommitted. (illumos reaps every 15 s; FreeBSD checks
-//! working sets every 20 s.)
+//! The end of an interval has four steps. First, objects beyond the magazines' working set, and objects on idle stacks,
+//! are flushed to the slabs. Second, free objects in slabs are destructed. Third, empty slabs are freed to the page
+//! allocator. Fourth, memory that stayed free throughout the interval is decommitted. (illumos reaps every 15 s.
+//! FreeBSD checks working sets every 20 s.)
 //!
-//! A subsystem can be reaped in three ways:
+//! A subsystem is reaped in one of three ways:
 //! * [`Config::reap_every`](crate::Config::reap_every): the subsystem starts a thread once it has grown to
-//!   [`START_BYTES`], an object with a destructor was constructed, or a cache has a waiter. This thread sleeps while no
-//!   memory is freed and no waiter exists, and keeps neither the subsystem nor the process alive. In the child of a
-//!   fork, the subsystem starts the thread again under the same conditions. If the system refuses a thread, frees
-//!   decommit memory above [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). The subsystem tries again to
-//!   start the thread at twice the size, and whenever a first waiter joins; [`ReaperInfo`] reports refusals.
+//!   [`START_BYTES`], an object with a destructor was constructed, or a cache has a waiter. The subsystem's thread
+//!   sleeps while no memory is freed and no waiter exists. The subsystem's thread keeps neither the subsystem nor the
+//!   process alive. In the child of a fork, the subsystem starts its thread again under the same conditions. If the
+//!   system refuses a thread, frees decommit the memory above
+//!   [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). After a refusal, the subsystem tries to start the
+//!   thread again at twice the size, and whenever a first waiter joins. [`ReaperInfo`] reports refusals.
 //!   [`Uslab`](crate::Uslab) starts this thread for [`reap_every`](crate::Uslab::reap_every) or
-//!   `USLAB_OPTIONS=reap=500`, and `libuslab.so` only for the option.
-//! * [`Reaper`]: a thread that runs until the value is dropped. A `Reaper` can also watch for [memory pressure](pressure).
-//!   Under pressure, magazines become smaller, the [shrinkers](crate::shrinker) free a quarter of the objects that they count,
-//!   and all free memory is decommitted immediately.
-//! * [`Subsystem::end_interval`](crate::Subsystem::end_interval): the program itself ends reaping intervals when it
-//!   wants.
+//!   `USLAB_OPTIONS=reap=500`. `libuslab.so` starts it only for the option.
+//! * [`Reaper`]: a thread that runs until its `Reaper` value is dropped. A `Reaper` can also watch for [memory
+//!   pressure](pressure). Under pressure, magazines become smaller, the [shrinkers](crate::shrinker) free a quarter of
+//!   the objects that they count, and all free memory is decommitted immediately.
+//! * [`Subsystem::end_interval`](crate::Subsystem::end_interval): the program itself decides when reaping intervals
+//!   end.
 //!
-//! The reaper's thread also runs destructors of objects.
+//! The reaper's thread also runs the destructors of objects.
 //!
 //! The thread of a `Reaper` sleeps on a lock of `parking_lot`, which allocations never take.
 
 mod background;
 
-pub(crate) use background::{Background, Reap};
+pub(crate) use background::{BackgroundReaper, Reap};
 pub use background::{OwnThread, are_alone};
 pub use background::{ReaperInfo, ReaperThread, START_BYTES};
 
@@ -41,7 +42,7 @@ use uslab_magazine::sync::contain_panic;
 #[derive(Debug, Default)]
 struct State {
     stop: bool,
-    /// True if memory is short and the reaper has not reacted yet.
+    /// True if memory is short and the reaper has not yet reacted.
     short: bool,
     intervals: u64,
     pressures: u64,
@@ -53,7 +54,7 @@ struct ReaperState {
     changed: Condvar,
 }
 
-/// The thread that reaps a subsystem, and stops when this value is dropped.
+/// The thread that reaps a subsystem, which stops when this value is dropped.
 ///
 /// ```
 /// use std::time::Duration;
@@ -70,7 +71,7 @@ struct ReaperState {
 pub struct Reaper {
     shared: Arc<ReaperState>,
     threads: Vec<JoinHandle<()>>,
-    /// Pipe that is closed to stop the watcher of pressure.
+    /// Pipe whose closing stops the watcher of memory pressure.
     watching: Option<io::PipeWriter>,
 }
 
@@ -95,12 +96,12 @@ pub struct ReaperBuilder {
 }
 
 impl ReaperBuilder {
-    /// Watches for the given pressure, in a separate thread.
+    /// Watches for the memory pressure `psi`, in a separate thread.
     pub fn psi(mut self, psi: Psi) -> Self {
         self.psi = Some(psi);
         self
     }
-    /// Checks the memory group's mark at the end of each interval.
+    /// Checks the memory group `group` for pressure at the end of each interval.
     pub fn group(mut self, group: MemoryGroup) -> Self {
         self.group = Some(group);
         self
@@ -120,7 +121,7 @@ impl ReaperBuilder {
 }
 
 impl Reaper {
-    /// Starts a builder of a reaper that reaps at this interval.
+    /// Starts a builder of a reaper that ends an interval every `interval`.
     pub fn builder(interval: Duration) -> ReaperBuilder {
         ReaperBuilder { interval, psi: None, group: None }
     }
@@ -146,7 +147,7 @@ impl Reaper {
     pub fn intervals(&self) -> u64 {
         self.shared.state.lock().intervals
     }
-    /// Number of times that the reaper found memory short.
+    /// Number of times that the reaper found the machine or group short of memory.
     pub fn pressures(&self) -> u64 {
         self.shared.state.lock().pressures
     }
@@ -166,7 +167,7 @@ fn run(core: &dyn Reap, shared: &ReaperState, interval: Duration, group: Option<
         };
         // The panic hook has already reported a panic.
         contain_panic(|| core.end_interval());
-        short |= group.is_some_and(MemoryGroup::is_short);
+        short |= group.is_some_and(MemoryGroup::is_near_memory_high);
         if short {
             contain_panic(|| core.free_unused());
         }
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!(subsystem.check().unwrap().objects, 0);
     }
 
-    /// Waits for a condition, without asserting how long this takes.
+    /// Waits until a condition is true, without asserting how long this takes.
     fn wait_until(until: impl Fn() -> bool) {
         let begun = Instant::now();
         while !until() {
@@ -229,11 +230,10 @@ mod tests {
         }
     }
 
-    /// Makes a subsystem with a shrinker of ten objects, and a cache that keeps one slab of free
-    /// objects.
+    /// Makes a subsystem with two contents: a shrinker of ten objects, and a cache that keeps one slab of free objects.
     fn idle_subsystem() -> (Subsystem, KmemCache, crate::Registration, Arc<uslab_magazine::sync::Counter>) {
-        struct TenObjects(Arc<uslab_magazine::sync::Counter>);
-        impl crate::Shrinker for TenObjects {
+        struct TenObjectShrinker(Arc<uslab_magazine::sync::Counter>);
+        impl crate::Shrinker for TenObjectShrinker {
             fn count(&self) -> usize {
                 10
             }
@@ -246,7 +246,7 @@ mod tests {
         let cache = KmemCache::builder("kept", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         let dropped = Arc::new(uslab_magazine::sync::Counter::new(0));
-        let registered = subsystem.register_shrinker(TenObjects(dropped.clone()));
+        let registered = subsystem.register_shrinker(TenObjectShrinker(dropped.clone()));
         (subsystem, cache, registered, dropped)
     }
 

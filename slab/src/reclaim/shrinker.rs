@@ -1,19 +1,19 @@
-//! Shrinkers: callbacks by which users free recreatable objects when memory is short.
+//! Shrinkers: callbacks with which users free recreatable objects when memory is short.
 //!
-//! The allocator frees unused memory without any help. Some objects in use only save work, such as parsed entries or
-//! idle connections; only their users can judge which of them to free. A shrinker is a callback that frees objects
-//! which only save work, as in Linux (`register_shrinker`; Documentation/filesystems/vfs.rst describes `count` and
-//! `scan`). An allocation that would otherwise fail calls the shrinkers, and so does the [reaper](crate::Reaper) when
-//! the machine or a control group is short of memory.
+//! The allocator frees unused memory without a shrinker's help. Some objects in use only save work, such as parsed
+//! entries or idle connections. Only the users of objects that save work can judge which of them to free. A shrinker is
+//! a callback that frees objects which only save work, as in Linux (`register_shrinker`;
+//! Documentation/filesystems/vfs.rst describes `count` and `scan`). An allocation that would otherwise fail calls the
+//! shrinkers. The [reaper](crate::Reaper) calls the shrinkers when the machine or a control group is short of memory.
 //!
 //! A shrinker runs within another user's allocation, with no allocator lock held. A shrinker must not wait for a lock
-//! that an allocating thread may hold, including its own thread: use `try_lock`, and give up if the lock is taken. A
-//! shrinker may allocate and free; these allocations do not call shrinkers. If a shrinker panics, it may already have
-//! freed some objects. The allocator catches the panic and calls the other shrinkers, because the allocating user
-//! cannot handle the panic.
+//! that an allocating thread may hold, including its own thread. Use `try_lock`, and give up if the lock is taken. A
+//! shrinker may allocate and free. Allocations by a shrinker do not call shrinkers. If a shrinker panics, it may
+//! already have freed some objects. The allocator catches the panic and calls the remaining shrinkers, because the
+//! allocating user cannot handle the panic.
 //!
-//! If another thread holds the lock that protects all objects which shrinkers could free, the allocation fails. Hold
-//! the lock of a shrinker's list for a push or a pop, but not across an allocation. A thread that
+//! The allocation fails if another thread holds the lock of all objects that shrinkers could free. Hold the lock of a
+//! shrinker's list during a push or a pop, but not during an allocation. A thread that
 //! [waits](crate::KmemCache::acquire_timeout) at a limit calls the shrinkers again every 10 ms. For a waiting
 //! [future](crate::KmemCache::acquire), the [reaper](crate::reaper) calls the shrinkers at the end of each interval.
 
@@ -23,9 +23,9 @@ use core::fmt;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, thread_local};
+use uslab_magazine::sync::{ContainedValue, Rank, assert_unlocked, contain_panic, thread_local};
 
-/// A callback that frees objects which can be made again. See the [module](self).
+/// A callback that frees objects which can be created again. The [module](self) describes when shrinkers are called.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -59,11 +59,11 @@ use uslab_magazine::sync::{Contained, Rank, assert_unlocked, contain_panic, thre
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Shrinker: Send + Sync {
-    /// Approximate number of objects that the shrinker could free now.
+    /// Approximate number of objects that the shrinker could free at this time.
     fn count(&self) -> usize;
-    /// Frees up to `objects` objects, the least useful objects first, and returns the number of freed objects. `gfp`
-    /// restricts the shrinker like the failing allocation: with [`Gfp::NOIO`] or [`Gfp::NOFS`] it must not start I/O or
-    /// call a file system.
+    /// Frees up to `objects` objects, beginning with the least useful, and returns the number of freed objects. `gfp`
+    /// restricts the shrinker as it restricts the failing allocation. With [`Gfp::NOIO`] or [`Gfp::NOFS`], the shrinker
+    /// must not start I/O or call a file system.
     fn scan(&self, objects: usize, gfp: Gfp) -> usize;
 }
 
@@ -76,8 +76,8 @@ impl<S: Shrinker + ?Sized> Shrinker for Arc<S> {
     }
 }
 
-/// Registration of a shrinker, which ends when this value is dropped. A thread that has already found the shrinker may
-/// call it once more after the drop.
+/// Registration of a shrinker. Dropping the registration unregisters the shrinker. A thread that has already found the
+/// shrinker may call it once more after the drop.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -118,17 +118,17 @@ impl fmt::Debug for Registration {
 }
 
 pub(crate) struct Entry {
-    shrinker: Contained<Box<dyn Shrinker>>,
-    /// Number of the cache whose limit calls the shrinker, or 0 for a shrinker of all memory.
+    shrinker: ContainedValue<Box<dyn Shrinker>>,
+    /// Number of the cache at whose limit the shrinker is called, or 0 for a shrinker of all memory.
     cache: u64,
 }
 
-/// Divisors of the shrinkers' counts that are tried in turn, as long as the allocation fails.
-const SHARES: [usize; 3] = [8, 2, 1];
+/// Divisors of the shrinkers' counts, which are tried one after another while the allocation fails.
+const COUNT_DIVISORS: [usize; 3] = [8, 2, 1];
 
 thread_local! {
-    /// True while the thread runs a shrinker, whose allocations do not call shrinkers.
-    static SHRINKING: Cell<bool> = const { Cell::new(false) };
+    /// True while this thread runs a shrinker, so that the shrinker's allocations do not call shrinkers.
+    static IS_SHRINKING: Cell<bool> = const { Cell::new(false) };
 }
 
 #[derive(Debug)]
@@ -142,22 +142,22 @@ impl Shrinkers {
         self.0.list()
     }
 
-    /// Adds a shrinker for the limit of the cache with number `cache`, or for all memory if `cache` is 0.
+    /// Adds a shrinker that is called at the limit of the cache with number `cache`, or for all memory if `cache` is 0.
     pub(crate) fn add(self: &Arc<Self>, shrinker: Box<dyn Shrinker>, cache: u64) -> Registration {
-        let entry = Arc::new(Entry { shrinker: Contained::new(shrinker), cache });
+        let entry = Arc::new(Entry { shrinker: ContainedValue::new(shrinker), cache });
         self.0.push(&entry);
         Registration { entry, list: self.clone() }
     }
 
-    /// Returns `true` if any shrinker is for a cache's limit.
-    pub(crate) fn has_limits(&self) -> bool {
+    /// Returns `true` if any shrinker is registered for a cache's limit.
+    pub(crate) fn has_limit_shrinkers(&self) -> bool {
         self.0.iter().any(|entry| entry.cache != 0)
     }
     /// Requests that each shrinker frees `1/share` of the objects that it counts. If `cache` is not 0, only shrinkers
     /// of that cache's limit run. Returns the number of freed objects.
     pub(crate) fn run(&self, share: usize, gfp: Gfp, cache: u64) -> usize {
         assert_unlocked();
-        if SHRINKING.with(|shrinking| shrinking.replace(true)) {
+        if IS_SHRINKING.with(|shrinking| shrinking.replace(true)) {
             return 0;
         }
         let mut dropped = 0;
@@ -172,11 +172,12 @@ impl Shrinkers {
                 dropped += freed_objects.unwrap_or(1);
             }
         }
-        SHRINKING.with(|shrinking| shrinking.set(false));
+        IS_SHRINKING.with(|shrinking| shrinking.set(false));
         dropped
     }
 
-    /// Requests growing fractions of the shrinkers' counts, until `again` succeeds or no object is left to free.
+    /// Requests growing fractions of the shrinkers' counts, until `again` succeeds or the shrinkers have no object left
+    /// to free.
     pub(crate) fn run_until<T, E>(
         &self,
         gfp: Gfp,
@@ -187,7 +188,7 @@ impl Shrinkers {
         if !gfp.may_reclaim() {
             return result;
         }
-        for share in SHARES {
+        for share in COUNT_DIVISORS {
             if result.is_ok() || self.run(share, gfp, cache) == 0 {
                 break;
             }
@@ -203,7 +204,7 @@ mod tests {
     use crate::{Config, KmemCache, Limit, Subsystem};
     use uslab_magazine::sync::Mutex;
 
-    /// A shrinker that drops its own registration when called, and panics when dropped.
+    /// A shrinker that drops its own registration when it is called, and panics when it is dropped.
     struct Unregisters(Arc<Mutex<Option<Registration>>>);
     impl Shrinker for Unregisters {
         fn count(&self) -> usize {
@@ -221,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Regression test: the panic reached the caller of the allocation.
+    /// Regression test: a panic in a shrinker's drop reached the caller of the allocation.
     #[test]
     fn allocation_succeeds_despite_a_panic_in_shrinker_drop() {
         let subsystem = Subsystem::new(Config::default()).unwrap();

@@ -1,4 +1,4 @@
-//! The conservation check, whose result is a [`Census`].
+//! The conservation check of a subsystem, whose result is a [`Census`].
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
@@ -9,7 +9,7 @@ use core::fmt;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::Pfn;
 
-/// Result of a [`check`](crate::Subsystem::check): counts of all objects and pages, each found where its state requires.
+/// Result of a [`check`](crate::Subsystem::check): counts of all objects and pages by their state.
 ///
 /// ```text
 /// objects = used + in_magazines + in_depot + quarantined + free_in_slabs        for each cache
@@ -17,8 +17,8 @@ use uslab_buddy::Pfn;
 ///   pages = slabs + slabs that wait + kmalloc's large blocks + other blocks + per-CPU + free
 /// ```
 ///
-/// The check also verifies that each slab is on exactly the list for its fill, its head agrees with its bitmap, and its
-/// frames name its cache. No other thread may use the subsystem during the check.
+/// The check also verifies three properties of each slab: it is on exactly the list for its fill, its head agrees with
+/// its bitmap, and its frames name its cache. No other thread may use the subsystem during the check.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -37,9 +37,9 @@ use uslab_buddy::Pfn;
 pub struct Census {
     /// Number of caches.
     pub caches: u64,
-    /// Number of slabs on lists.
+    /// Number of slabs on the lists of nodes.
     pub slabs: u64,
-    /// Number of objects in slabs: the sum of the five counts from `used` to `free_in_slabs`.
+    /// Number of objects in slabs, which is the sum of the five counts from `used` to `free_in_slabs`.
     pub objects: u64,
     /// Number of objects in use.
     pub used: u64,
@@ -51,32 +51,32 @@ pub struct Census {
     pub quarantined: u64,
     /// Number of objects that are free in slabs.
     pub free_in_slabs: u64,
-    /// Number of all pages: the sum of the six counts from `slab_pages` to `free_pages` plus `lost_pages`.
+    /// Number of all pages, which is the sum of the six counts from `slab_pages` to `free_pages` plus `lost_pages`.
     pub pages: u64,
-    /// Number of pages of the slabs on lists.
+    /// Number of pages of the slabs on the lists of nodes.
     pub slab_pages: u64,
     /// Number of pages of slabs that wait for a grace period.
     pub grace_pages: u64,
     /// Number of pages in large blocks of kmalloc.
     pub large_pages: u64,
-    /// Number of pages in other allocated blocks.
+    /// Number of pages in allocated blocks that are neither slabs nor large blocks.
     pub block_pages: u64,
     /// Number of pages in per-CPU magazines.
     pub per_cpu_pages: u64,
     /// Number of free pages, committed or not.
     pub free_pages: u64,
-    /// Number of objects that other threads were moving when the process was forked; they are also counted in `used`.
-    /// 0 except in a forked child.
+    /// Number of objects that other threads were moving when the process was forked. `used` includes them. 0 except in
+    /// a forked child.
     pub lost_objects: u64,
-    /// Number of slabs that other threads were moving at the fork; their pages are also counted in `block_pages`.
+    /// Number of slabs that other threads were moving at the fork. `block_pages` includes their pages.
     pub lost_slabs: u64,
     /// Number of pages that other threads were moving at the fork.
     pub lost_pages: u64,
-    /// Number of pages of memory above the largest block, not included in `pages`.
+    /// Number of pages of memory above the largest block; `pages` does not include them.
     pub huge_pages: u64,
 }
 
-/// An invariant of the subsystem that does not hold.
+/// A violated invariant of the subsystem.
 ///
 /// ```
 /// use uslab::Violation;
@@ -96,15 +96,15 @@ pub enum Violation {
         /// Description of what is wrong with the slab.
         what: String,
     },
-    /// Two counts of a cache differ that should be equal.
+    /// Two counts of a cache that should be equal differ.
     Count {
         /// Name of the cache.
         cache: String,
         /// Description of the counted items.
         what: &'static str,
-        /// Number that was found by walking the slabs.
+        /// Number that the walk over the slabs found.
         found: u64,
-        /// Number according to the counters.
+        /// Number that the counters contain.
         expected: u64,
     },
     /// Slabs and large blocks have more pages than the page allocator has handed out.
@@ -117,7 +117,7 @@ pub enum Violation {
     /// The table of huge memory is not sorted, counts more or fewer allocations than exist, or has more bytes than
     /// are charged.
     Huge,
-    /// The check of the page allocator failed.
+    /// The check of the page allocator found a violation.
     Buddy(uslab_buddy::Violation),
 }
 
@@ -172,7 +172,7 @@ impl Census {
     }
 
     fn add(&mut self, core: &Core, cache: &Cache) -> Result<(), Violation> {
-        let ListTotals { slabs, pages, objects, inuse, count } = ListTotals::count_lists(core, cache)?;
+        let ListTotals { slabs, pages, objects, inuse, count } = ListTotals::count_listed_slabs(core, cache)?;
         // The call reads no names, because a name may be in a slab that is being made for this very
         // cache.
         let info = cache.numbers();
@@ -223,7 +223,7 @@ impl Census {
     }
 }
 
-/// Totals over the listed slabs of a cache's nodes, and the counts that the nodes keep.
+/// Totals over the listed slabs of a cache, and the counts that the cache's nodes keep.
 #[derive(Default)]
 struct ListTotals {
     slabs: u64,
@@ -234,7 +234,7 @@ struct ListTotals {
 }
 
 impl ListTotals {
-    fn count_lists(core: &Core, cache: &Cache) -> Result<Self, Violation> {
+    fn count_listed_slabs(core: &Core, cache: &Cache) -> Result<Self, Violation> {
         let (mut totals, mut count, mut wrong_slab) = (Self::default(), NodeCount::default(), None);
         for node in cache.nodes() {
             count = count
@@ -254,8 +254,7 @@ impl ListTotals {
     }
 }
 
-/// Compares pairs of a found count and the count that the cache's counters give, each pair with its
-/// description.
+/// Compares pairs of counts, each with a description: the count found, and the count according to the cache's counters.
 fn compare<const N: usize>(cache: &Cache, books: [(&'static str, u64, u64); N]) -> Result<(), Violation> {
     let mismatch = books.into_iter().find(|(_, found, expected)| found != expected);
     mismatch.map_or(Ok(()), |(what, found, expected)| {
@@ -263,7 +262,7 @@ fn compare<const N: usize>(cache: &Cache, books: [(&'static str, u64, u64); N]) 
     })
 }
 
-/// An error in a slab, as a value instead of a text, because nothing may be allocated under the node's lock.
+/// An error in a slab, stored as a value instead of a text, because nothing may be allocated under the node's lock.
 #[derive(Clone, Copy)]
 enum Fault {
     List { on: State, fill: Fill },
@@ -312,8 +311,8 @@ mod tests {
     use uslab_buddy::{Order, PageConfig};
     use uslab_magazine::{Cpus, Operation};
 
-    /// Makes a cache with one object in use, damages the cache by `harm`, and returns the violation that
-    /// the check finds.
+    /// Makes a cache with one object in use, lets `harm` damage the cache, and returns the violation that the check
+    /// finds.
     fn violation(harm: impl FnOnce(&Core, &KmemCache, Pfn)) -> String {
         let cpus = Cpus::simulated(1, 1).unwrap();
         let core: Arc<Core> = Core::new(Config::new(PageConfig::default_for(cpus).limit(16 << 20))).unwrap();

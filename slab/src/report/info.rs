@@ -1,7 +1,7 @@
-//! Statistics: the numbers of each cache, and `/proc/slabinfo` in the kernel's format.
+//! Statistics of each cache, and `/proc/slabinfo` in the kernel's format.
 //!
-//! The snapshot [`Info`] has all numbers of a subsystem. A snapshot can be printed as the kernel's table, in `serde`'s formats,
-//! and, with the feature `prometheus`, as Prometheus' text.
+//! The snapshot [`Info`] contains all statistics of a subsystem. A snapshot can be printed as the kernel's table or in
+//! the formats of `serde`. With the feature `prometheus`, a snapshot can also be printed as Prometheus text.
 //!
 //! ```
 //! use uslab::Subsystem;
@@ -13,18 +13,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The kernel's table does not distinguish objects in use from free objects in magazines, and counts both as `active`.
-//! In a snapshot, these five numbers add up to the number of objects:
+//! The kernel's table counts both objects in use and free objects in magazines as `active`. In a snapshot, the
+//! following five numbers add up to the number of objects:
 //!
 //! ```text
 //! objects = used + in_magazines + in_depot + quarantined + free_in_slabs
 //! ```
 //!
-//! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as the kernel prints it, and parsed from the kernel's
-//! text. [`CacheInfo`] has all numbers of a cache and serialises.
+//! [`SlabInfo`] is the kernel's table (format 2.1). [`SlabInfo`] prints byte for byte what the kernel prints, and
+//! parses the kernel's text. [`CacheInfo`] has all statistics of a cache, and can be serialised.
 //!
-//! [`Paths`] counts operations by the level that served them: each allocation and each free counts at the slowest level
-//! that it reached. The sum over the levels is the number of operations.
+//! [`Paths`] counts operations by the level that served them. Each allocation and each free counts at the slowest level
+//! that it reached. The sum over all levels is the number of operations.
 //!
 //! ```text
 //! allocs + frees = cpu + depot + slab + pages + commit
@@ -44,7 +44,7 @@ pub use uslab_magazine::{Path, Paths};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Snapshot of the memory that a malloc has from the system, and of the part in use.
+/// Snapshot of the memory that a malloc has obtained from the system, and of how much is in use.
 ///
 /// ```
 /// use uslab::Uslab;
@@ -59,13 +59,13 @@ const PAGE: u64 = PAGE_SIZE as u64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapUsage {
-    /// Bytes of committed pages, for objects and blocks up to 4 MiB.
+    /// Bytes of committed pages, which serve objects and blocks up to 4 MiB.
     pub committed: usize,
-    /// Bytes of objects and blocks in use: a part of `committed`.
+    /// Bytes of objects and blocks in use, which are part of `committed`.
     pub used: usize,
     /// Number of free objects, in slabs and in magazines.
     pub free_objects: usize,
-    /// Number of allocations above 4 MiB, each a separate mapping.
+    /// Number of allocations above 4 MiB, each of which is a separate mapping.
     pub huge_pieces: usize,
     /// Bytes of allocations above 4 MiB.
     pub huge: usize,
@@ -73,7 +73,7 @@ pub struct HeapUsage {
     pub huge_cached: usize,
 }
 
-/// Serialisable snapshot of all numbers of a subsystem.
+/// Serialisable snapshot of all statistics of a subsystem.
 ///
 /// ```
 /// use uslab::{Config, Gfp, Subsystem};
@@ -90,41 +90,41 @@ pub struct HeapUsage {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Info {
-    /// Numbers of each cache, oldest cache first.
+    /// Statistics of each cache, oldest cache first.
     pub caches: Vec<CacheInfo>,
-    /// Numbers of each account that has caches.
+    /// Statistics of each account that has caches.
     pub accounts: Vec<AccountInfo>,
-    /// Numbers of kmalloc's blocks above the size classes.
+    /// Statistics of kmalloc's blocks above the size classes.
     pub kmalloc_large: LargeInfo,
-    /// Numbers of memory above the largest block.
+    /// Statistics of memory above the largest block.
     pub huge: HugeInfo,
-    /// Numbers of drains of CPUs' stacks, of objects and of pages.
+    /// Statistics of drains of CPUs' stacks, which contain objects and pages.
     pub drains: DrainInfo,
-    /// Numbers of the page allocator.
+    /// Statistics of the page allocator.
     pub pages: BuddyInfo,
-    /// Numbers of the subsystem's reaper thread.
+    /// Statistics of the subsystem's reaper thread.
     pub reaper: ReaperInfo,
 }
 
 impl Info {
-    /// The `/proc/slabinfo` table, with the newest cache first, as in the kernel. The table omits caches that never had
-    /// a slab, because most programs never use most of kmalloc's sizes.
+    /// Returns the `/proc/slabinfo` table, with the newest cache first, as in the kernel. The table omits caches that
+    /// never had a slab, because most programs never use most of kmalloc's sizes.
     pub fn slabinfo(&self) -> SlabInfo {
         self.had_slabs().collect()
     }
-    /// The `/proc/slabinfo` table with all caches, even caches that never had a slab.
+    /// Returns the `/proc/slabinfo` table with all caches, including caches that never had a slab.
     pub fn slabinfo_all(&self) -> SlabInfo {
         self.caches.iter().rev().collect()
     }
-    /// The `/proc/slabinfo` table, with statistics.
+    /// Returns the `/proc/slabinfo` table with statistics.
     pub fn statistics(&self) -> Statistics<'_> {
         Statistics(self)
     }
     pub(crate) fn had_slabs(&self) -> impl Iterator<Item = &CacheInfo> {
         self.caches.iter().rev().filter(|cache| cache.had_slabs())
     }
-    /// Numbers of operations on caches, large blocks and huge memory, by the level that served them. Page allocations
-    /// by users and for slabs are counted in [`per_cpu_events`](uslab_buddy::ZoneInfo::per_cpu_events).
+    /// Returns the numbers of operations on caches, large blocks and huge memory, by the level that served them.
+    /// [`per_cpu_events`](uslab_buddy::ZoneInfo::per_cpu_events) counts page allocations by users and for slabs.
     pub fn paths(&self) -> Paths {
         let caches = self.caches.iter().map(|cache| cache.paths).sum::<Paths>();
         caches + self.kmalloc_large.paths + self.huge.paths
@@ -143,7 +143,7 @@ impl Core {
             reaper: self.background.info(),
         }
     }
-    /// Sums of the numbers of [`info`](Self::info), for C programs.
+    /// Returns sums of the numbers of [`info`](Self::info), for C programs.
     pub(crate) fn usage(&self) -> HeapUsage {
         let (large_info, huge) = (self.large.info(), self.huge.info());
         let mut usage = HeapUsage {
@@ -167,8 +167,8 @@ impl Core {
     }
 }
 
-/// Numbers of the drains of CPUs' stacks, which reaps, shrinks, and allocations that find no other
-/// free object cause.
+/// Statistics of the drains of CPUs' stacks. Reaps, shrinks, and allocations that find no other free object cause
+/// drains.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -185,11 +185,11 @@ impl Core {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DrainInfo {
-    /// Number of drains. Each drain costs one fence, whatever the number of CPUs and caches.
+    /// Number of drains. Each drain costs one fence, regardless of the number of CPUs and caches.
     pub passes: u64,
     /// Number of drains that failed because the system refused the fence (`membarrier`), although it had permitted the
-    /// fence at the start. After a failed drain, the objects stay on the CPUs' stacks, and can still be allocated from
-    /// there. If objects stay on such a stack, their cache cannot be destroyed.
+    /// fence at the start. After a failed drain, the objects stay on the CPUs' stacks, from which they can still be
+    /// allocated. A cache cannot be destroyed while its objects stay on the stack of a CPU.
     pub refused: u64,
     /// Longest time, in nanoseconds, during which a CPU had no stacks, so that all operations on this CPU missed.
     pub longest_away_ns: u64,
@@ -205,7 +205,7 @@ impl FromIterator<Drains> for DrainInfo {
     }
 }
 
-/// A row of the kernel's table, which describes one cache.
+/// A row of the slabinfo table, which describes one cache.
 ///
 /// ```
 /// use uslab::SlabInfo;
@@ -227,13 +227,13 @@ pub struct Row {
     pub active_objects: u64,
     /// Number of objects in all slabs.
     pub objects: u64,
-    /// Number of bytes from one object to the next.
+    /// Distance between two adjacent objects in bytes.
     pub object_size: u64,
     /// Number of objects in a slab of the usual order.
     pub objects_per_slab: u64,
     /// Number of pages of a slab of the usual order.
     pub pages_per_slab: u64,
-    /// Number of active slabs: equal to `slabs`, as in the kernel.
+    /// Number of active slabs, which equals `slabs`, as in the kernel.
     pub active_slabs: u64,
     /// Number of slabs.
     pub slabs: u64,
@@ -275,8 +275,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// A table in the format of `/proc/slabinfo`, version 2.1. `Display` writes the kernel's text,
-/// `FromStr` parses it.
+/// A table in the format of `/proc/slabinfo`, version 2.1. `Display` writes the kernel's text, and `FromStr` parses it.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, SlabInfo, Subsystem};
@@ -293,7 +292,7 @@ impl fmt::Display for Row {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SlabInfo {
-    /// Rows, one per cache.
+    /// Rows of the table, one per cache.
     pub rows: Vec<Row>,
 }
 
@@ -304,16 +303,15 @@ impl<'c> FromIterator<&'c CacheInfo> for SlabInfo {
 }
 
 impl SlabInfo {
-    /// Returns the row of the cache with this name. The search takes time linear in the number of
-    /// rows.
+    /// Returns the row of the cache named `name`. The search takes time linear in the number of rows.
     pub fn get(&self, name: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.name == name)
     }
 }
 
 const HEADER: &str = "slabinfo - version: 2.1";
-/// Text at the end of the first line of a table with statistics.
-const STATISTICS: &str = " (statistics)";
+/// Text at the end of a table's first line if the table has statistics.
+const STATISTICS_SUFFIX: &str = " (statistics)";
 const COLUMNS: &str = "# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables \
                        <limit> <batchcount> <sharedfactor> : slabdata <active_slabs> <num_slabs> <sharedavail>";
 
@@ -324,11 +322,11 @@ impl fmt::Display for SlabInfo {
     }
 }
 
-/// Table in the format of a kernel that is built with statistics: each row of [`Info::slabinfo`] is followed by the
-/// numbers of the cache's operations by level.
+/// Table in the format of a kernel built with statistics. Each row of [`Info::slabinfo`] is followed by the cache's
+/// numbers of operations by level.
 ///
-/// Comments at the end report memory above 4 MiB and refused drains, if any, and the operations on all memory by
-/// level. [`Info::statistics`] makes the table, and [`SlabInfo`] can parse it.
+/// Comments at the end report memory above 4 MiB, refused drains, and the operations on all memory by level.
+/// [`Info::statistics`] makes this table, and [`SlabInfo`] can parse it.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, SlabInfo, Subsystem};
@@ -347,7 +345,7 @@ pub struct Statistics<'i>(pub(crate) &'i Info);
 
 impl fmt::Display for Statistics<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{HEADER}{STATISTICS}\n{COLUMNS} : paths <cpu> <depot> <slab> <pages> <commit>")?;
+        writeln!(f, "{HEADER}{STATISTICS_SUFFIX}\n{COLUMNS} : paths <cpu> <depot> <slab> <pages> <commit>")?;
         for cache in self.0.had_slabs() {
             let Paths { cpu, depot, slab, pages, commit } = cache.paths;
             writeln!(f, "{} : paths {cpu:>6} {depot:>6} {slab:>6} {pages:>6} {commit:>6}", Row::from(cache))?;
@@ -363,14 +361,17 @@ impl fmt::Display for Statistics<'_> {
         }
         let DrainInfo { passes, refused, .. } = self.0.drains;
         if refused > 0 {
-            writeln!(f, "# drains: membarrier refused {refused} of {passes}, so objects stay on the CPUs")?;
+            writeln!(
+                f,
+                "# drains: membarrier refused {refused} of {passes}, so their objects stay on the CPUs' stacks"
+            )?;
         }
         let paths = self.0.paths();
         writeln!(f, "# {} allocations and frees: {paths}", paths.operations())
     }
 }
 
-/// Error of parsing a text in the format of slabinfo 2.1, with the line that could not be parsed.
+/// Error of parsing a text in the format of slabinfo 2.1, which names the line that could not be parsed.
 ///
 /// ```
 /// use uslab::SlabInfo;
@@ -380,9 +381,9 @@ impl fmt::Display for Statistics<'_> {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
-    /// Number of the line, counted from 1.
+    /// Number of the rejected line, counted from 1.
     pub line: usize,
-    /// Expected contents of the line.
+    /// Description of what the line should contain.
     pub expected: &'static str,
 }
 
@@ -399,7 +400,7 @@ impl FromStr for SlabInfo {
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
         match lines.next() {
-            Some((_, line)) if line.trim_end().trim_end_matches(STATISTICS) == HEADER => {}
+            Some((_, line)) if line.trim_end().trim_end_matches(STATISTICS_SUFFIX) == HEADER => {}
             _ => return Err(ParseError { line: 1, expected: HEADER }),
         }
         let lines = lines.filter(|(_, text)| !text.trim().is_empty());
@@ -412,17 +413,18 @@ impl FromStr for SlabInfo {
     }
 }
 
-/// Upper bound of a row's numbers, below which sums over the rows of a table do not overflow. Physical addresses have 52 bits.
-const MAX_ROW_NUMBER: u64 = 1 << 40;
+/// Upper bound of the numbers in a row, which prevents overflows of sums over the rows of a table. For comparison,
+/// physical addresses have 52 bits.
+const MAX_ROW_VALUE: u64 = 1 << 40;
 
-/// Parses one line of the table, which may end with statistics. A name may have blanks.
+/// Parses one line of the slabinfo table, which may end with statistics. The name of a cache may contain blanks.
 impl FromStr for Row {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
         const NUMBERS: &str = "five numbers after the name, up to 2^40";
         let expected = |expected| ParseError { line: 1, expected };
-        let number = |digits: &str| digits.parse().ok().filter(|n| *n <= MAX_ROW_NUMBER);
+        let number = |digits: &str| digits.parse().ok().filter(|n| *n <= MAX_ROW_VALUE);
         let (name_and_counts, tunables) = text
             .rsplit_once(": tunables")
             .ok_or_else(|| expected("` : tunables` after a name and five numbers"))?;
@@ -497,7 +499,7 @@ mod tests {
         );
     }
 
-    /// Regression test: a name with blanks was refused.
+    /// Regression test: a cache name with blanks was refused.
     #[test]
     fn slabinfo_name_with_spaces_is_parsed() {
         let text = "dm raid1 read record 0 1 1064 30 8 : tunables 0 0 0 : slabdata 2 3 0";
@@ -507,15 +509,15 @@ mod tests {
         assert_eq!(" 0 1 2 3 4 : tunables".parse::<Row>().unwrap_err().expected, "a cache name");
     }
 
-    /// Regression test: sums over the rows of a table overflowed.
+    /// Regression test: sums over the rows of a table with huge numbers overflowed.
     #[test]
     fn slabinfo_with_numbers_above_the_maximum_is_refused() {
         let parse = |objects: u64, slabs: u64| {
             format!("{HEADER}\ninode {objects} 2 3 4 5 : tunables 0 0 0 : slabdata 1 {slabs} 0\n")
                 .parse::<SlabInfo>()
         };
-        assert!(parse(MAX_ROW_NUMBER, MAX_ROW_NUMBER).is_ok());
-        for text in [parse(MAX_ROW_NUMBER + 1, 0), parse(0, MAX_ROW_NUMBER + 1), parse(u64::MAX, 0)] {
+        assert!(parse(MAX_ROW_VALUE, MAX_ROW_VALUE).is_ok());
+        for text in [parse(MAX_ROW_VALUE + 1, 0), parse(0, MAX_ROW_VALUE + 1), parse(u64::MAX, 0)] {
             assert_eq!(text.unwrap_err().line, 2);
         }
     }

@@ -1,10 +1,11 @@
-//! Memory by the call stack that allocated it, and leaks: memory that is no longer reachable, as in Solaris' `::findleaks`.
+//! Memory by the call stack that allocated it, and leaks: memory that is no longer reachable (as in Solaris'
+//! `::findleaks`).
 //!
-//! The search is conservative. Every aligned word of the process's writable_ranges memory is a root: thread stacks, large
-//! blocks and pages, but not the slabs of caches with checked frees. If a word contains an address inside an object
-//! in use, this object is reachable, and the search continues with the words of the object. The search therefore
-//! misses a leak if some word looks like a pointer to the leaked object. An object that only a register refers to
-//! is wrongly reported. No word of memory leads to an object that the search reports.
+//! The search for leaks is conservative. Every aligned word of the process's writable memory is a root. The roots
+//! include thread stacks, large blocks and pages, but not the slabs of caches with checked frees. If a word contains an
+//! address inside an object in use, that object is reachable, and the search continues with the object's words. The
+//! search therefore misses a leak if any word looks like a pointer to the leaked object. An object to which only a
+//! register refers is wrongly reported. No word of memory that the search reads leads to a reported object.
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
@@ -18,7 +19,7 @@ use std::fs;
 use uslab_buddy::frame::Kind;
 use uslab_buddy::{PAGE_SIZE, Pfn};
 
-/// Objects in use of one cache that the same call stack allocated.
+/// A group of objects in use of one cache that the same call stack allocated.
 ///
 /// ```
 /// use uslab::report::leaks::Holder;
@@ -34,16 +35,16 @@ pub struct Holder {
     pub cache: String,
     /// Number of objects in use.
     pub objects: u64,
-    /// Sum of the sizes that were requested for these objects.
+    /// Sum of the requested sizes of the holder's objects.
     pub bytes: u64,
-    /// Number of these objects that are unreachable.
+    /// Number of the holder's objects that are unreachable.
     pub unreachable: u64,
     /// Call stack of the allocations; empty without the debug flag `U`.
     pub stack: CallStack,
 }
 
-/// Holders of objects, most unreachable objects first, then by bytes. `Display` writes a line for each holder, and
-/// then the call stack with one function per line.
+/// Holders of objects, sorted by the number of unreachable objects, then by bytes, in descending order. `Display`
+/// writes a line for each holder, followed by its call stack with one function per line.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -62,7 +63,7 @@ pub struct Holder {
 pub struct Holders(pub Vec<Holder>);
 
 impl Holders {
-    /// Number of unreachable objects.
+    /// Number of unreachable objects of all holders.
     pub fn unreachable(&self) -> u64 {
         self.0.iter().map(|holder| holder.unreachable).sum()
     }
@@ -82,7 +83,7 @@ impl fmt::Display for Holders {
 
 /// An object in use, with the data that the search needs.
 struct Object {
-    /// Address of the object, with all bits inverted, because the search also reads this list, and must not reach the
+    /// Address of the object with all bits inverted. The search also reads this list of objects, and must not reach the
     /// object through it.
     inverted_address: usize,
     asked: usize,
@@ -93,39 +94,39 @@ struct Object {
 }
 
 impl Object {
-    fn first_address(&self) -> usize {
+    fn lowest_object_address(&self) -> usize {
         !self.inverted_address
     }
 }
 
 /// State of a search for reachable objects.
 struct Search {
-    /// All objects in use, by descending address.
+    /// All objects in use, sorted by descending address.
     objects: Vec<Object>,
-    /// Objects that were reachability but not searched yet.
+    /// Indices of objects that were reached but not searched yet.
     open: Vec<usize>,
 }
 
 impl Search {
-    /// If a word contains the address of an object, marks that object as reachability.
-    fn mark_word(&mut self, word: usize) {
-        let index = self.objects.partition_point(|object| object.first_address() > word);
+    /// If a word contains an address inside an object, marks that object as reached.
+    fn mark_object_at_word(&mut self, word: usize) {
+        let index = self.objects.partition_point(|object| object.lowest_object_address() > word);
         if let Some(object) = self.objects.get_mut(index)
-            && word - object.first_address() < object.usable.max(1)
+            && word - object.lowest_object_address() < object.usable.max(1)
             && !core::mem::replace(&mut object.is_reached, true)
         {
             self.open.push(index);
         }
     }
-    /// Searches a range of memory, whose words it reads through the kernel, because another thread
-    /// may unmap the range.
-    fn search_range(&mut self, range: Range<usize>) {
+    /// Searches a range of memory. The search reads memory through the kernel, because another thread may unmap the
+    /// range.
+    fn search_memory_range(&mut self, range: Range<usize>) {
         let mut copy = [0_usize; 512];
         let mut address = range.start;
         while address < range.end {
             let bytes = (range.end - address).min(size_of_val(&copy));
             let bytes_read = read_memory(address, &mut copy, bytes);
-            copy[..bytes_read / size_of::<usize>()].iter().for_each(|word| self.mark_word(*word));
+            copy[..bytes_read / size_of::<usize>()].iter().for_each(|word| self.mark_object_at_word(*word));
             address += if bytes_read == 0 { PAGE_SIZE.min(bytes) } else { bytes_read };
         }
         // The copied words must not stay on this thread's stack, which the search may read next.
@@ -133,15 +134,15 @@ impl Search {
     }
     fn finish(&mut self) {
         while let Some(index) = self.open.pop() {
-            let start = self.objects[index].first_address();
-            self.search_range(
+            let start = self.objects[index].lowest_object_address();
+            self.search_memory_range(
                 start..start + self.objects[index].usable / size_of::<usize>() * size_of::<usize>(),
             );
         }
     }
 }
 
-/// Copies up to `bytes` bytes of this process's memory; returns the number of bytes that could be read.
+/// Copies up to `bytes` bytes of this process's memory, and returns the number of bytes that could be read.
 #[cfg(target_os = "linux")]
 fn read_memory(address: usize, copy: &mut [usize], bytes: usize) -> usize {
     let local_range =
@@ -160,7 +161,7 @@ fn read_memory(_at: usize, _copy: &mut [usize], _bytes: usize) -> usize {
     0
 }
 
-/// The kernel's table of the process's pages; `None` if the table cannot be used.
+/// The kernel's table of the process's pages; `None` if the table is not usable.
 struct PageMap(Option<fs::File>);
 
 impl PageMap {
@@ -170,12 +171,12 @@ impl PageMap {
         // memory, so it shows if the table works.
         let (known_byte, mut found_bytes) = (0_u8, 0);
         let page = (&raw const known_byte).expose_provenance() / PAGE_SIZE * PAGE_SIZE;
-        map.each_written_range(page..page + PAGE_SIZE, |part| found_bytes += part.len());
+        map.for_each_resident_range(page..page + PAGE_SIZE, |part| found_bytes += part.len());
         if found_bytes == PAGE_SIZE { map } else { Self(None) }
     }
-    /// Calls `search` with the parts of `range` whose pages are in memory or in swap space. Other pages were never
-    /// written, so they contain no address, and reading them would map them.
-    fn each_written_range(&self, range: Range<usize>, mut search: impl FnMut(Range<usize>)) {
+    /// Calls `search` with the parts of `range` whose pages are in memory or in swap space. All other pages were never
+    /// written. Pages that were never written contain no address, and reading them would map them.
+    fn for_each_resident_range(&self, range: Range<usize>, mut search: impl FnMut(Range<usize>)) {
         use std::io::{Read, Seek, SeekFrom};
         const ENTRY: usize = size_of::<u64>();
         let Some(mut file) = self.0.as_ref() else { return search(range) };
@@ -206,8 +207,8 @@ impl PageMap {
     }
 }
 
-/// Returns the ranges of the process's private writable_ranges memory. Returns `None` if the system does not list the memory,
-/// or refuses to read it (emulators, sandboxes).
+/// Returns the ranges of the process's private writable memory. Returns `None` if the system does not list the memory,
+/// or refuses to read it (as emulators and sandboxes may).
 fn writable_ranges() -> Option<Vec<Range<usize>>> {
     let (known_word, mut copy) = (usize::MAX, [0]);
     if read_memory((&raw const known_word).expose_provenance(), &mut copy, size_of::<usize>())
@@ -263,7 +264,7 @@ impl Core {
             // Blocks of pages in use are roots, except slabs of which the search knows the objects. If the search knows
             // the objects of a slab, it searches each object only after reaching it.
             for other_part in [range.start..range.end.min(first), range.start.max(end)..range.end] {
-                map.each_written_range(other_part, |part| walk.search_range(part));
+                map.for_each_resident_range(other_part, |part| walk.search_memory_range(part));
             }
             let mut address = range.start.max(first);
             while address < range.end.min(end) {
@@ -271,7 +272,9 @@ impl Core {
                 let is_block = frame.state().kind() == Kind::Allocated;
                 let bytes = if is_block { frame.state().order().bytes() } else { PAGE_SIZE };
                 if is_block && !is_checked_owner(frame.owner()) {
-                    map.each_written_range(address..address + bytes, |part| walk.search_range(part));
+                    map.for_each_resident_range(address..address + bytes, |part| {
+                        walk.search_memory_range(part)
+                    });
                 }
                 address += bytes;
             }
@@ -321,7 +324,7 @@ mod tests {
         objects.sort_unstable_by_key(|object| object.inverted_address);
         Search { objects, open: Vec::new() }
     }
-    /// Reachability of the objects, by ascending address.
+    /// Returns whether each object was reached, in the order of ascending addresses.
     fn reachability(walk: &Search) -> Vec<bool> {
         walk.objects.iter().rev().map(|object| object.is_reached).collect()
     }
@@ -334,8 +337,8 @@ mod tests {
         for word in (990..1120).chain([0, 1999, 2000, 2001, usize::MAX]) {
             let mut walk = walk(&objects);
             // Marking a word twice has the same effect as marking it once.
-            walk.mark_word(word);
-            walk.mark_word(word);
+            walk.mark_object_at_word(word);
+            walk.mark_object_at_word(word);
             assert_eq!(reachability(&walk), reached_by(word), "{word}");
             assert_eq!(
                 walk.open.len(),
@@ -345,7 +348,7 @@ mod tests {
         }
     }
 
-    /// The second of three pages is inaccessible: the search must continue to the last word.
+    /// The second of three pages is inaccessible. The search must still continue to the last word.
     #[test]
     fn leak_search_continues_past_an_unreadable_page() {
         let (no_address, bytes) = (core::ptr::null_mut(), 3 * PAGE_SIZE);
@@ -364,18 +367,18 @@ mod tests {
         }
         for (skipped, expected) in [(0, [true; 4]), (1, [true; 4]), (2, [false, true, true, true])] {
             let mut walk = walk(&objects);
-            walk.search_range(first + skipped * size_of::<usize>()..first + bytes);
+            walk.search_memory_range(first + skipped * size_of::<usize>()..first + bytes);
             assert_eq!(reachability(&walk), expected, "{skipped}");
         }
         let mut walk = walk(&objects);
-        walk.search_range(first..first + bytes - size_of::<usize>());
+        walk.search_memory_range(first..first + bytes - size_of::<usize>());
         assert_eq!(reachability(&walk), [true, true, true, false], "the end of the object");
         // SAFETY: the test made this mapping.
         unsafe { libc::munmap(base, bytes) };
     }
 
-    /// Regression test: the search read memory that was never written. In a process with large reservations, this
-    /// search took minutes.
+    /// Regression test: the search read memory that had never been written. In a process with large address
+    /// reservations, a search of unwritten memory took minutes.
     #[test]
     fn leak_search_skips_memory_that_was_never_written() {
         const HUGE_PAGE: usize = 2 << 20;
@@ -397,18 +400,20 @@ mod tests {
             range.start + bytes / 2..range.start + bytes / 2 + 8,
         ] {
             let (mut walk, mut searched_bytes) = (walk(&[(1000, 8)]), 0);
-            map.each_written_range(range.clone(), |part| {
+            map.for_each_resident_range(range.clone(), |part| {
                 assert!(range.start <= part.start && part.end <= range.end, "{part:?}");
                 searched_bytes += part.len();
-                walk.search_range(part);
+                walk.search_memory_range(part);
             });
             assert_eq!(reachability(&walk), [true]);
             assert!(searched_bytes <= HUGE_PAGE, "{searched_bytes} bytes");
         }
         let mut searched_bytes = 0;
-        map.each_written_range(range.start..range.start + bytes / 4, |part| searched_bytes += part.len());
+        map.for_each_resident_range(range.start..range.start + bytes / 4, |part| {
+            searched_bytes += part.len()
+        });
         assert_eq!(searched_bytes, 0, "a search must not write to unwritten pages");
-        PageMap(None).each_written_range(range.clone(), |part| searched_bytes += part.len());
+        PageMap(None).for_each_resident_range(range.clone(), |part| searched_bytes += part.len());
         assert_eq!(searched_bytes, bytes, "without a table, the search must read all pages");
         // SAFETY: the test made this mapping.
         unsafe { libc::munmap(base, bytes) };
@@ -432,14 +437,14 @@ mod tests {
         memory[102] = address_of(1010);
         memory[999] = address_of(1000);
         let mut walk = walk(&objects);
-        walk.mark_word(address_of(0));
+        walk.mark_object_at_word(address_of(0));
         walk.finish();
         assert_eq!(reachability(&walk), [true, true, true, true, false]);
         core::hint::black_box(memory);
     }
 
-    /// Regression test: words that a search had read stayed on the stack, and made objects reachable until
-    /// they were overwritten.
+    /// Regression test: words that a search had read stayed on the stack, and made their objects reachable until they
+    /// were overwritten.
     #[test]
     fn leak_search_leaves_no_object_addresses_on_the_stack() {
         let memory = vec![!0x1234_5678_9abc_usize; 2048];
@@ -447,7 +452,7 @@ mod tests {
         let mut stack_words = vec![0_usize; PAGE_SIZE / size_of::<usize>()];
         let stack_page = core::hint::black_box(&first as *const usize).addr() / PAGE_SIZE * PAGE_SIZE;
         core::hint::black_box(walk as fn(&[(usize, usize)]) -> Search)(&[])
-            .search_range(first..first + bytes);
+            .search_memory_range(first..first + bytes);
         // Searches the page of this stack frame, and the pages of its callees' frames.
         let found_words = (0..16).map(|page| {
             let bytes_read = read_memory(stack_page - page * PAGE_SIZE, &mut stack_words, PAGE_SIZE);

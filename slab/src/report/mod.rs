@@ -1,4 +1,4 @@
-//! Reports on a subsystem: statistics, snapshots, and a census.
+//! Reports on a subsystem: statistics, snapshots, leaks, and a census.
 //!
 //! | file | |
 //! |---|---|

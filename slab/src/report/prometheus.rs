@@ -8,12 +8,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Sizes are in bytes, and names that end in `_total` belong to counters. If a counter is read during operations, it
-//! may include unfinished operations, and be lower at the next read. A counter also falls when one of several caches of
+//! Sizes are in bytes. Names that end in `_total` belong to counters. A counter that is read during operations may
+//! include unfinished operations, and be lower at the next read. A counter also falls when one of several caches with
 //! its name is destroyed. A cache that never had a slab has no series, unless the caller requests
-//! [all](Exposition::all) caches. If several caches have the same name, they share one series, which contains their
-//! sum, because two series must not have equal labels. Accounts that have the same name also share a series. The format
-//! is described in Prometheus' documentation, "Exposition formats".
+//! [all](Exposition::all) caches. If several caches have the same name, they share one series with the sum of their
+//! numbers, because no two series may have equal labels. Accounts that have the same name also share a series.
+//! Prometheus' documentation describes the format under "Exposition formats".
 
 use crate::cache::AccountInfo;
 use crate::report::info::CacheInfo;
@@ -28,7 +28,7 @@ use prometheus_client::{
 use std::collections::BTreeMap;
 use uslab_buddy::{PAGE_SIZE, ZoneInfo};
 
-/// Statistics whose `Display` writes Prometheus' text. See the [module](self).
+/// Statistics that `Display` writes as Prometheus text. The [module](self) describes the format.
 ///
 /// ```
 /// let info = uslab::Subsystem::global()?.info();
@@ -43,7 +43,7 @@ pub struct Exposition<'i> {
 }
 
 impl<'i> Exposition<'i> {
-    /// Puts several heaps on one page: each series has a label `heap` with the heap's name.
+    /// Combines the statistics of several heaps in one text. Each series has a label `heap` with the heap's name.
     ///
     /// ```
     /// use uslab::{process::heaps, prometheus::Exposition};
@@ -55,7 +55,7 @@ impl<'i> Exposition<'i> {
     pub fn of(heaps: impl IntoIterator<Item = (&'i str, &'i Info)>) -> Self {
         Self { heaps: heaps.into_iter().collect(), all: false }
     }
-    /// Includes caches that never had a slab.
+    /// Includes caches that have never had a slab.
     #[must_use]
     pub fn all(self) -> Self {
         Self { all: true, ..self }
@@ -63,14 +63,14 @@ impl<'i> Exposition<'i> {
 }
 
 impl Info {
-    /// The statistics in Prometheus' format. The call allocates a little.
+    /// Returns the statistics in Prometheus' format. The call allocates a little memory.
     pub fn prometheus(&self) -> Exposition<'_> {
         Exposition { heaps: vec![("", self)], all: false }
     }
 }
 
 /// A collector of heap statistics for a registry of [`prometheus_client`]. The series have the same names as in the
-/// text format, and the label `heap`.
+/// text format, plus the label `heap`.
 ///
 /// ```
 /// use prometheus_client::{encoding::text::encode, registry::Registry};
@@ -90,8 +90,9 @@ pub struct Heaps<F>(F);
 
 #[cfg(feature = "prometheus-client")]
 impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Heaps<F> {
-    /// Makes a collector of the statistics that `heaps` returns, each with a name: pass
-    /// [`heaps`](crate::process::heaps), or report your own subsystems. `heaps` is called for each page.
+    /// Makes a collector of the statistics that `heaps` returns, each with a name. Pass
+    /// [`heaps`](crate::process::heaps), or a function that reports your own subsystems. The collector calls `heaps`
+    /// for each page that it makes.
     pub fn new(heaps: F) -> Self {
         Self(heaps)
     }
@@ -128,8 +129,7 @@ impl<F: Fn() -> Vec<(&'static str, Info)> + Send + Sync + 'static> Collector for
     }
 }
 
-/// A metric of items of type `T`, which has a series for each value of `label`, or one series if
-/// there is no label.
+/// A metric of items of type `T`, which has one series for each value of `label`, or a single series without a label.
 struct Metric<T: 'static> {
     name: &'static str,
     help: &'static str,
@@ -147,7 +147,7 @@ const fn single<T: 'static>(
 }
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Converts nanoseconds to seconds, if the metric's name contains `_seconds`.
+/// Converts nanoseconds to seconds if the metric's name contains `_seconds`.
 fn seconds(name: &str, value: u64) -> Option<f64> {
     name.contains("_seconds").then_some(value as f64 / 1e9)
 }
@@ -242,7 +242,7 @@ const CACHES: &[Metric<CacheInfo>] = &[
     ),
 ];
 
-const ACCOUNTS: &[Metric<AccountInfo>] = &[
+const ACCOUNT_METRICS: &[Metric<AccountInfo>] = &[
     single("uslab_account_charged_bytes", "Bytes that are charged.", &[("", |a| a.charged)]),
     single("uslab_account_peak_bytes", "Maximum of the charged bytes.", &[("", |a| a.peak)]),
     single("uslab_account_limit_bytes", "Limit of the charged bytes.", &[("", |a| a.limit)]),
@@ -250,7 +250,7 @@ const ACCOUNTS: &[Metric<AccountInfo>] = &[
     single("uslab_account_waiting", "Callers that wait in the account's caches.", &[("", |a| a.waiting)]),
 ];
 
-const ZONES: &[Metric<ZoneInfo>] = &[
+const ZONE_METRICS: &[Metric<ZoneInfo>] = &[
     Metric {
         name: "uslab_zone_bytes",
         help: "Bytes of a zone's pages, by state. Discarded and uncommitted pages are free, and their memory is returned to the system.",
@@ -335,7 +335,7 @@ const SUBSYSTEM_METRICS: &[Metric<Info>] = &[
     single("uslab_page_corruptions_total", "Refused frees of pages.", &[("", |i| i.pages.corruptions)]),
 ];
 
-/// Value of a label, with backslash, quote and line feed escaped.
+/// Value of a label; writing it escapes backslash, quote and line feed.
 struct EscapedLabel<'s>(&'s str);
 
 impl Display for EscapedLabel<'_> {
@@ -349,9 +349,9 @@ impl Display for EscapedLabel<'_> {
 }
 
 type Sample<'i> = (Vec<(&'static str, &'i str)>, u64);
-/// Labels, with all items that have these labels.
+/// A set of labels, with all items that have these labels.
 type LabelledItems<'i, T> = (Vec<(&'static str, &'i str)>, Vec<&'i T>);
-/// Function that gets each metric's name, help and samples.
+/// Function that receives each metric's name, help text and samples.
 type Visitor<'v> = dyn FnMut(&'static str, &'static str, &[Sample<'_>]) -> fmt::Result + 'v;
 
 fn visit<T: 'static>(
@@ -372,7 +372,7 @@ fn visit<T: 'static>(
 }
 
 impl Exposition<'_> {
-    /// Calls `visitor` for each metric, in order.
+    /// Calls `visitor` for each metric, in the order of output.
     fn visit(&self, visitor: &mut Visitor<'_>) -> fmt::Result {
         type Labels<'i> = Vec<(&'static str, &'i str)>;
         fn labels<'i>(
@@ -398,7 +398,7 @@ impl Exposition<'_> {
         let accounts = accounts
             .into_iter()
             .map(|((heap, name), account_infos)| (labels(heap, [("account", name)]), account_infos));
-        visit(ACCOUNTS, &accounts.collect::<Vec<_>>(), visitor)?;
+        visit(ACCOUNT_METRICS, &accounts.collect::<Vec<_>>(), visitor)?;
         let zones = || {
             self.heaps.iter().flat_map(|(heap, info)| info.pages.zones.iter().map(move |zone| (*heap, zone)))
         };
@@ -406,7 +406,7 @@ impl Exposition<'_> {
         let zones = zones().zip(&nodes).map(|((heap, zone), node)| {
             (labels(heap, [("node", node.as_str()), ("zone", zone.zone.name())]), vec![zone])
         });
-        visit(ZONES, &zones.collect::<Vec<_>>(), visitor)?;
+        visit(ZONE_METRICS, &zones.collect::<Vec<_>>(), visitor)?;
         let whole_heap = self.heaps.iter().map(|(heap, info)| (labels(heap, []), vec![*info]));
         visit(SUBSYSTEM_METRICS, &whole_heap.collect::<Vec<_>>(), visitor)
     }

@@ -1,5 +1,5 @@
-//! Snapshots of where each object of a cache is: in which slab, with the slab's bitmap, and in which CPU's stack or
-//! depot. Pictures and single-stepping use these views; [`CacheInfo`](crate::CacheInfo) has the sums.
+//! Snapshots of where each object of a cache is: its slab with the slab's bitmap, and the CPU's stack or depot that
+//! holds it. Pictures and single-stepping use these snapshots; [`CacheInfo`](crate::CacheInfo) has the totals.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::cache::node::{ObjectIndex, State};
@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 use uslab_buddy::Pfn;
 use uslab_magazine::{LayerView, Round};
 
-/// Snapshot of where each object of a cache is.
+/// Snapshot of the place of each object of a cache.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -27,13 +27,13 @@ use uslab_magazine::{LayerView, Round};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheView {
-    /// The cache's slabs, list by list: empty, full, partial by fullness.
+    /// The cache's slabs, list by list: empty, full, then partial by fullness.
     pub slabs: Vec<SlabView>,
     /// Contents of the cache's stacks and depots; `None` without magazines.
     pub magazines: Option<LayerView<ObjectPlace>>,
 }
 
-/// Snapshot of a slab: its list, and the state of each object.
+/// Snapshot of a slab: the list that contains it, and the state of each object.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Magazines, SlabView, Subsystem};
@@ -52,7 +52,7 @@ pub struct CacheView {
 pub struct SlabView {
     /// First page of the slab.
     pub page: Pfn,
-    /// The list of the node that contains the slab.
+    /// The node's list that contains the slab.
     pub list: SlabList,
     /// Number of objects in the slab.
     pub objects: u16,
@@ -60,7 +60,7 @@ pub struct SlabView {
     pub out: Vec<u64>,
 }
 
-/// A list of slabs of a node.
+/// Kind of list of a node that contains slabs.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Magazines, SlabList, Subsystem};
@@ -77,13 +77,13 @@ pub struct SlabView {
 pub enum SlabList {
     /// Slabs without free objects.
     Full,
-    /// Slabs with free objects and taken objects.
+    /// Slabs with both free objects and taken objects.
     Partial,
     /// Slabs whose objects are all free.
     Empty,
 }
 
-/// Place of an object: its slab's first page, and its index in the slab.
+/// Place of an object: the first page of its slab, and its index in the slab.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, ObjectPlace};
@@ -141,11 +141,10 @@ impl Cache {
 }
 
 impl KmemCache {
-    /// Returns a snapshot of where each object is. Cost: reads every slab and every magazine.
+    /// Returns a snapshot of the place of each object. Cost: the call reads every slab and every magazine.
     ///
     /// # Safety
-    /// No other thread uses the subsystem until the call returns, not even as the program's global
-    /// allocator.
+    /// No other thread uses the subsystem until the call returns, not even through the program's global allocator.
     pub unsafe fn view(&self) -> CacheView {
         // SAFETY: by contract, no other thread uses the subsystem.
         unsafe { self.cache().view() }

@@ -1,5 +1,4 @@
-//! Scenarios of handles that threads share, for loom and shuttle, which run the shipping source on
-//! two pages.
+//! Scenarios of handles that threads share. Loom and shuttle run the shipping source on two pages.
 
 #[cfg(loom)]
 pub(super) mod models;
@@ -20,9 +19,9 @@ use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, AtomicU64, Counter, UnsafeCell};
 #[cfg(shuttle)]
-use uslab_magazine::threads::{migrate_between_cpus, run_crowd};
+use uslab_magazine::threads::{migrate_between_cpus, run_in_threads};
 
-/// A value that loom watches. Under shuttle, the value counts how many threads hold its object.
+/// A value that loom checks for data races. Under shuttle, the value counts the threads that hold its object.
 struct Watched {
     value: UnsafeCell<u32>,
     holders: Counter,
@@ -49,7 +48,7 @@ impl Watched {
 
 type ObjectHandle = Handle<u32, 28>;
 
-/// Number of places through which threads pass handles.
+/// Number of slots through which threads pass handles to each other.
 const PLACES: usize = if cfg!(loom) { 1 } else { 2 };
 
 /// A cache of objects with handles, and the state of user code.
@@ -57,10 +56,9 @@ struct Objects {
     /// The cache, which is dropped only at the end of a successful execution.
     cache: ManuallyDrop<HandleCache<Watched, u32, 28>>,
     core: std::sync::Arc<Core>,
-    /// Handles that threads pass to each other, each with its object's value, stored without any
-    /// ordering.
+    /// Handles that threads pass to each other, each with the value of its object. The accesses have no ordering.
     passed: [AtomicU64; PLACES],
-    /// State that belongs to the owner of index 0.
+    /// State that only the owner of index 0 may access.
     #[cfg(loom)]
     index_0_state: Watched,
 }
@@ -97,15 +95,15 @@ impl Objects {
         held.holders.add(1);
         Some(held)
     }
-    /// Checks that a held object still has `value`, and drops it.
-    fn check_and_release(held: Held<'_, Watched, u32, 28>, value: u32) {
+    /// Checks that a held object still has the value `value`, and releases the object.
+    fn check_and_release_object(held: Held<'_, Watched, u32, 28>, value: u32) {
         assert_eq!((held.get(), held.get()), (value, value), "the object belongs to the handle");
         #[cfg(shuttle)]
         held.holders.sub(1);
     }
-    /// If the handle finds an object, checks that the object keeps `value` while it is held, and returns `true`.
+    /// If `handle` finds an object, checks that the object keeps `value` while it is held, and returns `true`.
     fn find(&self, handle: ObjectHandle, value: u32) -> bool {
-        self.hold(handle).map(|held| Self::check_and_release(held, value)).is_some()
+        self.hold(handle).map(|held| Self::check_and_release_object(held, value)).is_some()
     }
     fn pass(&self, place: usize, handle: ObjectHandle, value: u32) {
         self.passed[place].store(u64::from(value) << 32 | u64::from(handle.to_bits()), Relaxed);
@@ -118,7 +116,7 @@ impl Objects {
         let census = self.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!(census.used, used, "census: {census:?}");
     }
-    /// Checks that `used` objects are in use, and then drops the cache, which frees these objects.
+    /// Checks that `used` objects are in use, and then drops the cache, which frees them.
     fn end(this: Arc<Self>, used: u64) {
         on_cpu(0);
         this.census(used);
@@ -136,12 +134,12 @@ const THREADS: usize = 4;
 #[cfg(shuttle)]
 const STEPS: usize = 12;
 
-/// H1-H5: four threads allocate, pass handles on, guess some handles, hold the objects that they find, and free them. A
-/// thread that holds an object must have the handle's object (H1), in its prepared state (H4). An object must be freed
-/// only once (H2), returned to the cache only once (H3), and prepared again only after all holders have dropped it
-/// (H5).
+/// H1-H5: four threads allocate objects, pass handles on, guess handles, hold the objects that they find, and free
+/// them. A thread that holds an object must have the handle's object (H1), in its prepared state (H4). An object must
+/// be freed only once (H2) and returned to the cache only once (H3). An object may be prepared again only after all
+/// holders have dropped it (H5).
 #[cfg(shuttle)]
-pub(super) fn four_use_and_free() {
+pub(super) fn race_four_handle_users() {
     struct SharedCache {
         world: Arc<Objects>,
         used: Counter,
@@ -167,7 +165,10 @@ pub(super) fn four_use_and_free() {
                     let passed = world.shared_handle(place);
                     held.extend(passed.and_then(|(handle, value)| Some((world.hold(handle)?, value))));
                 }
-                4 => held.pop().into_iter().for_each(|(held, value)| Objects::check_and_release(held, value)),
+                4 => held
+                    .pop()
+                    .into_iter()
+                    .for_each(|(held, value)| Objects::check_and_release_object(held, value)),
                 5 => known.iter().for_each(|(handle, value)| _ = world.find(*handle, *value)),
                 6 => {
                     // Guesses the handle of the object's next life, which begins with another value.
@@ -176,30 +177,30 @@ pub(super) fn four_use_and_free() {
                     if let Some(held) = guess.and_then(|guess| world.hold(guess)) {
                         let found = held.get();
                         assert_ne!(found, *value, "an object is found only after it is prepared");
-                        Objects::check_and_release(held, found);
+                        Objects::check_and_release_object(held, found);
                     }
                 }
                 7 => known.pop().into_iter().for_each(|(handle, _)| free(handle)),
                 _ => world.shared_handle(place).into_iter().for_each(|(handle, _)| free(handle)),
             }
         }
-        held.into_iter().for_each(|(held, value)| Objects::check_and_release(held, value));
+        held.into_iter().for_each(|(held, value)| Objects::check_and_release_object(held, value));
         known.into_iter().for_each(|(handle, _)| free(handle));
     }
     let world = Objects::new(SMALL);
     let shared = Arc::new(SharedCache { world, used: Counter::new(0) });
-    run_crowd(&shared, THREADS, run_thread);
+    run_in_threads(&shared, THREADS, run_thread);
     let Some(SharedCache { world, used }) = Arc::into_inner(shared) else { panic!("the threads have ended") };
     Objects::end(world, used.get());
 }
 
-/// H6, H7: four threads allocate handles, and cause their objects to be destructed. Objects in use have distinct
+/// H6, H7: four threads allocate handles, and trigger the destruction of their objects. Objects in use have distinct
 /// numbers (H6), and a stale handle finds no object, although its number is reused (H7).
 #[cfg(shuttle)]
-pub(super) fn four_get_numbers() {
+pub(super) fn race_four_number_assignments() {
     struct SharedCache {
         world: Arc<Objects>,
-        /// Number of users of an object, by index.
+        /// Number of users of each object, by index.
         owners: [Counter; 4],
     }
     fn run_thread(SharedCache { world, owners }: &SharedCache, thread: usize) {
@@ -231,7 +232,7 @@ pub(super) fn four_get_numbers() {
     }
     let world = Objects::new(SMALL);
     let shared = Arc::new(SharedCache { world, owners: [(); 4].map(|()| Counter::new(0)) });
-    run_crowd(&shared, THREADS, run_thread);
+    run_in_threads(&shared, THREADS, run_thread);
     let Some(SharedCache { world, owners }) = Arc::into_inner(shared) else {
         panic!("the threads have ended")
     };

@@ -1,4 +1,4 @@
-//! Scenarios of hardening under several threads: quarantine, slots of samples, tags.
+//! Scenarios of hardening under several threads: quarantine, guard samples, and tags.
 
 use super::world::{SMALL, assert_all_freed, run_beside};
 use crate::cache::core::Core;
@@ -11,9 +11,8 @@ use crate::{Gfp, KmemCache, debug::check::SPACING};
 use uslab_buddy::Backend;
 use uslab_magazine::sync::{Arc, Counter, thread};
 
-/// Q1: a cache is dropped while its objects are freed, each by a separate thread, into a quarantine of `places`
-/// places.
-pub(super) fn drop_during_delayed_frees(objects: u32, places: usize) {
+/// Q1: a cache is dropped while separate threads free its objects into a quarantine of `places` places.
+pub(super) fn race_drop_with_delayed_frees(objects: u32, places: usize) {
     on_cpu(0);
     // The configuration gives the size of a quarantine in bytes.
     let harden = Harden { quarantine: places * crate::debug::check::SPACING, ..Harden::OFF };
@@ -29,8 +28,8 @@ fn pool(slots: usize) -> Arc<Pool> {
     Arc::new(Pool::new(slots, Backend::Heap, secret.next()).unwrap())
 }
 
-/// G2: two threads free the same sample; exactly one free is valid.
-pub(super) fn two_free_a_sample() {
+/// G2: two threads free the same guard sample; exactly one free is valid.
+pub(super) fn race_two_frees_of_sample() {
     let pool = pool(1);
     let object = pool.alloc(8, 8).unwrap().addr().get();
     let right = Arc::new(Counter::new(0));
@@ -49,9 +48,9 @@ pub(super) fn two_free_a_sample() {
     assert!(pool.alloc(8, 8).is_some());
 }
 
-/// G2: one thread frees a guard sample while other threads allocate from its slot. Two threads must never have the
-/// slot at the same time.
-pub(super) fn a_slot_is_used_again(others: u32) {
+/// G2: one thread frees a guard sample while other threads allocate from its slot. Two threads must never use the slot
+/// at the same time.
+pub(super) fn race_guard_slot_reuse(others: u32) {
     let pool = pool(1);
     let object = pool.alloc(8, 8).unwrap().addr().get();
     let ask = || {
@@ -70,7 +69,7 @@ pub(super) fn a_slot_is_used_again(others: u32) {
 
 /// T1: three threads free the same object of a cache with checked frees; exactly one free is valid.
 #[cfg(shuttle)]
-pub(super) fn three_free_a_checked_object() {
+pub(super) fn race_three_checked_frees() {
     on_cpu(0);
     let refused = Arc::new(Counter::new(0));
     let heard = refused.clone();

@@ -1,8 +1,8 @@
-//! Histories under shuttle: four threads on two CPUs use handles, hives or a pool with a reserve, and drain the CPUs.
-//! Each call takes effect at one point between its start and its end, and some order of these points must explain the
-//! results of all calls.
+//! Histories under shuttle: four threads on two CPUs use handles, hives or a mempool, and drain the CPUs. Each call
+//! takes effect at one point between its start and its end. Some order of these points must explain the results of all
+//! calls in a history.
 
-use super::linearizable::{Recorder, Spec, check, check_each};
+use super::linearizable::{Recorder, Spec, check, check_each_object_history};
 use super::world::{SMALL, assert_all_freed};
 use crate::cache::core::Core;
 use crate::debug::check::{SPACING, on_cpu};
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, Mutex, relax};
-use uslab_magazine::threads::{migrate_between_cpus, run_crowd};
+use uslab_magazine::threads::{migrate_between_cpus, run_in_threads};
 
 const THREADS: usize = 4;
 const STEPS: usize = 12;
@@ -25,7 +25,7 @@ fn core(pages: u32) -> std::sync::Arc<Core> {
     Core::new(Config { magazines: SMALL, ..Config::for_models(pages) }).unwrap()
 }
 /// Drains the CPUs, or runs another maintenance operation, at random.
-fn drain_at_random(core: &Core) {
+fn run_random_maintenance(core: &Core) {
     match choose(4) {
         0 => core.drain(0..1),
         1 => core.drain(1..2),
@@ -33,10 +33,10 @@ fn drain_at_random(core: &Core) {
         _ => _ = core.shrink(&Operation::new()),
     }
 }
-fn any_value() -> u64 {
+fn random_value() -> u64 {
     choose(1 << 20) as u64
 }
-fn assert_explained(outcome: Result<(), impl Debug>) {
+fn assert_linearizable(outcome: Result<(), impl Debug>) {
     assert!(outcome.is_ok(), "no sequential order explains the results: {outcome:?}");
 }
 
@@ -84,7 +84,7 @@ impl Spec for HandleLife {
     }
 }
 
-/// Four threads use handles that any of them allocated, including stale handles.
+/// Four threads use handles that any of the threads allocated, including stale handles.
 pub(super) fn handles() {
     struct HistoryState {
         core: std::sync::Arc<Core>,
@@ -97,7 +97,7 @@ pub(super) fn handles() {
             migrate_between_cpus(2);
             let what = choose(10);
             if what == 0 {
-                drain_at_random(core);
+                run_random_maintenance(core);
                 continue;
             }
             let handle = {
@@ -122,7 +122,7 @@ pub(super) fn handles() {
                     recorder.call(|| cache.free(handle), |freed| HandleOp::Free(handle, *freed));
                 }
                 _ => {
-                    let value = any_value();
+                    let value = random_value();
                     let alloc = || cache.alloc_with(|object| *object = value).ok();
                     let handle =
                         recorder.call(alloc, |handle| handle.map(|handle| HandleOp::Alloc(handle, value)));
@@ -140,18 +140,22 @@ pub(super) fn handles() {
         known: Mutex::new(vec![]),
         recorder: Recorder::new(),
     });
-    run_crowd(&seen, THREADS, run_thread);
-    assert_explained(check_each(&HandleLife::NotYet, &seen.recorder.history(), HandleOp::handle));
+    run_in_threads(&seen, THREADS, run_thread);
+    assert_linearizable(check_each_object_history(
+        &HandleLife::NotYet,
+        &seen.recorder.history(),
+        HandleOp::handle,
+    ));
     drop(seen);
     assert_all_freed(core);
 }
 
 // ---- hives ----
 
-/// Values in the hives by their places, each with the hive that owns it.
+/// Values in the hives by address, each with the hive that owns it.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 struct Places(BTreeMap<usize, (usize, u64)>);
-/// Operation on a hive; the hive's number comes first.
+/// Operation on a hive; the first field is the hive's number.
 #[derive(Clone, Debug)]
 enum HiveOp {
     Insert(usize, usize, u64),
@@ -174,23 +178,23 @@ impl Spec for Places {
     }
 }
 
-/// Threads pass two hives around, and each hive has one owner at a time. A thread that finds no hive drains the CPUs.
-/// Each hive reuses places that the other hive freed.
+/// Threads pass two hives to each other. Each hive has one owner at a time. A thread that finds no hive drains the
+/// CPUs. Each hive reuses slots that the other hive freed.
 pub(super) fn hives() {
-    const HIVES: usize = 2;
-    /// Maximum number of values in the hives, which together have eight places.
+    const HIVE_COUNT: usize = 2;
+    /// Maximum number of values in the hives, which have eight slots together.
     const VALUES: usize = 3;
-    struct Kit {
+    struct HiveUnderTest {
         number: usize,
         hive: Hive<u64>,
         keys: Vec<(usize, Key<u64>)>,
     }
     struct HistoryState {
         core: std::sync::Arc<Core>,
-        kits: Mutex<Vec<Kit>>,
+        kits: Mutex<Vec<HiveUnderTest>>,
         recorder: Recorder<HiveOp>,
     }
-    fn step(Kit { number, hive, keys }: &mut Kit, recorder: &Recorder<HiveOp>) {
+    fn step(HiveUnderTest { number, hive, keys }: &mut HiveUnderTest, recorder: &Recorder<HiveOp>) {
         let number = *number;
         let what = choose(6);
         if what == 0 {
@@ -202,7 +206,7 @@ pub(super) fn hives() {
             };
             recorder.call(walk, |walked| HiveOp::Walk(number, walked.clone()));
         } else if what < 3 && keys.len() < VALUES {
-            let value = any_value();
+            let value = random_value();
             let insert = || {
                 let key = hive.insert(value).ok()?;
                 Some((core::ptr::from_ref(hive.get(&key)).addr(), key))
@@ -230,21 +234,21 @@ pub(super) fn hives() {
             };
             match &mut mine {
                 Some(kit) => step(kit, recorder),
-                None => drain_at_random(core),
+                None => run_random_maintenance(core),
             }
             kits.lock().extend(mine);
         }
     }
     let core = core(4);
-    let kit = |number| Kit {
+    let kit = |number| HiveUnderTest {
         number,
         hive: Hive::on(Hive::<u64>::builder("model").build_on(&core).unwrap()),
         keys: vec![],
     };
-    let kits = Mutex::new((0..HIVES).map(kit).collect());
+    let kits = Mutex::new((0..HIVE_COUNT).map(kit).collect());
     let seen = Arc::new(HistoryState { core: core.clone(), kits, recorder: Recorder::new() });
-    run_crowd(&seen, THREADS, run_thread);
-    assert_explained(check(&Places::default(), &seen.recorder.history()));
+    run_in_threads(&seen, THREADS, run_thread);
+    assert_linearizable(check(&Places::default(), &seen.recorder.history()));
     drop(seen);
     assert_all_freed(core);
 }
@@ -257,7 +261,7 @@ struct PoolState {
 }
 #[derive(Clone, Copy, Debug)]
 enum PoolOp {
-    /// Object that an allocation got, or `None` if the allocation was refused.
+    /// The address of the allocated object, or `None` if the allocation was refused.
     Alloc(Option<usize>),
     Free(usize),
 }
@@ -273,10 +277,10 @@ impl Spec for PoolState {
         }
     }
 }
-/// Number of reserved objects, of the cache's four objects.
+/// Number of objects in the reserve, out of the cache's four objects.
 const RESERVE: usize = 2;
 
-/// Four threads allocate from a mempool, and directly from its cache.
+/// Four threads allocate from a mempool, and also directly from its cache.
 pub(super) fn pools() {
     struct HistoryState {
         core: std::sync::Arc<Core>,
@@ -301,7 +305,7 @@ pub(super) fn pools() {
                 4..7 => mine.pop().into_iter().for_each(free),
                 7 => others.extend(pool.cache().alloc_block(Gfp::KERNEL)),
                 8 => drop(others.pop()),
-                _ => drain_at_random(core),
+                _ => run_random_maintenance(core),
             }
         }
         mine.into_iter().for_each(free);
@@ -310,8 +314,8 @@ pub(super) fn pools() {
     let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(2)).build_on(&core).unwrap();
     let pool = Mempool::new(cache, RESERVE).unwrap();
     let seen = Arc::new(HistoryState { core: core.clone(), pool, recorder: Recorder::new() });
-    run_crowd(&seen, THREADS, run_thread);
-    assert_explained(check(&PoolState::default(), &seen.recorder.history()));
+    run_in_threads(&seen, THREADS, run_thread);
+    assert_linearizable(check(&PoolState::default(), &seen.recorder.history()));
     drop(seen);
     assert_all_freed(core);
 }

@@ -1,6 +1,6 @@
-//! loom's models of caches: two threads on one to four pages of two objects each.
+//! Loom's models of caches: two threads, and one to four pages of two objects each.
 
-use super::world::{SMALL, World, assert_all_freed, during_reaps, on_nodes, publish};
+use super::world::{SMALL, World, assert_all_freed, config_with_nodes, publish, run_during_reaps};
 use crate::cache::core::Core;
 use crate::debug::check::{SPACING, Script, on_cpu};
 use crate::published::Published;
@@ -8,8 +8,8 @@ use crate::{AllocError, Config, Gfp, Hive, KmemCache, Limit, Magazines, Mempool,
 use core::mem::ManuallyDrop;
 use uslab_magazine::sync::{Arc, planted, thread};
 
-/// S1: the slab is always on the list for its fill, and moves only once.
-pub(super) fn two_frees_and_an_allocation_on_one_slab() {
+/// S1: a slab is always on the list for its fill, and moves between lists only once.
+pub(super) fn race_frees_and_alloc_on_slab() {
     let world = World::new(2, Magazines::Off, &[None]);
     let (a, b) = (world.alloc(), world.alloc());
     let other = world.clone();
@@ -22,17 +22,16 @@ pub(super) fn two_frees_and_an_allocation_on_one_slab() {
     World::end(world);
 }
 
-/// S2: a shrink takes a slab only while all its objects are free. An allocation never gets an object of a
-/// freed slab.
-pub(super) fn shrink_during_free_and_allocation() {
-    during_free_and_allocation(|cache| _ = cache.shrink());
+/// S2: a shrink takes a slab only while all objects of the slab are free. An allocation never gets an object of a freed
+/// slab.
+pub(super) fn race_shrink_free_and_alloc() {
+    race_reclaim_free_and_alloc(|cache| _ = cache.shrink());
 }
-/// S6: an allocated object keeps its memory, and a slab whose memory was returned to the system is
-/// used again.
-pub(super) fn discard_during_free_and_allocation() {
-    during_free_and_allocation(|cache| cache.cache().discard_all_unused());
+/// S6: an allocated object keeps its memory, and a slab is usable again after its memory was returned to the system.
+pub(super) fn race_discard_free_and_alloc() {
+    race_reclaim_free_and_alloc(|cache| cache.cache().discard_all_unused_pages());
 }
-fn during_free_and_allocation(reclaim: fn(&KmemCache)) {
+fn race_reclaim_free_and_alloc(reclaim: fn(&KmemCache)) {
     let world = World::new(2, Magazines::Off, &[None]);
     let a = world.alloc();
     let other = world.clone();
@@ -47,14 +46,14 @@ fn during_free_and_allocation(reclaim: fn(&KmemCache)) {
 }
 
 /// S3: two caches compete for one page by reclaiming from each other.
-pub(super) fn caches_that_reclaim_from_each_other() {
+pub(super) fn reclaim_between_two_caches() {
     // After a deadlock, nothing may be dropped, because loom has no thread left that could run the
     // drop.
     let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None]));
     let other = world.clone();
     let t = thread::spawn(move || {
         if let Ok(object) = other.alloc_of(1) {
-            other.free_of(1, object);
+            other.free_to_cache(1, object);
         }
         drop(ManuallyDrop::into_inner(other));
     });
@@ -65,8 +64,8 @@ pub(super) fn caches_that_reclaim_from_each_other() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// S3: one cache uses the only page, while two other caches concurrently reclaim from all caches and fail.
-pub(super) fn caches_that_reclaim_a_page_in_use() {
+/// S3: one cache uses the only page. S3: two other caches concurrently reclaim from all caches, and fail.
+pub(super) fn reclaim_page_in_use() {
     let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None, None]));
     let used = world.alloc_of(2).unwrap();
     let other = world.clone();
@@ -76,12 +75,12 @@ pub(super) fn caches_that_reclaim_a_page_in_use() {
     });
     assert!(matches!(world.alloc_of(0), Err(AllocError::Memory(_))));
     t.join().unwrap();
-    world.free_of(2, used);
+    world.free_to_cache(2, used);
     World::end(ManuallyDrop::into_inner(world));
 }
 
 /// S3: a shrink during a refill causes no deadlock.
-pub(super) fn shrink_during_a_refill() {
+pub(super) fn race_shrink_with_refill() {
     let world = World::new(2, SMALL, &[None]);
     let other = world.clone();
     let t = thread::spawn(move || _ = other.cache().shrink());
@@ -94,8 +93,8 @@ pub(super) fn shrink_during_a_refill() {
     World::end(world);
 }
 
-/// C1: the destruction is refused, or every slab is freed once, after the last free.
-pub(super) fn destroy_during_the_last_free(magazines: Magazines) {
+/// C1: a destruction during the last free is refused, or frees every slab once after that free.
+pub(super) fn race_destroy_with_last_free(magazines: Magazines) {
     let world = World::new(2, magazines, &[None]);
     let a = world.alloc();
     let other = world.clone();
@@ -119,8 +118,8 @@ pub(super) fn destroy_during_the_last_free(magazines: Magazines) {
     World::end(world);
 }
 
-/// C1: the allocation fails, or the destruction is refused.
-pub(super) fn destroy_during_an_allocation() {
+/// C1: the allocation fails because the cache is destroyed, or the destruction is refused.
+pub(super) fn race_destroy_with_alloc() {
     let world = World::new(2, Magazines::Off, &[None]);
     let a = world.alloc();
     world.free(a);
@@ -135,9 +134,9 @@ pub(super) fn destroy_during_an_allocation() {
     World::end(world);
 }
 
-/// C1: a cache is destroyed while another thread requests an equal cache. Either the other thread gets another cache,
-/// or the destruction is refused.
-pub(super) fn destroy_during_a_merge() {
+/// C1: a cache is destroyed while another thread requests an equal cache. Either the other thread gets a new cache, or
+/// the destruction is refused.
+pub(super) fn race_destroy_with_merge() {
     on_cpu(0);
     let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(2) }).unwrap();
     let build =
@@ -156,9 +155,9 @@ pub(super) fn destroy_during_a_merge() {
     assert_all_freed(core);
 }
 
-/// M1: objects pass through magazines and depot. Each object has one owner at a time, and each free happens before the
-/// object's next allocation.
-pub(super) fn objects_exchanged_between_cpus(script: Script) {
+/// M1: objects pass through magazines and the depot. Each object has one owner at a time, and each free happens before
+/// the object's next allocation.
+pub(super) fn exchange_objects_between_cpus(script: Script) {
     let world = World::new(2, SMALL, &[None]);
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -174,8 +173,8 @@ pub(super) fn objects_exchanged_between_cpus(script: Script) {
     World::end(world);
 }
 
-/// L1: at the cache's limit, a thread gets an object that another thread frees.
-pub(super) fn at_the_limit_one_gets_what_the_other_frees() {
+/// L1: at the cache's limit, a thread can allocate the object that another thread frees.
+pub(super) fn reuse_freed_object_at_limit() {
     let world = World::new(2, SMALL, &[Some(1)]);
     let (a, b) = (world.alloc(), world.alloc());
     let other = world.clone();
@@ -194,11 +193,10 @@ pub(super) fn at_the_limit_one_gets_what_the_other_frees() {
     World::end(world);
 }
 
-/// L1: the cache is at its limit, and all free objects are on the stack and in the depot of another
-/// node.
-pub(super) fn at_the_limit_one_gets_what_another_node_keeps() {
+/// L1: the cache is at its limit, and all its free objects are on the stack and in the depot of another node.
+pub(super) fn reuse_remote_object_at_limit() {
     let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(2));
-    let world = World::on(Core::new(on_nodes(2, 2)).unwrap(), [cache]);
+    let world = World::on(Core::new(config_with_nodes(2, 2)).unwrap(), [cache]);
     on_cpu(1);
     let [a, b, c, d] = [(); 4].map(|()| world.alloc());
     // The stack has two places, so one of the three objects is in the depot.
@@ -216,8 +214,8 @@ pub(super) fn at_the_limit_one_gets_what_another_node_keeps() {
     World::end(world);
 }
 
-/// L1: two threads try to make a slab each, although the limit is one slab.
-pub(super) fn two_grow_at_the_limit() {
+/// L1: two threads each try to make a slab, although the limit is one slab.
+pub(super) fn race_two_growths_at_limit() {
     let world = World::new(2, Magazines::Off, &[Some(1)]);
     let other = world.clone();
     let t = thread::spawn(move || other.alloc_of(0));
@@ -229,8 +227,8 @@ pub(super) fn two_grow_at_the_limit() {
     World::end(world);
 }
 
-/// G1: two threads publish values; all threads must see the same value, fully initialised.
-pub(super) fn two_threads_publish() {
+/// G1: two threads publish values. All threads must see the same value, fully initialised.
+pub(super) fn race_two_publications() {
     let published = Arc::new(Published::new());
     let other = published.clone();
     let t = thread::spawn(move || publish(&other).addr());
@@ -238,9 +236,9 @@ pub(super) fn two_threads_publish() {
     assert_eq!(own_address, t.join().unwrap(), "all threads see one published value");
 }
 
-/// U1: uses the public API on the execution's global subsystem. One CPU uses a typed object, a block and a private
-/// magazine, and the other CPU uses a typed object.
-pub(super) fn the_public_api(script: Script) {
+/// U1: two CPUs use the public API on the execution's global subsystem. One CPU uses a typed object, a block and a
+/// prefilled stock; the other CPU uses a typed object.
+pub(super) fn exercise_public_api(script: Script) {
     let numbers = Arc::new(ObjectCache::builder("number").ctor(|| 7_u64).build().unwrap());
     let other = numbers.clone();
     let t = thread::spawn(move || {
@@ -262,29 +260,29 @@ pub(super) fn the_public_api(script: Script) {
     assert_eq!((census.objects, census.slabs), (0, 0));
 }
 
-/// Runs U1 in loom's own `model`, which stops at 1,000 branches by default.
+/// Runs the model U1 in loom's own `model`, which stops at 1,000 branches by default.
 #[test]
 fn public_api_model_passes_in_an_ordinary_loom_model() {
     let mut builder = crate::debug::check::loom::model::Builder::new();
     (builder.max_branches, builder.preemption_bound) = (10_000, Some(1));
-    builder.check(|| the_public_api(Script::on(1)));
+    builder.check(|| exercise_public_api(Script::on(1)));
 }
 
-/// W1: a value is removed from a hive while another thread reaps the hive's cache.
-pub(super) fn removal_during_a_reap() {
+/// W1: a thread removes a value from a hive while another thread reaps the hive's cache.
+pub(super) fn race_removal_with_reap() {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let mut hive = Hive::on(Hive::<u64>::builder("model").build_on(&core).unwrap());
     let key = hive.insert(7).unwrap();
-    during_reaps(core, 1, true, || {
+    run_during_reaps(core, 1, true, || {
         assert_eq!(hive.remove(key), 7);
         drop(hive);
     });
 }
 
-/// A5: a mempool reserves `reserved` of two objects. Two objects are allocated and freed concurrently; a thread that
-/// gets an object beyond the reserve only frees it.
-pub(super) fn two_use_a_reserve(reserved: usize) {
+/// A5: a mempool reserves `reserved` of its cache's two objects. Two threads allocate and free concurrently. A thread
+/// that gets an object beyond the reserve only frees it.
+pub(super) fn race_two_users_of_reserve(reserved: usize) {
     on_cpu(0);
     let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(1) }).unwrap();
     let cache = KmemCache::builder("model", SPACING).build_on(&core).unwrap();
@@ -297,7 +295,8 @@ pub(super) fn two_use_a_reserve(reserved: usize) {
     let not_reserved = pool.cache().alloc(Gfp::KERNEL);
     let other = pool.clone();
     let t = thread::spawn(move || use_one(&other));
-    // Another thread may be first. loom does not switch threads at the number of missing objects, which is a plain number.
+    // Another thread may be first. loom does not switch threads at the number of missing objects, which is a plain
+    // number.
     pool.reserve();
     match not_reserved {
         // SAFETY: the object was allocated above, from the pool's cache.

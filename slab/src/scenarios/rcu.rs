@@ -1,7 +1,8 @@
-//! loom's models of grace periods with the collector's own atomics (`--cfg crossbeam_loom`): readers while memory is freed.
+//! Loom's models of grace periods, with the collector's own atomics (`--cfg crossbeam_loom`): readers run while memory
+//! is freed.
 //!
-//! While a reader is pinned, it delays all frees, and each thread that pins registers with the collector. Models of
-//! grace periods therefore have only two threads, which pin once or a few times, and do little else.
+//! While a reader is pinned, it delays all frees. Each thread that pins registers with the collector. Models of grace
+//! periods therefore have only two threads, which pin once or a few times and do little else.
 
 use super::world::World;
 use crate::debug::check::{SPACING, on_cpu};
@@ -11,7 +12,7 @@ use core::ptr::{NonNull, null_mut};
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{Arc, AtomicPtr, AtomicU64, UnsafeCell, fence, planted, relax, thread};
 
-/// Number of turns that suffice for a grace period whose readers have exited: the epoch advances twice.
+/// Number of turns that complete a grace period whose readers have exited, because the epoch advances twice.
 const TURNS_PER_GRACE: usize = 3;
 
 struct SharedObject {
@@ -20,7 +21,7 @@ struct SharedObject {
 }
 
 impl SharedObject {
-    /// Acts as a reader, which pins and reads the object if it is published.
+    /// Acts as a reader: pins, and reads the object if it is published.
     fn look(&self, world: &World) {
         let mut reader = Some(rcu::pin());
         planted!("a reader is not pinned" => reader = None);
@@ -37,7 +38,7 @@ impl SharedObject {
     }
 }
 
-/// Advances the collector until no free waits.
+/// Advances the collector until no free is waiting.
 fn wait(world: &World) {
     for _ in 0..2 * TURNS_PER_GRACE {
         let info = world.cache().info();
@@ -56,9 +57,9 @@ fn type_stable() -> Arc<World> {
     World::of(1, Magazines::Off, [KmemCache::builder("model", SPACING).type_stable()])
 }
 
-/// Another thread unpublishes the first object of `world` and calls `frees` with it, while this thread reads the
-/// object. Loom's one thread switch may therefore happen during the read.
-fn read_during(world: Arc<World>, frees: fn(&World, &SharedObject, NonNull<u8>)) {
+/// Another thread unpublishes the first object of `world` and passes it to `frees`, while this thread reads the object.
+/// The only thread switch that loom makes may therefore happen during the read.
+fn race_read_with_free(world: Arc<World>, frees: fn(&World, &SharedObject, NonNull<u8>)) {
     let object = world.alloc();
     let shared =
         Arc::new(SharedObject { found: AtomicPtr::new(object.as_ptr()), contents: UnsafeCell::new(7) });
@@ -75,9 +76,9 @@ fn read_during(world: Arc<World>, frees: fn(&World, &SharedObject, NonNull<u8>))
     World::end(world);
 }
 
-/// E1: the page of a freed slab stays while a reader reads it, and is then freed once.
-pub(super) fn a_slab_is_freed_during_a_read() {
-    read_during(type_stable(), |world, _, object| {
+/// E1: the page of a freed slab stays while a reader reads it, and is afterwards freed once.
+pub(super) fn race_read_with_slab_free() {
+    race_read_with_free(type_stable(), |world, _, object| {
         world.free(object);
         assert_eq!(world.cache().shrink(), 1);
         (0..TURNS_PER_GRACE).for_each(|_| rcu::advance());
@@ -85,10 +86,10 @@ pub(super) fn a_slab_is_freed_during_a_read() {
 }
 
 /// E2: an object whose free is deferred is not reallocated while a reader reads it.
-pub(super) fn a_deferred_free_during_a_read() {
+pub(super) fn race_read_with_deferred_free() {
     let world = World::of(1, Magazines::Off, [KmemCache::builder("model", SPACING)]);
-    read_during(world, |world, shared, object| {
-        // SAFETY: `read_during` allocated the object, which is hidden from new readers.
+    race_read_with_free(world, |world, shared, object| {
+        // SAFETY: `race_read_with_free` allocated the object, which is hidden from new readers.
         unsafe { world.cache().free_deferred(object) };
         world.core.flush_deferred();
         (0..TURNS_PER_GRACE).for_each(|_| rcu::advance());
@@ -101,9 +102,9 @@ pub(super) fn a_deferred_free_during_a_read() {
     });
 }
 
-/// E3: an object of a type-stable cache is reallocated immediately. If a reader checks the key before and after
-/// reading, it does not mistake the new object's contents for the old contents.
-pub(super) fn a_read_of_a_reallocated_object() {
+/// E3: a freed object of a type-stable cache is reallocated immediately. A reader that checks the key before and after
+/// reading does not mistake the new object's contents for the old contents.
+pub(super) fn race_read_with_reallocation() {
     struct Entry {
         found: AtomicPtr<u8>,
         key: AtomicU64,

@@ -1,4 +1,4 @@
-//! shuttle's scenarios of caches: four threads on two CPUs and four pages of two objects each.
+//! Shuttle's scenarios of caches: four threads on two CPUs, and four pages of two objects each.
 
 use super::world::{SMALL, World, publish};
 use crate::cache::core::Core;
@@ -11,15 +11,15 @@ use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{Arc, AtomicBool, Counter, Mutex, Ordering::Relaxed, relax, thread};
-use uslab_magazine::threads::{migrate_between_cpus, run_crowd};
+use uslab_magazine::threads::{migrate_between_cpus, run_in_threads};
 
 const THREADS: usize = 4;
 const STEPS: usize = 12;
-/// Number of turns within which the reaper must finish.
-const MAX_TURNS: usize = 3000;
+/// Maximum number of turns that the reaper may take to finish.
+const MAX_REAPER_TURNS: usize = 3000;
 
-/// Two caches reclaim four pages from each other, while all threads allocate, free and shrink.
-pub(super) fn reclaiming_caches(magazines: Magazines) {
+/// Two caches compete for four pages by reclaiming from each other, while all threads allocate, free and shrink.
+pub(super) fn compete_for_pages_by_reclaim(magazines: Magazines) {
     fn run_thread(w: &World, _: usize) {
         let mut held = vec![];
         for _ in 0..STEPS {
@@ -34,20 +34,20 @@ pub(super) fn reclaiming_caches(magazines: Magazines) {
                 }
                 4..=6 if !held.is_empty() => {
                     let (cache, object) = held.swap_remove(choose(held.len()));
-                    w.free_of(cache, object);
+                    w.free_to_cache(cache, object);
                 }
                 _ => _ = w.shrink(choose(2)),
             }
         }
-        held.into_iter().for_each(|(cache, object)| w.free_of(cache, object));
+        held.into_iter().for_each(|(cache, object)| w.free_to_cache(cache, object));
     }
     let world = World::new(4, magazines, &[None, None]);
-    run_crowd(&world, THREADS, run_thread);
+    run_in_threads(&world, THREADS, run_thread);
     World::end(world);
 }
 
-/// Does the random work of one thread, and returns at most one object in use.
-fn work_at_random(world: &World) -> Option<NonNull<u8>> {
+/// Does the random work of one thread, and returns the object that it still has in use, if any.
+fn run_random_work(world: &World) -> Option<NonNull<u8>> {
     let mut held = vec![];
     for _ in 0..STEPS {
         migrate_between_cpus(2);
@@ -62,8 +62,7 @@ fn work_at_random(world: &World) -> Option<NonNull<u8>> {
     last
 }
 
-/// Profiles in which each object is a sample, so that the live samples must be exactly the objects that
-/// threads hold.
+/// Runs profiles in which each object is a sample. The live samples must be exactly the objects that threads hold.
 pub(super) fn profile() {
     struct HeldObjects {
         world: Arc<World>,
@@ -73,8 +72,8 @@ pub(super) fn profile() {
     let world = World::new(4, SMALL, &[None]);
     world.core.start_profile(1, Some(1)).unwrap();
     let held = Arc::new(HeldObjects { world, objects: Counter::new(0), bytes: Mutex::new(vec![]) });
-    run_crowd(&held, THREADS, |held, _| {
-        if let Some(object) = work_at_random(&held.world) {
+    run_in_threads(&held, THREADS, |held, _| {
+        if let Some(object) = run_random_work(&held.world) {
             held.objects.add(1);
             held.bytes.lock().push(object.as_ptr().expose_provenance());
         }
@@ -96,21 +95,20 @@ pub(super) fn profile() {
     World::end(world);
 }
 
-/// The second profile would sample one allocation in an exabyte, so any sample in it must come from the first
-/// profile.
-pub(super) fn two_profiles() {
+/// The second profile samples one allocation in an exabyte, so any sample in it must come from the first profile.
+pub(super) fn run_successive_profiles() {
     let world = World::new(4, SMALL, &[None]);
     world.core.start_profile(1, Some(1)).unwrap();
     let started = Counter::new(0);
     let both = Arc::new((world, started));
-    run_crowd(&both, THREADS, |(world, started), thread| {
+    run_in_threads(&both, THREADS, |(world, started), thread| {
         if thread == 0 {
             assert!(world.core.stop_profile());
         }
         if thread < 2 && world.core.start_profile(1 << 60, Some(2)).is_ok() {
             started.add(1);
         }
-        work_at_random(world).into_iter().for_each(|object| world.free(object));
+        run_random_work(world).into_iter().for_each(|object| world.free(object));
     });
     let Some((world, started)) = Arc::into_inner(both) else { panic!("the threads have ended") };
     assert_eq!(started.get(), 1, "the thread that starts the profile first");
@@ -123,13 +121,13 @@ pub(super) fn two_profiles() {
     World::end(world);
 }
 
-/// Three threads use a cache, which a fourth thread destroys.
-pub(super) fn destroyed_cache(magazines: Magazines) {
-    struct DestroyedCache {
+/// Three threads use a cache while a fourth thread destroys it.
+pub(super) fn race_destroy_with_three_users(magazines: Magazines) {
+    struct DestroyedCacheScenario {
         world: Arc<World>,
         live: Counter,
     }
-    fn run_thread(DestroyedCache { world, live }: &DestroyedCache, thread: usize) {
+    fn run_thread(DestroyedCacheScenario { world, live }: &DestroyedCacheScenario, thread: usize) {
         let mut held = vec![];
         for _ in 0..STEPS {
             migrate_between_cpus(2);
@@ -151,15 +149,16 @@ pub(super) fn destroyed_cache(magazines: Magazines) {
         }
     }
     let world = World::new(4, magazines, &[None]);
-    let doomed = Arc::new(DestroyedCache { world: world.clone(), live: Counter::new(0) });
-    run_crowd(&doomed, THREADS, run_thread);
+    let doomed = Arc::new(DestroyedCacheScenario { world: world.clone(), live: Counter::new(0) });
+    run_in_threads(&doomed, THREADS, run_thread);
     drop(doomed);
     assert_eq!(world.cache().destroy(), Ok(()), "no object is in use");
     World::end(world);
 }
 
-/// Four threads use a cache of at most two slabs. At the end one thread gets all objects up to the limit.
-pub(super) fn limited_cache(config: Config) {
+/// Four threads use a cache of at most two slabs. At the end, one thread must be able to allocate all objects up to the
+/// limit.
+pub(super) fn use_cache_at_slab_limit(config: Config) {
     const SLABS: u32 = 2;
     const OBJECTS: usize = 4;
     fn run_thread(w: &World, _: usize) {
@@ -179,7 +178,7 @@ pub(super) fn limited_cache(config: Config) {
     }
     let cache = KmemCache::builder("model", SPACING).limit(Limit::Slabs(SLABS));
     let world = World::on(Core::new(config).unwrap(), [cache]);
-    run_crowd(&world, THREADS, run_thread);
+    run_in_threads(&world, THREADS, run_thread);
     on_cpu(1);
     let all: Vec<_> = (0..OBJECTS).map(|_| world.alloc()).collect();
     assert_eq!(world.alloc_of(0), Err(AllocError::CacheLimit { slabs: SLABS }));
@@ -187,8 +186,8 @@ pub(super) fn limited_cache(config: Config) {
     World::end(world);
 }
 
-/// All threads publish a value, and read the published value.
-pub(super) fn published_value() {
+/// All threads publish a value, and then read the published value.
+pub(super) fn publish_and_read_value() {
     let published = Arc::new(Published::new());
     let threads = [(); THREADS].map(|()| {
         let published = published.clone();
@@ -199,8 +198,9 @@ pub(super) fn published_value() {
     assert_eq!(found.len(), 1, "all threads see one published value");
 }
 
-/// Two threads allocate pages and free them. The reaper that they started decommits the pages, however soon it falls asleep.
-pub(super) fn reaped_pages() {
+/// Two threads allocate pages and free them, which starts a reaper. The reaper must decommit these pages, however soon
+/// it falls asleep.
+pub(super) fn race_page_use_with_reaper() {
     fn run_thread(core: &std::sync::Arc<Core>) {
         for _ in 0..3 {
             migrate_between_cpus(2);
@@ -218,19 +218,19 @@ pub(super) fn reaped_pages() {
     run_thread(&core);
     t.join().unwrap();
     let committed = || core.memory.pages.committed_bytes();
-    let gone = (0..MAX_TURNS).any(|_| {
+    let gone = (0..MAX_REAPER_TURNS).any(|_| {
         relax();
         committed() == 0
     });
     assert!(gone, "the reaper must not sleep while memory can be returned");
 }
 
-/// One thread waits at a limit for an object that a shrinker keeps; the shrinker frees the object only when it is not
-/// busy. No free announces the object, so the reaper calls the shrinker again, however soon the reaper falls asleep. If
-/// a wake-up is lost, the scenario deadlocks.
-pub(super) fn repeated_shrinker_calls() {
-    /// Number of shrinker calls that free nothing: a waiter calls the shrinkers before it joins the queue, and once
-    /// more. Later, a reaper that wakes up for any reason also calls the shrinkers.
+/// A thread waits at a limit for an object that a shrinker keeps. The shrinker frees the object only when it is not
+/// busy. No free announces the object. The reaper must therefore call the shrinker again, however soon the reaper falls
+/// asleep. If a wake-up is lost, the scenario deadlocks.
+pub(super) fn wait_for_repeated_shrinking() {
+    /// Number of shrinker calls that free nothing: a waiter calls the shrinkers once before it joins the queue, and
+    /// once afterwards. Later, a reaper that wakes up for any reason also calls the shrinkers.
     const USELESS_SHRINKER_CALLS: u64 = 2;
     struct KeptObjects {
         object: Mutex<Option<usize>>,
@@ -262,7 +262,8 @@ pub(super) fn repeated_shrinker_calls() {
         core: std::sync::Arc::downgrade(&core),
     });
     let _registration = cache.register_shrinker(kept.clone());
-    let until = |is_so: &dyn Fn() -> bool| (0..MAX_TURNS).take_while(|_| !is_so()).for_each(|_| relax());
+    let until =
+        |is_so: &dyn Fn() -> bool| (0..MAX_REAPER_TURNS).take_while(|_| !is_so()).for_each(|_| relax());
     if choose(2) == 0 {
         until(&|| core.background.info().thread == ReaperThread::Asleep);
     }
@@ -283,8 +284,8 @@ pub(super) fn repeated_shrinker_calls() {
     drop(ManuallyDrop::into_inner(cache));
 }
 
-/// The public API: typed objects, blocks and prefilled objects of the global subsystem.
-pub(super) fn public_api() {
+/// Uses the public API: typed objects, blocks and prefilled objects of the global subsystem.
+pub(super) fn exercise_api_on_all_threads() {
     struct Caches {
         numbers: ObjectCache<u64>,
         blocks: KmemCache,
@@ -309,7 +310,7 @@ pub(super) fn public_api() {
     let numbers = ObjectCache::builder("number").ctor(|| 7_u64).build().unwrap();
     let blocks = KmemCache::builder("block", 100).build().unwrap();
     let caches = Arc::new(Caches { numbers, blocks });
-    run_crowd(&caches, THREADS, run_thread);
+    run_in_threads(&caches, THREADS, run_thread);
     assert_eq!((caches.numbers.info().used, caches.blocks.info().used), (0, 0), "no object remains in use");
     drop(caches);
     let census = Subsystem::global().unwrap().check().unwrap();

@@ -1,25 +1,25 @@
-//! Simulation of the whole subsystem under shuttle, with a shadow model that records the owner of all memory. The
-//! simulation uses pages, magazines, caches, kmalloc, handles, hives, a mempool, a shrinker, limits and waiters,
-//! reaping, deferred frees, checked frees, forks and their children, and faults.
+//! Simulates the whole subsystem under shuttle. A shadow model records the owner of all memory. The simulation uses
+//! pages, magazines, caches, kmalloc, handles, hives, a mempool, a shrinker, limits and waiters, reaping, deferred and
+//! checked frees, forks and their children, and faults.
 //!
-//! FoundationDB and TigerBeetle test in this way: a seed determines a [script] and its schedule, so a single number
-//! reproduces a failure. `WORLD_SEED=n` runs the simulation with seed `n` again. A failing script is shrunk to a few
-//! lines and written to a file, which `WORLD_SCRIPT=file` runs. The scripts in `kept/` reproduce fixed bugs, and run
-//! with the tests. `WORLD_SECONDS=s` sets the duration, `WORLD_FROM=n` the first seed, and `SHARD=i/n` selects a shard
-//! of the seeds.
+//! FoundationDB and TigerBeetle are tested in this way: a seed determines a [script] and its schedule, so a single
+//! number reproduces a failure. `WORLD_SEED=n` repeats the simulation with seed `n`. A failing script is shrunk to a
+//! few lines and written to a file; `WORLD_SCRIPT=file` runs this file. The scripts in `kept/` reproduce fixed bugs.
+//! The tests run all scripts in `kept/`. `WORLD_SECONDS=s` sets the duration, `WORLD_FROM=n` the first seed, and
+//! `SHARD=i/n` selects a shard of the seeds.
 //!
 //! The simulation asserts:
 //!
-//! - always: no memory has two owners; what an owner wrote stays; an object is constructed once and stays constructed;
-//!   memory that a reader may read is not reallocated; no cache has more slabs than its limit; an invalid free is
-//!   refused, and no other free is;
-//! - for waiters at a limit: no later waiter is served first; a cancelled waiter passes its object to the next
-//!   waiter;
+//! - At all times: no memory has two owners; what an owner wrote stays unchanged; an object is constructed once and
+//!   stays constructed; memory that a reader may read is not reallocated; no cache has more slabs than its limit;
+//!   exactly the invalid frees are refused;
+//! - for waiters at a limit: no later waiter is served before an earlier one; a cancelled waiter passes its object to
+//!   the next waiter;
 //! - for a refused request: the error is one of the possible errors, and nothing was allocated;
-//! - while all threads are idle: no object is available for a waiter that was not woken; the census agrees with the
-//!   shadow; magazines and depots hold no more than their limits; views of caches and of CPUs' pages show each
-//!   allocated object in one place, and no other object;
-//! - at the end: each cache alone can get all memory, twice, and all memory is freed.
+//! - while all threads are idle: no object is available to a waiter that was not woken; the census agrees with the
+//!   shadow; magazines and depots are within their limits; views of caches and of CPUs' pages show each allocated
+//!   object in exactly one place, and no other object;
+//! - at the end: each cache can get all memory for itself, twice, and all memory is freed.
 
 mod books;
 mod ops;
@@ -42,7 +42,7 @@ use crate::{
     Config, Faults, Gfp, Hive, KmemCache, Limit, Magazines, Mempool, ObjectCache, Registration, Shrinker,
     SlabList, Subsystem, rcu,
 };
-use books::{Books, Hoard, NamedObject, Object, Origin, QueuedFree, Shadow};
+use books::{Hoard, NamedObject, Object, Origin, OwnershipLedger, QueuedFree, Shadow};
 use core::cell::{Cell, RefCell};
 use core::mem::ManuallyDrop;
 use core::ops::Range;
@@ -56,13 +56,13 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::time::{Duration, Instant};
 use uslab_buddy::{Order, PageConfig, Pfn, ZoneKind};
-use uslab_magazine::sync::schedule::{catch, forget_threads, has_bug, once, plant, shard, threads};
+use uslab_magazine::sync::schedule::{catch, has_bug, once, plant, reset_thread_counts, shard, threads};
 use uslab_magazine::sync::shard::Shard;
 use uslab_magazine::sync::{Counter, thread, thread_local};
 use uslab_magazine::{Cpus, Mechanism, Script as Cpu, on_cpu};
 
-/// Maximum number of steps in one execution. An execution of some hundred operations has ten thousand steps; the
-/// longest of some hundred thousand executions had more than 300,000.
+/// Maximum number of steps in one execution. An execution of some hundred operations takes ten thousand steps. The
+/// longest of some hundred thousand executions took more than 300,000 steps.
 const STEPS: usize = 3_000_000;
 /// Value that a constructor writes to an object.
 const CONSTRUCTED_VALUE: u64 = 0x6d61_6465_6d61_6465;
@@ -77,7 +77,7 @@ struct Slot {
     cache: Arc<KmemCache>,
     number: u64,
     setup: CacheSetup,
-    /// Number of destructions in progress; `destroyed` is true after one of them has succeeded.
+    /// Number of destructions in progress. `destroyed` is true after a destruction has succeeded.
     destroying: Cell<u32>,
     destroyed: Cell<bool>,
 }
@@ -87,13 +87,13 @@ unsafe impl Send for Slot {}
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// Identity of the cache, equal for shared caches.
+    /// Identity of the cache; users that share a cache get equal identities.
     fn key(&self) -> usize {
         core::ptr::from_ref(self.cache.cache()).addr()
     }
 }
 
-/// Waker of a waiter, which counts wake-ups since the waiter's last poll.
+/// Waker of a waiter that counts the wake-ups since the waiter's last poll.
 #[derive(Default)]
 struct WaiterWaker(Counter);
 impl Wake for WaiterWaker {
@@ -102,7 +102,7 @@ impl Wake for WaiterWaker {
     }
 }
 
-/// A wait for an object of a slot's cache. The wait is dropped before the cache.
+/// A wait for an object of the cache in a slot. A wait must be dropped before its cache.
 struct Wait {
     future: Acquiring<'static>,
     slot: Arc<Slot>,
@@ -119,12 +119,12 @@ struct ThreadState {
     waits: Vec<Wait>,
 }
 
-/// A value is as large as the least stride in models, because a hive treats neighbouring objects as
-/// a slice.
+/// Value stored in a hive, as large as the smallest stride in models, because a hive treats neighbouring objects as a
+/// slice.
 type Value = [u64; SPACING / 8];
 
 /// Parts of a world that are dropped only if the execution succeeds.
-struct WorldParts {
+struct DroppedWorldParts {
     slots: Vec<Option<Arc<Slot>>>,
     kmalloc: Option<Kmalloc>,
     pool: Option<Arc<Mempool>>,
@@ -136,7 +136,7 @@ struct World {
     script: Script,
     subsystem: ManuallyDrop<Subsystem>,
     shadow: Arc<Shadow>,
-    world_parts: ManuallyDrop<RefCell<WorldParts>>,
+    world_parts: ManuallyDrop<RefCell<DroppedWorldParts>>,
     thread_states: ManuallyDrop<Vec<RefCell<ThreadState>>>,
     faults: Faults,
     numbers: Cell<u64>,
@@ -186,7 +186,7 @@ impl World {
             Mempool::new(cache.build_in(&subsystem).unwrap(), setup.pool as usize).ok().map(Arc::new)
         });
         let handles = ObjectCache::builder("handles").ctor(|| Counter::new(0)).magazines(small);
-        let world_parts = WorldParts {
+        let world_parts = DroppedWorldParts {
             slots: script.caches.iter().map(|_| None).collect(),
             kmalloc: (setup.kmalloc > 0).then(|| Kmalloc::new(subsystem.core()).unwrap()),
             pool: pool.flatten(),
@@ -222,7 +222,7 @@ impl World {
     fn core(&self) -> &Arc<Core> {
         self.subsystem.core()
     }
-    /// Makes the cache of the given slot, unless the cache exists.
+    /// Makes the cache of slot `slot`, unless it exists already.
     fn make(&self, slot: usize) {
         let setup = self.script.caches[slot].clone();
         let mut cache = KmemCache::builder(format!("cache{slot}"), 64 + setup.size as usize)
@@ -288,7 +288,7 @@ impl World {
         (0..self.script.caches.len()).filter_map(|slot| self.slot(slot))
     }
 
-    /// Frees memory by the function that matches its allocation. The owner has given the memory up.
+    /// Frees memory with the function that matches its allocation. The memory's owner has given the memory up.
     fn free(&self, Object { at, of, .. }: Object) {
         // SAFETY: the matching function allocated the memory, which is freed once.
         unsafe {
@@ -320,7 +320,7 @@ impl World {
         }
     }
 
-    /// Starts a wait for an object, without polling.
+    /// Starts a wait for an object, without polling it.
     fn wait(&self, number: usize, slot: &Arc<Slot>, gfp: Gfp) -> Wait {
         // SAFETY: the cache lives as long as the slot, which the wait keeps alive.
         let cache: &'static KmemCache = unsafe { &*Arc::as_ptr(&slot.cache) };
@@ -345,11 +345,11 @@ impl World {
         }
         polled
     }
-    fn give_up_wait(&self, wait: Wait) {
+    fn cancel_wait(&self, wait: Wait) {
         self.shadow.books.borrow_mut().queued.remove(&wait.begun);
         drop(wait);
     }
-    /// Records the owner of an allocated object of that slot's cache.
+    /// Records the new owner of an allocated object of the cache in `slot`.
     #[track_caller]
     fn adopt_object(&self, number: usize, slot: &Slot, at: NonNull<u8>) -> Object {
         let (of, made) = (Origin::Cache(number, slot.number), 16 * slot.setup.ctor as usize);
@@ -373,13 +373,13 @@ impl Config {
     }
 }
 
-/// Receives the subsystem's reports of invalid frees.
+/// Corruption handler that receives the subsystem's reports of invalid frees.
 fn refused(corruption: &Corruption<'_>) {
     let expected = EXPECTED.with(Cell::get);
     assert!(expected.contains(&corruption.kind), "refused: {corruption}");
     REFUSED.with(|refused| refused.set(refused.get() + 1));
 }
-/// Runs `what`, in which exactly one free must be refused, with one of the given kinds of error.
+/// Runs `what`. During the call, exactly one free must be refused, with an error of one of the kinds in `kinds`.
 fn expect(kinds: &'static [CorruptionKind], what: impl FnOnce()) {
     EXPECTED.with(|expected| expected.set(kinds));
     REFUSED.with(|refused| refused.set(0));
@@ -400,7 +400,7 @@ fn run(script: &Script) {
             side.perform(op);
         }
         on_cpu(0);
-        side.end_reading();
+        side.end_all_reads();
     };
     for (round, threads) in (0..).zip(&script.rounds) {
         let spawn = |me| {

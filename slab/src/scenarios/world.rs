@@ -1,10 +1,10 @@
-//! The world of the scenarios: caches on a few pages, and the census at the end. This module also contains the
+//! The common parts of the scenarios: caches on a few pages, and the census at the end. This module also contains the
 //! scenarios that loom and shuttle share.
 //!
-//! Allocating or freeing an object changes a cell of the object. A scenario fails if an object has two owners, if it is
-//! freed twice, or if a thread accesses the frame of a freed page. Under loom, a scenario also fails if the free of an
-//! object does not happen before its next allocation. At its end, a world counts all slabs, objects and pages, and then
-//! frees all memory.
+//! Allocating or freeing an object changes a model-checked cell of the object. A scenario fails if an object has two
+//! owners, if it is freed twice, or if a thread accesses the frame of a freed page. Under loom, a scenario also fails
+//! if the free of an object does not happen before its next allocation. At its end, a world counts all slabs, objects
+//! and pages, and then frees all memory.
 
 use crate::Config;
 use crate::cache::core::Core;
@@ -21,8 +21,8 @@ use uslab_magazine::sync::{Arc, Rank, UnsafeCell, thread};
 use uslab_magazine::{Cpus, Operation};
 
 pub(crate) struct World {
-    /// The caches, which are dropped only at the end of a successful execution. A failing execution must not continue
-    /// the model while it unwinds.
+    /// The caches, which are dropped only at the end of a successful execution. A failing execution must not run the
+    /// model's operations while it unwinds.
     caches: ManuallyDrop<Vec<KmemCache>>,
     pub(crate) core: std::sync::Arc<Core>,
 }
@@ -76,15 +76,15 @@ impl World {
     pub(crate) fn touch(&self, object: NonNull<u8>) {
         self.cache().touch(object);
     }
-    pub(crate) fn free_of(&self, cache: usize, object: NonNull<u8>) {
+    pub(crate) fn free_to_cache(&self, cache: usize, object: NonNull<u8>) {
         self.touch(object);
         // SAFETY: the models free each allocation once, because they search for other errors.
         unsafe { self.caches[cache].free(object) };
     }
     pub(crate) fn free(&self, object: NonNull<u8>) {
-        self.free_of(0, object);
+        self.free_to_cache(0, object);
     }
-    /// Checks the subsystem by a census, and checks that `used` objects are in use.
+    /// Runs a census of the subsystem, and checks that `used` objects are in use.
     pub(crate) fn census(&self, used: u64) {
         let census = self.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!(census.used, used, "census: {census:?}");
@@ -102,8 +102,8 @@ impl World {
     }
 }
 
-/// Configuration with two CPUs on `nodes` nodes, with `pages` pages each.
-pub(super) fn on_nodes(nodes: u32, pages: u32) -> Config {
+/// Returns a configuration with two CPUs on `nodes` nodes, each with `pages` pages.
+pub(super) fn config_with_nodes(nodes: u32, pages: u32) -> Config {
     let mut config = Config { magazines: SMALL, ..Config::for_models(pages) };
     config.pages.cpus = Cpus::simulated(2, nodes).unwrap();
     config.pages.nodes = vec![vec![(ZoneKind::Normal, pages)]; nodes as usize];
@@ -111,33 +111,38 @@ pub(super) fn on_nodes(nodes: u32, pages: u32) -> Config {
 }
 
 /// C2: a cache with a free object in a magazine is dropped while `reapers` threads reap.
-pub(crate) fn drop_during_reaps(reapers: u32) {
+pub(crate) fn race_drop_with_reaps(reapers: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let cache = KmemCache::builder("model", SPACING).build_on(&core).unwrap();
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     // SAFETY: the object was just allocated.
     unsafe { cache.free(object) };
-    during_reaps(core, reapers, false, || drop(cache));
+    run_during_reaps(core, reapers, false, || drop(cache));
 }
 
-/// W1: a hive with one value and one free place is iterated and dropped, while other threads reap the hive's
-/// cache.
-pub(crate) fn walk_during_reaps(reapers: u32) {
+/// W1: a hive with one value and one free slot is iterated and dropped while other threads reap the hive's cache.
+pub(crate) fn race_cache_walk_with_reaps(reapers: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let mut hive = Hive::on(Hive::<u64>::builder("model").build_on(&core).unwrap());
     let (_kept, gone) = (hive.insert(7).unwrap(), hive.insert(8).unwrap());
     assert_eq!(hive.remove(gone), 8);
-    during_reaps(core, reapers, cfg!(shuttle), || {
+    run_during_reaps(core, reapers, cfg!(shuttle), || {
         let visited_values: Vec<u64> = hive.iter().copied().collect();
         assert_eq!(visited_values, [7], "the walk visits the values of the hive");
         drop(hive);
     });
 }
 
-/// Runs `what` while other threads reap, and, with `decommits`, decommit free pages. `what` destroys the only cache.
-pub(crate) fn during_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: bool, what: impl FnOnce()) {
+/// Runs `what` while `reapers` other threads reap. With `decommits`, the reaping threads also decommit free pages.
+/// `what` must destroy the only cache.
+pub(crate) fn run_during_reaps(
+    core: std::sync::Arc<Core>,
+    reapers: u32,
+    decommits: bool,
+    what: impl FnOnce(),
+) {
     let reap = |_| {
         let core = core.clone();
         move || {
@@ -151,8 +156,8 @@ pub(crate) fn during_reaps(core: std::sync::Arc<Core>, reapers: u32, decommits: 
     assert_all_freed(core);
 }
 
-/// C3: a cache is dropped while a separate thread frees each of its objects. The last free ends the cache.
-pub(crate) fn drop_during_frees(objects: u32) {
+/// C3: a cache is dropped while separate threads free its objects. The last free of an object destroys the cache.
+pub(crate) fn race_drop_with_frees(objects: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
     let cache = ObjectCache::<u64>::builder("model").ctor(|| 7).build_on(&core).unwrap();
@@ -161,9 +166,9 @@ pub(crate) fn drop_during_frees(objects: u32) {
     assert_all_freed(core);
 }
 
-/// C4: separate threads free the last objects of a cache without an owner, while another cache is made. The new cache
-/// may get the old cache's number.
-pub(crate) fn reuse_during_late_frees(objects: u32) {
+/// C4: separate threads free the last objects of a cache without an owner, while this thread makes another cache. The
+/// new cache may get the class number of the old cache.
+pub(crate) fn race_reuse_with_late_frees(objects: u32) {
     on_cpu(0);
     let core = Core::new(Config { magazines: SMALL, ..Config::for_models(1 + objects) }).unwrap();
     let build = |made| ObjectCache::<u64>::builder("model").ctor(move || made).build_on(&core).unwrap();
@@ -182,10 +187,10 @@ pub(crate) fn reuse_during_late_frees(objects: u32) {
     assert_all_freed(core);
 }
 
-/// S4: the snapshot of objects in use is taken while `others` threads each add one slab and one object, on `nodes`
-/// nodes. The snapshot has room for four slabs without allocating memory.
-pub(crate) fn live_during_allocations(others: u32, nodes: u32) {
-    let config = Config { magazines: Magazines::Off, ..on_nodes(nodes, 4 + others) };
+/// S4: this thread takes a snapshot of the objects in use, while `others` threads each add one slab and one object on
+/// `nodes` nodes. The snapshot has room for four slabs without allocating memory.
+pub(crate) fn race_live_listing_with_allocs(others: u32, nodes: u32) {
+    let config = Config { magazines: Magazines::Off, ..config_with_nodes(nodes, 4 + others) };
     let world = World::on(Core::new(config).unwrap(), [KmemCache::builder("model", SPACING)]);
     let objects = [(); 8].map(|()| world.alloc());
     let alloc = |cpu: u32| {
@@ -204,8 +209,8 @@ pub(crate) fn live_during_allocations(others: u32, nodes: u32) {
     World::end(world);
 }
 
-/// Starts a builder of a cache whose objects record that they are constructed. The first byte of an object is 7 from
-/// its construction to its destruction.
+/// Starts a builder of a cache whose objects record that they are constructed. The first byte of an object is 7 while
+/// the object is constructed.
 pub(super) fn constructing_builder() -> KmemCacheBuilder {
     KmemCache::builder("model", SPACING)
         .ctor(|object| {
@@ -224,9 +229,9 @@ pub(super) fn alloc_constructed(world: &World) -> NonNull<u8> {
     object
 }
 
-/// S5: a free constructed object is allocated while `others` threads shrink the cache. During the scenario, another
-/// object of the same slab is in use.
-pub(crate) fn construct_during_shrinks(others: u32) {
+/// S5: a free constructed object is allocated while `others` threads shrink the cache. Another object of the same slab
+/// is in use during the scenario.
+pub(crate) fn race_construction_with_shrinks(others: u32) {
     let world = World::of(2, Magazines::Off, [constructing_builder()]);
     let (kept, idle) = (alloc_constructed(&world), alloc_constructed(&world));
     world.free(idle);
@@ -245,9 +250,9 @@ pub(crate) fn construct_during_shrinks(others: u32) {
     World::end(world);
 }
 
-/// R1: separate threads remove the entries in `goes` from a list of three entries, while `walkers` threads and this
-/// thread iterate over the list. Two entries were removed before; the third removal compacts the list.
-pub(crate) fn remaining_entries_are_seen_during_removals(goes: &[usize], walkers: usize) {
+/// R1: separate threads remove the entries `goes` from a list of three entries, while `walkers` threads and this thread
+/// iterate over the list. Two further entries were removed earlier; the third removal compacts the list.
+pub(crate) fn walk_registry_during_removals(goes: &[usize], walkers: usize) {
     let registry = Arc::new(Registry::new(Rank::Caches));
     let entries: Vec<_> = (0..5).map(std::sync::Arc::new).collect();
     entries.iter().for_each(|entry| registry.push(entry));
@@ -273,9 +278,10 @@ pub(crate) fn remaining_entries_are_seen_during_removals(goes: &[usize], walkers
     }
 }
 
-/// R1: nearly half of the entries are removed before, and then `others + 1` threads concurrently remove one entry each.
-/// The first removal compacts the list. Afterwards, the list must know the number of its remaining entries.
-pub(crate) fn some_leave_the_registry(others: usize) {
+/// R1: nearly half of the entries are removed in advance. R1: `others + 1` threads then concurrently remove one entry
+/// each. The first of the concurrent removals compacts the list. After the removals, the list must have the correct
+/// number of remaining entries.
+pub(crate) fn race_registry_removals(others: usize) {
     let registry = Arc::new(Registry::new(Rank::Caches));
     let (all, here) = (3 + 4 * others, 2 + 2 * others);
     let entries: Vec<_> = (0..all).map(std::sync::Arc::new).collect();
@@ -295,8 +301,8 @@ pub(crate) fn some_leave_the_registry(others: usize) {
     assert_eq!(registry.iter().map(|entry| *entry).collect::<Vec<_>>(), stay);
 }
 
-/// P1: `others` threads and this thread free a mapping, while a thread looks the mapping up.
-pub(crate) fn some_free_a_mapping(others: usize) {
+/// P1: `others` threads and this thread free the same mapping; before its free, this thread looks the mapping up.
+pub(crate) fn race_mapping_frees(others: usize) {
     let core = Core::new(Config::for_models(1)).unwrap();
     let layout = Layout::from_size_align(5 << 20, PAGE_SIZE).unwrap();
     let at = core.alloc_huge(layout, Gfp::KERNEL).unwrap().as_ptr().expose_provenance();
@@ -319,7 +325,7 @@ pub(crate) fn some_free_a_mapping(others: usize) {
     assert_eq!(core.huge.info().pages, 0, "the mapping is freed");
 }
 
-/// Runs `what` while each of `others` runs in a separate thread.
+/// Runs `what` on this thread while each function of `others` runs in a separate thread.
 pub(super) fn run_beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl FnOnce()) {
     let threads: Vec<_> = (0..)
         .zip(others)
@@ -343,13 +349,13 @@ pub(super) fn assert_all_freed(core: std::sync::Arc<Core>) {
     assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
 }
 
-/// A value that a reader must not see before it is initialised.
+/// A value that no reader may see before it is initialised.
 pub(crate) struct Value(UnsafeCell<u32>);
 // SAFETY: loom watches the cell; shuttle runs all threads of an execution on one thread.
 unsafe impl Sync for Value {}
 // SAFETY: loom watches the cell; shuttle runs all threads of an execution on one thread.
 unsafe impl Send for Value {}
-/// Makes and publishes the value, unless another thread was first; returns its address.
+/// Creates and publishes a value, unless another thread was first. Returns the address of the published value.
 pub(crate) fn publish(published: &Published<Value>) -> *const Value {
     let value = published.get().unwrap_or_else(|| {
         let value = Value(UnsafeCell::new(0));

@@ -1,7 +1,7 @@
-//! Compares caches with a map of the objects in use. No object may be allocated twice, overlap another object, or be
-//! lost, and the bytes that an owner wrote must be unchanged when the object is freed.
+//! Compares caches with a shadow map of their objects in use. No object may be allocated twice, overlap another object,
+//! or be lost. The bytes that an owner wrote must be unchanged when the object is freed.
 
-use super::{Refusals, Refuse, catch_injected, pages};
+use super::{Refusals, Refuse, catch_injected_panic, pages};
 use crate::Config;
 use crate::cache::core::Core;
 use crate::{AllocError, Gfp, KmemCache, Limit, Magazines, SlabDebug};
@@ -14,21 +14,21 @@ use uslab_magazine::{Path, on_cpu};
 pub(crate) const CPUS: u32 = 4;
 pub(crate) const CACHES: usize = 3;
 /// Value of every byte of a constructed object, which users do not change.
-const CONSTRUCTED: u8 = 0xc5;
+const CONSTRUCTED_BYTE: u8 = 0xc5;
 
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) struct Setup {
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=2))]
     pub(crate) nodes: u32,
-    /// Size in bytes of the first cache's objects. Two further caches have objects of 1000 bytes, and one of these
-    /// caches has a constructor.
+    /// Size in bytes of the objects of the first cache. Two further caches have objects of 1000 bytes; one of them has
+    /// a constructor.
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=5000))]
     pub(crate) size: usize,
     #[arbitrary(with = magazines)]
     pub(crate) magazines: Magazines,
     #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=6))]
     pub(crate) limit: u32,
-    /// Debug flags of the caches' objects, which the fuzzer leaves empty.
+    /// Debug flags of all caches; the fuzzer sets no flags.
     #[arbitrary(default)]
     pub(crate) debug: SlabDebug,
 }
@@ -45,7 +45,7 @@ fn magazines(u: &mut Unstructured<'_>) -> Result<Magazines> {
     })
 }
 
-/// Steps of a test case. A number outside its range is reduced to the range.
+/// The steps of which a test case consists. A number outside its range is reduced to that range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
@@ -72,8 +72,7 @@ pub(crate) enum Step {
         node: u8,
         strict: bool,
     },
-    /// Prefills a stock of `n` objects, takes some objects from the stock, and returns other
-    /// objects to it.
+    /// Prefills a stock of `n` objects, takes some objects out of the stock, and returns other objects to it.
     Prefill {
         cpu: u8,
         cache: u8,
@@ -84,7 +83,7 @@ pub(crate) enum Step {
     Shrink {
         cache: u8,
     },
-    /// Destroys a cache and, if this succeeds, makes the cache again.
+    /// Destroys a cache. If this succeeds, makes the cache again.
     Destroy {
         cache: u8,
     },
@@ -99,7 +98,7 @@ pub(crate) enum Step {
 struct World {
     setup: Setup,
     caches: [KmemCache; CACHES],
-    /// Objects in use, with their cache and their owner's byte.
+    /// Objects in use, each with its cache and the byte that its owner wrote.
     live: BTreeMap<NonNull<u8>, (usize, u8)>,
     refusals: Refusals,
     serial: u8,
@@ -110,7 +109,7 @@ fn build(core: &Arc<Core>, setup: &Setup, cache: usize) -> KmemCache {
     let builder = match cache {
         0 => KmemCache::builder("a", setup.size),
         1 => KmemCache::builder("b", 1000),
-        _ => KmemCache::builder("c", 1000).ctor(|bytes| bytes.fill(CONSTRUCTED)),
+        _ => KmemCache::builder("c", 1000).ctor(|bytes| bytes.fill(CONSTRUCTED_BYTE)),
     };
     builder.limit(Limit::Slabs(setup.limit)).build_on(core).unwrap()
 }
@@ -127,13 +126,13 @@ impl World {
         Self { setup, caches, live: BTreeMap::new(), refusals, serial: 0, core }
     }
 
-    /// Bytes of an object that the test case has in use.
+    /// Returns the bytes of an object that the test case has in use.
     fn bytes(&self, cache: usize, object: NonNull<u8>) -> &'static mut [u8] {
         let size = self.caches[cache].geometry().object_size();
         // SAFETY: the caller has the object, and does not keep the slice.
         unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) }
     }
-    fn check_new(&mut self, cache: usize, object: NonNull<u8>, zeroed: bool) {
+    fn check_new_object(&mut self, cache: usize, object: NonNull<u8>, zeroed: bool) {
         let size = self.caches[cache].geometry().stride();
         let start = object.addr().get();
         assert!(start.is_multiple_of(8));
@@ -148,10 +147,10 @@ impl World {
         let bytes = self.bytes(cache, object);
         let written = if cache == CACHES - 1 {
             assert!(
-                bytes.iter().all(|byte| *byte == CONSTRUCTED),
+                bytes.iter().all(|byte| *byte == CONSTRUCTED_BYTE),
                 "{object:?} is not in its constructed state"
             );
-            CONSTRUCTED
+            CONSTRUCTED_BYTE
         } else {
             assert!(!zeroed || bytes.iter().all(|byte| *byte == 0), "{object:?} is not zeroed");
             bytes.fill(self.serial);
@@ -178,7 +177,7 @@ impl World {
             error => panic!("{error}"),
         }
     }
-    /// Takes an object from its owner; with `of`, an object of that cache.
+    /// Takes an object away from its owner. With `of`, takes an object of that cache.
     fn pick(&mut self, pick: usize, of: Option<usize>) -> Option<(NonNull<u8>, usize)> {
         let matching = |(_, (cache, _)): &(&NonNull<u8>, &(usize, u8))| of.is_none_or(|of| of == *cache);
         let n = self.live.iter().filter(matching).count();
@@ -191,13 +190,13 @@ impl World {
     fn free(&mut self, pick: usize) {
         if let Some((object, cache)) = self.pick(pick, None) {
             // SAFETY: the object is in use, belongs to this cache, and was removed from `live`.
-            self.observed_counts(cache, || unsafe { self.caches[cache].free(object) });
+            self.run_and_check_counts(cache, || unsafe { self.caches[cache].free(object) });
         }
     }
 
-    /// Runs at most one operation, and checks that it was counted at a level that explains all changed numbers. For
-    /// magazines alone, the shadow model of the layer checks that the numbers are equal.
-    fn observed_counts<T>(&self, cache: usize, operation: impl FnOnce() -> T) -> T {
+    /// Runs at most one operation, and checks that it was counted at a level that explains all changes of the counters.
+    /// A cache's magazines alone are checked by the shadow model of the layer, which requires equal numbers.
+    fn run_and_check_counts<T>(&self, cache: usize, operation: impl FnOnce() -> T) -> T {
         let look = || {
             let (info, pages) = (self.caches[cache].info(), self.core.memory.pages.info());
             let system = pages.zones.iter().map(|zone| {
@@ -245,8 +244,10 @@ impl World {
             Step::Alloc { cpu, cache, zeroed } => {
                 set_cpu(cpu);
                 let (cache, gfp) = (cache_index(cache), if zeroed { Gfp::ZERO } else { Gfp::KERNEL });
-                match self.observed_counts(cache, || catch_injected(|| self.caches[cache].alloc(gfp))) {
-                    Some(Ok(object)) => self.check_new(cache, object, zeroed),
+                match self
+                    .run_and_check_counts(cache, || catch_injected_panic(|| self.caches[cache].alloc(gfp)))
+                {
+                    Some(Ok(object)) => self.check_new_object(cache, object, zeroed),
                     Some(Err(error)) => self.check_failure(cache, error, 1),
                     None => {}
                 }
@@ -259,12 +260,16 @@ impl World {
                 set_cpu(cpu);
                 let (cache, n) = (cache_index(cache), usize::from(n % 32));
                 let mut bulk = vec![None; n];
-                match catch_injected(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut bulk)) {
+                match catch_injected_panic(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut bulk)) {
                     Some(Ok(())) => bulk.into_iter().for_each(|object| {
-                        self.check_new(cache, object.expect("a bulk allocation is complete or fails"), false)
+                        self.check_new_object(
+                            cache,
+                            object.expect("a bulk allocation must fill every slot"),
+                            false,
+                        )
                     }),
                     refused => {
-                        assert!(bulk.iter().all(Option::is_none), "a bulk allocation is complete or fails");
+                        assert!(bulk.iter().all(Option::is_none), "a failed bulk allocation keeps nothing");
                         if let Some(Err(error)) = refused {
                             self.check_failure(cache, error, n);
                         }
@@ -279,12 +284,12 @@ impl World {
                 set_cpu(cpu);
                 let (cache, node) = (cache_index(cache), u32::from(node) % self.setup.nodes);
                 let gfp = if strict { Gfp::THIS_NODE } else { Gfp::KERNEL };
-                match catch_injected(|| self.caches[cache].alloc_node(gfp, node)) {
+                match catch_injected_panic(|| self.caches[cache].alloc_node(gfp, node)) {
                     Some(Ok(object)) => {
                         let pages = &self.core.memory.pages;
                         let set_cpu = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
                         assert!(!strict || set_cpu == node);
-                        self.check_new(cache, object, false);
+                        self.check_new_object(cache, object, false);
                     }
                     Some(Err(error)) => self.check_failure(cache, error, 2),
                     None => {}
@@ -312,11 +317,11 @@ impl World {
         }
     }
 
-    /// Checks that the promised objects are available, whatever requests are refused in between.
+    /// Checks that the promised objects are available, even if other requests are refused in the meantime.
     fn prefill(&mut self, cache: usize, n: usize, takes: usize, gives: usize) {
         let foreign_objects: Vec<_> = (0..gives).map_while(|pick| self.pick(pick, Some(cache))).collect();
         let mut foreign_objects = foreign_objects.into_iter().map(|(object, _)| object);
-        let objects = catch_injected(|| {
+        let objects = catch_injected_panic(|| {
             let mut stock = self.caches[cache].prefill(Gfp::KERNEL, n)?;
             assert!(stock.len() >= n);
             let objects: Vec<_> = (0..takes).map_while(|_| stock.alloc()).collect();
@@ -326,7 +331,9 @@ impl World {
             Ok(objects)
         });
         match objects {
-            Some(Ok(objects)) => objects.into_iter().for_each(|object| self.check_new(cache, object, false)),
+            Some(Ok(objects)) => {
+                objects.into_iter().for_each(|object| self.check_new_object(cache, object, false))
+            }
             // The limit may be reached, because the objects to be freed are still in use.
             Some(Err(AllocError::CacheLimit { .. })) | None => {}
             Some(Err(error)) => self.check_failure(cache, error, n),
@@ -392,7 +399,7 @@ struct Case {
     steps: Vec<Step>,
 }
 
-/// Runs the caches and steps that `data` describes.
+/// Runs the steps that `data` encodes, on the caches that it encodes.
 ///
 /// # Panics
 /// Panics if the caches and their shadow model disagree.

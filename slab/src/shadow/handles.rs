@@ -1,5 +1,5 @@
-//! Compares handle tables, slot maps and handle caches with a plain list of the live values. A live handle finds its
-//! own value, a stale handle finds nothing, and each slot uses its generations one by one.
+//! Compares handle tables, slot maps and handle caches with a plain list of their live values. A live handle must find
+//! its own value, a stale handle must find nothing, and each slot must use its generations one after another.
 
 use super::{SMALL, pages};
 use crate::handle::{
@@ -15,19 +15,19 @@ use uslab_magazine::sync::catch_panic;
 
 const CPUS: u32 = 2;
 
-/// Steps of a test case. A number outside its range is reduced to the range.
+/// The steps of which a test case consists. A number outside its range is reduced to that range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
         cpu: u8,
     },
-    /// Allocates with a function that panics, so that no value is stored.
+    /// Allocates with a function that panics, which must leave no value stored.
     Panic,
     Free {
         cpu: u8,
         pick: u16,
     },
-    /// Uses a handle that was freed, or never existed. The handle must find nothing, and free nothing.
+    /// Uses a handle that was freed, or that never existed. The stale handle must find nothing and free nothing.
     Stale {
         pick: u16,
     },
@@ -42,7 +42,7 @@ pub(crate) enum Step {
         cpu: u8,
         pick: u16,
     },
-    /// Frees every value that `divisor` divides.
+    /// Frees every value that is a multiple of `divisor`.
     Retain {
         divisor: u8,
     },
@@ -50,7 +50,7 @@ pub(crate) enum Step {
 }
 
 trait Names<const G: u32> {
-    /// Reason why no object is available.
+    /// Type of the error if no object is available.
     type Object: fmt::Debug + fmt::Display;
     fn alloc_with(&mut self, make: impl FnOnce() -> u64)
     -> Result<Handle<u32, G>, HandleError<Self::Object>>;
@@ -107,13 +107,12 @@ impl<const G: u32> Names<G> for &Cache<G> {
     }
 }
 
-/// Shadow model of a container, which has the live values, the stale handles, and the last
-/// generation of each slot.
+/// Shadow model of a container: the live values, the stale handles, and the last generation of each slot.
 struct Shadow<N, const G: u32> {
     names: N,
     generations: Generations,
-    /// True if the container reports exactly when it is full. A handle cache need not find an index that another CPU
-    /// keeps, so it is not exact.
+    /// True if the container reports exactly when it is full. A handle cache is not exact, because it need not find an
+    /// index that another CPU keeps.
     exact: bool,
     live: Vec<(Handle<u32, G>, u64)>,
     stale: Vec<Handle<u32, G>>,
@@ -221,7 +220,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
         }
     }
 
-    /// Checks that `iter` returns exactly the live handles and values.
+    /// Checks that `iter` yields exactly the live handles and their values.
     fn assert_lists_live<'a>(&self, iter: impl Iterator<Item = (Handle<u32, G>, &'a u64)>) {
         let mut listed: Vec<_> = iter.map(|(handle, value)| (handle, *value)).collect();
         let mut live = self.live.clone();
@@ -333,14 +332,14 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
 
 #[derive(Clone, Copy, Debug, Arbitrary)]
 pub(crate) struct Setup {
-    /// True for few slots with many lives, false for many slots with few lives.
+    /// True for few slots with many lives each, false for many slots with few lives each.
     pub(crate) few_slots: bool,
     pub(crate) wrap: bool,
-    /// True to start near the last generation.
+    /// True if the test starts near the last generation.
     pub(crate) near_last_generation: bool,
 }
 
-/// Does all steps as [`run`] does, with the handles of `setup`.
+/// Runs all steps as [`run`] does, with the handle format and first generation that `setup` selects.
 pub(crate) fn run_with(setup: Setup, steps: &[Step]) {
     let policy = if setup.wrap { WrapPolicy::Wrap } else { WrapPolicy::Retire };
     let generations_from =
@@ -351,7 +350,7 @@ pub(crate) fn run_with(setup: Setup, steps: &[Step]) {
     }
 }
 
-/// Allocates and frees handles as `data` describes.
+/// Runs the allocations and frees of handles that `data` encodes.
 ///
 /// # Panics
 /// Panics if a container and its shadow model disagree.

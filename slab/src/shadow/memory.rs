@@ -1,7 +1,7 @@
-//! Compares kmalloc and malloc with a map of the allocated memory. Memory must be aligned, large enough, disjoint,
-//! zeroed on request, and must keep every byte that its owner wrote.
+//! Compares kmalloc and malloc with a shadow map of the allocated memory. Memory must be aligned, large enough,
+//! disjoint, and zeroed on request. Memory must keep every byte that its owner wrote.
 
-use super::{Refusals, Refuse, SMALL, catch_injected, pages};
+use super::{Refusals, Refuse, SMALL, catch_injected_panic, pages};
 use crate::{AllocError, Config, Gfp, Malloc, SlabDebug, Subsystem, ZERO_SIZE};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use core::alloc::Layout;
@@ -11,24 +11,24 @@ use uslab_buddy::{Backend, PageConfig};
 use uslab_magazine::on_cpu;
 
 const CPUS: u32 = 2;
-/// Number of bytes of memory: at most four of the largest blocks.
-const MEMORY_BYTES: usize = 16 << 20;
+/// Number of bytes of memory in a test case: at most four of the largest blocks.
+const TEST_MEMORY_BYTES: usize = 16 << 20;
 const MAX_KMALLOC: usize = 4 << 20;
-/// Number of bytes at each end of an allocation that the test writes and compares.
+/// Number of bytes at each end of an allocation that the test case writes and compares.
 const COMPARED_BYTES: usize = 256;
 
-/// Function by which the test allocates memory.
+/// Function with which the test case allocates memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Arbitrary)]
 pub(crate) enum AllocApi {
-    /// Kmalloc by size, which aligns as the size class does.
+    /// Allocates from kmalloc by size, with the alignment of the size class.
     Kmalloc,
-    /// Kmalloc of an array with this number of elements.
+    /// Allocates an array of this number of elements from kmalloc.
     Array(u8),
     KmallocLayout,
     Malloc,
 }
 
-/// Steps of a test case. A number outside its range is reduced to the range.
+/// The steps of which a test case consists. A number outside its range is reduced to that range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) enum Step {
     Alloc {
@@ -42,17 +42,17 @@ pub(crate) enum Step {
     Free {
         cpu: u8,
         pick: u16,
-        /// True if the free passes the layout, provided that the function supports this.
+        /// True if the free passes the layout, provided that its function supports a layout.
         sized: bool,
     },
-    /// Reallocates memory by the same function, with the same alignment.
+    /// Reallocates memory with the function that allocated it, keeping its alignment.
     Resize {
         cpu: u8,
         pick: u16,
         #[arbitrary(with = layout)]
         layout: Layout,
     },
-    /// Copies as many bytes as fit to memory of another layout.
+    /// Copies as many bytes as fit to newly allocated memory of another layout.
     Move {
         cpu: u8,
         pick: u16,
@@ -71,7 +71,7 @@ pub(crate) enum Step {
     Grant,
 }
 
-/// Draws any size and alignment, mostly small sizes, and some sizes that exceed all blocks.
+/// Draws a random size and alignment. Most sizes are small, and some exceed the largest block.
 fn layout(u: &mut Unstructured<'_>) -> Result<Layout> {
     let max_size = [64, 1 << 10, 10 << 10, 100 << 10, 5 << 20, 16 << 20][u.choose_index(6)?];
     let align = 1 << [0, 3, 4, 6, 12, 16, 22, 23][u.choose_index(8)?];
@@ -82,15 +82,15 @@ fn gfp(u: &mut Unstructured<'_>) -> Result<Gfp> {
     Ok(Gfp::from_bits_truncate(u16::arbitrary(u)?.into()) & flags)
 }
 
-/// Allocated memory, as the shadow model records it.
+/// Allocated memory with its expected contents, as the shadow model records it.
 #[derive(Clone, Copy, Debug)]
 struct HeldMemory {
     api: AllocApi,
     layout: Layout,
-    /// Guaranteed size in bytes.
+    /// Size in bytes that the allocation guarantees.
     size: usize,
     align: usize,
-    /// Byte that the owner wrote.
+    /// Byte that the owner wrote to the memory.
     written: u8,
 }
 
@@ -116,14 +116,14 @@ struct World {
     subsystem: Subsystem,
     malloc: Malloc,
     live: BTreeMap<NonNull<u8>, HeldMemory>,
-    /// Empty allocations, which all have the same address.
+    /// Allocations of no bytes, which all have the same address.
     empty: Vec<HeldMemory>,
     refusals: Refusals,
     serial: u8,
 }
 
 impl World {
-    /// Checks the subsystem, and checks that only mappings are charged.
+    /// Checks the subsystem, and checks that the charge contains only mappings.
     fn census(&self) -> crate::Census {
         let census = self.subsystem.check().unwrap();
         let (pages, huge) = (self.subsystem.pages().info(), self.subsystem.info().huge);
@@ -137,7 +137,7 @@ impl World {
     }
 
     fn new(backend: Backend, debug: SlabDebug) -> Self {
-        let mut pages = PageConfig { backend, ..pages(CPUS, 1, MEMORY_BYTES) };
+        let mut pages = PageConfig { backend, ..pages(CPUS, 1, TEST_MEMORY_BYTES) };
         let refusals = Refusals::new(&mut pages);
         // This limit allows three or four of the allocations that exceed a block.
         let huge_cache = 40 << 20;
@@ -149,7 +149,7 @@ impl World {
         Self { subsystem, malloc, live: BTreeMap::new(), empty: vec![], refusals, serial: 0 }
     }
 
-    /// First and last bytes of memory that the test case has allocated.
+    /// Returns the first and the last bytes of memory that the test case has allocated.
     fn ends(at: NonNull<u8>, bytes: usize) -> [&'static mut [u8]; 2] {
         let first = bytes.min(COMPARED_BYTES);
         let last = (bytes - first).min(COMPARED_BYTES);
@@ -170,7 +170,7 @@ impl World {
         gfp: Gfp,
     ) -> Option<core::result::Result<NonNull<u8>, AllocError>> {
         let kmalloc = self.subsystem.kmalloc();
-        catch_injected(|| match api {
+        catch_injected_panic(|| match api {
             AllocApi::Kmalloc => kmalloc.alloc(layout.size(), gfp),
             AllocApi::Array(n) => kmalloc.alloc_array(n.into(), layout.size(), gfp),
             AllocApi::KmallocLayout => kmalloc.alloc_layout(layout, gfp),
@@ -265,7 +265,7 @@ impl World {
         };
         let api = if held.api == AllocApi::Malloc { AllocApi::Malloc } else { AllocApi::Kmalloc };
         // SAFETY: the memory was allocated with this layout and picked, so after a success it no longer has a user.
-        let copy = catch_injected(|| unsafe {
+        let copy = catch_injected_panic(|| unsafe {
             match api {
                 AllocApi::Malloc => self.malloc.realloc_sized(from, held.layout, size, Gfp::ZERO),
                 _ => self.subsystem.kmalloc().realloc(from, size, Gfp::KERNEL),
@@ -369,7 +369,7 @@ pub(crate) fn run(backend: Backend, debug: SlabDebug, steps: &[Step]) {
     assert_eq!(world.subsystem.pages().info().pages_not_in_maximal_blocks(), 0);
 }
 
-/// Allocates and frees memory as `data` describes.
+/// Runs the allocations and frees of memory that `data` encodes.
 ///
 /// # Panics
 /// Panics if the memory and its shadow model disagree.

@@ -1,25 +1,25 @@
-//! Memory of any size: size classes up to 8 KiB, and blocks of pages above.
+//! Allocates memory of any size: objects of size classes up to 8 KiB, and blocks of pages above.
 //!
-//! As in the kernel, there are four kinds of caches with 13 caches each: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable),
+//! As in the kernel, there are four kinds of caches, with 13 caches each: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable),
 //! `kmalloc-cg-N` (accounted) and `dma-kmalloc-N`. A free finds the object's cache by arithmetic and one load: the
-//! address gives the frame, and the frame names the owning cache. Larger requests get blocks of pages, which are marked
-//! in their frame and counted.
+//! address determines the frame, and the frame names the cache. Larger requests get blocks of pages. A block is marked
+//! in its frame, and counted.
 //!
-//! The guarantees are the same as the kernel's. A class's objects are aligned to the largest power of two that
-//! divides the class's size, and a large block is aligned likewise. The result for size 0 is a dangling pointer,
-//! which may be freed.
+//! Kmalloc gives the same guarantees as the kernel's `kmalloc`. A class's objects are aligned to the largest power of
+//! two that divides the class's size. A large block is aligned by the same rule. An allocation of size 0 returns a
+//! dangling pointer, which may be freed.
 
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::{AllocError, CacheError};
-use crate::size::large::{ZERO_SIZE, fits_in_place};
+use crate::size::large::{ZERO_SIZE, may_stay_in_place};
 use crate::size::size_class::{CLASSES, SizeClass};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
 
-/// A family of kmalloc's caches.
+/// A kind of kmalloc's caches, which the allocation flags select.
 ///
 /// ```
 /// use uslab::{Gfp, KmallocKind, SizeClass, Subsystem};
@@ -43,10 +43,10 @@ pub enum KmallocKind {
 }
 
 impl KmallocKind {
-    /// All kinds, in the order of their caches.
+    /// All kinds of caches, in the order in which they are stored.
     pub const ALL: [Self; 4] = [Self::Normal, Self::Dma, Self::Accounted, Self::Reclaimable];
 
-    /// The kind that the flags select: `DMA` takes precedence over `RECLAIMABLE`.
+    /// Returns the kind of cache that the flags select. `DMA` takes precedence over `RECLAIMABLE`.
     #[inline]
     pub const fn of(gfp: Gfp) -> Self {
         if !gfp.intersects(Gfp::DMA.union(Gfp::RECLAIMABLE)) {
@@ -67,7 +67,7 @@ impl KmallocKind {
     }
 }
 
-/// The size classes of a [`Subsystem`](crate::Subsystem).
+/// The size classes of kmalloc in a [`Subsystem`](crate::Subsystem).
 ///
 /// ```
 /// use uslab::{Gfp, Subsystem};
@@ -83,7 +83,7 @@ impl KmallocKind {
 /// ```
 #[derive(Debug)]
 pub struct Kmalloc {
-    /// The caches of all kinds, in the order of the kinds, with `CLASSES` caches for each.
+    /// The caches of all kinds, kind after kind, with `CLASSES` caches for each kind.
     caches: Box<[KmemCache]>,
     core: Arc<Core>,
 }
@@ -105,26 +105,26 @@ impl Kmalloc {
         Ok(Self { caches, core: core.clone() })
     }
 
-    /// Returns the cache that serves the given kind and size class.
+    /// Returns the cache that serves kind `kind` and size class `class`.
     #[inline]
     pub fn cache(&self, kind: KmallocKind, class: SizeClass) -> &KmemCache {
         &self.caches[kind as usize * CLASSES + class.index()]
     }
 
-    /// Allocates `size` bytes, zeroed with [`Gfp::ZERO`], otherwise unspecified. `gfp` selects the kind of cache.
-    /// Dropping the [`Subsystem`](crate::Subsystem) frees memory above the size classes.
+    /// Allocates `size` bytes. The memory is zeroed with [`Gfp::ZERO`], and unspecified otherwise. `gfp` selects the
+    /// kind of cache. Dropping the [`Subsystem`](crate::Subsystem) also frees memory above the size classes.
     ///
-    /// Cost: a table lookup and [`KmemCache::alloc`]; above 8 KiB an allocation of pages.
+    /// Cost: a table lookup and [`KmemCache::alloc`]. Above 8 KiB, the cost is an allocation of pages.
     ///
     /// # Errors
-    /// [`AllocError::TooLarge`] above 4 MiB; otherwise fails as [`KmemCache::alloc`] does.
+    /// Fails with [`AllocError::TooLarge`] above 4 MiB. In all other cases, fails as [`KmemCache::alloc`] does.
     #[inline]
     #[doc(alias = "kmalloc")]
     pub fn alloc(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.alloc_of(KmallocKind::of(gfp), size, gfp)
     }
 
-    /// Allocates as [`alloc`](Self::alloc) does, from the caches of the given kind.
+    /// Allocates as [`alloc`](Self::alloc) does, but from the caches of kind `kind`.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does.
@@ -149,18 +149,19 @@ impl Kmalloc {
     /// Allocates memory for an array of `count` elements of `size` bytes.
     ///
     /// # Errors
-    /// [`AllocError::TooLarge`] if the product overflows; otherwise fails as [`alloc`](Self::alloc) does.
+    /// Fails with [`AllocError::TooLarge`] if the product overflows. In all other cases, fails as
+    /// [`alloc`](Self::alloc) does.
     #[doc(alias = "kmalloc_array")]
     #[doc(alias = "kcalloc")]
     pub fn alloc_array(&self, count: usize, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.alloc(count.checked_mul(size).ok_or(AllocError::TooLarge)?, gfp)
     }
 
-    /// Allocates memory for `layout`, from the smallest class that guarantees the alignment. An empty layout gets
-    /// [`ZERO_SIZE`] if its alignment is at most 16, and otherwise an object.
+    /// Allocates memory for `layout` from the smallest class that guarantees the alignment. An empty layout gets
+    /// [`ZERO_SIZE`] if its alignment is at most 16, and an object otherwise.
     ///
     /// # Errors
-    /// Fails as [`alloc`](Self::alloc) does; also [`AllocError::TooLarge`] above an alignment of 4 MiB.
+    /// Fails as [`alloc`](Self::alloc) does. Fails with [`AllocError::TooLarge`] above an alignment of 4 MiB.
     pub fn alloc_layout(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let (size, align) = (layout.size(), layout.align());
         if size == 0 && align <= ZERO_SIZE.addr().get() {
@@ -172,12 +173,12 @@ impl Kmalloc {
         }
     }
 
-    /// Frees memory that came from the subsystem's size classes, pages or caches.
+    /// Frees memory that was allocated from the subsystem's size classes, pages or caches.
     ///
-    /// Cost: one load to find the cache, then [`KmemCache::free`].
+    /// Cost: one load to find the cache, plus [`KmemCache::free`].
     ///
     /// # Safety
-    /// `memory` came from this subsystem and is no longer used.
+    /// `memory` was allocated from this subsystem and is no longer used.
     #[inline]
     #[doc(alias = "kfree")]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
@@ -185,21 +186,21 @@ impl Kmalloc {
         unsafe { self.core.free(memory) };
     }
 
-    /// Resizes the memory to `size` bytes, and keeps as many bytes as fit; if `size` is 0, frees the memory.
-    /// With [`Gfp::ZERO`], bytes beyond the old [`usable_size`](Self::usable_size) are zeroed.
+    /// Resizes the memory to `size` bytes and keeps the bytes that fit. If `size` is 0, frees the memory. With
+    /// [`Gfp::ZERO`], bytes beyond the old [`usable_size`](Self::usable_size) are zeroed.
     ///
-    /// The memory stays in place if it has room for `size` bytes and is less than twice as large.
+    /// The memory stays in place if its usable size is at least `size` bytes and less than twice `size`.
     ///
-    /// Cost: one load of the page's frame if the memory stays in place, and otherwise an
-    /// allocation, a copy and a free.
+    /// Cost: one load of the page's frame if the memory stays in place. If the memory moves, the cost is an allocation,
+    /// a copy and a free.
     ///
     /// # Errors
-    /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged. If the address is not an object's,
+    /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged. If no object is at the address,
     /// reports [corruption](crate::corruption) and fails with [`AllocError::NotAnObject`].
     ///
     /// # Safety
-    /// If the call succeeds, `memory` counts as freed, so the conditions of [`free`](Self::free)
-    /// hold.
+    /// If the call succeeds, `memory` counts as freed, so the caller must satisfy the conditions of
+    /// [`free`](Self::free).
     #[doc(alias = "krealloc")]
     pub unsafe fn realloc(
         &self,
@@ -207,8 +208,9 @@ impl Kmalloc {
         size: usize,
         gfp: Gfp,
     ) -> Result<NonNull<u8>, AllocError> {
-        let usable = self.core.size_to_move(memory)?;
-        if self.core.resize_watched(memory, size, gfp.contains(Gfp::ZERO)) || fits_in_place(usable, size) {
+        let usable = self.core.usable_size_before_move(memory)?;
+        if self.core.resize_watched(memory, size, gfp.contains(Gfp::ZERO)) || may_stay_in_place(usable, size)
+        {
             return Ok(memory);
         }
         let new_memory = self.alloc(size, gfp)?;
@@ -221,11 +223,11 @@ impl Kmalloc {
         Ok(new_memory)
     }
 
-    /// Number of usable bytes at `memory`: at least the requested size. If the address is not an object's, reports
-    /// [corruption](crate::corruption) and returns 0.
+    /// Number of usable bytes at `memory`, which is at least the requested size. If no object is at the address,
+    /// reports [corruption](crate::corruption) and returns 0.
     ///
     /// # Safety
-    /// `memory` came from this subsystem and is not freed during the call.
+    /// `memory` was allocated from this subsystem and is not freed during the call.
     #[doc(alias = "ksize")]
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
         self.core.usable_size(memory)

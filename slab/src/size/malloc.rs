@@ -1,12 +1,12 @@
-//! Memory of any size for programs: four size classes per doubling.
+//! Allocates memory of any size for programs, from four size classes per doubling.
 //!
 //! The kernel's 13 classes ([`kmalloc`](crate::kmalloc)) waste about a quarter of the bytes of evenly distributed
-//! requests. Malloc's 44 classes waste at most a fifth of a request, and an eighth on average. Arithmetic gives the
-//! class of a size. Up to 64 bytes the class is the number of words; above, the bit length and the two bits after the
-//! highest bit give the class. A table contains the classes of all sizes.
+//! requests. Malloc's 44 classes waste at most a fifth of a request, and an eighth on average. The class of a size is
+//! computed by arithmetic. Up to 64 bytes, the class is the number of words. For larger sizes, the bit length and the
+//! two bits after the highest bit determine the class. A table contains the precomputed classes of all sizes.
 //!
-//! A free with a size ([`free_sized`](Malloc::free_sized)) reads no frame. Above 32 KiB memory is a block of pages; above 4 MiB
-//! memory is a separate mapping ([`huge`](crate::huge)).
+//! A free that passes the size ([`free_sized`](Malloc::free_sized)) reads no frame. Memory above 32 KiB is a block of
+//! pages. Memory above 4 MiB is a separate mapping ([`huge`](crate::huge)).
 
 mod classes;
 mod fast_paths;
@@ -16,12 +16,13 @@ use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
 use crate::debug::corruption::CorruptionKind;
 use crate::error::{AllocError, CacheError};
-use crate::harden::{CANARY, Harden};
-use crate::memory::huge::is_huge;
-use crate::size::large::{ZERO_SIZE, fits_in_place};
+use crate::harden::{CANARY_BYTES, Harden};
+use crate::memory::huge::exceeds_largest_block;
+use crate::size::large::{ZERO_SIZE, may_stay_in_place};
 pub use classes::MAX_CLASS;
 use classes::{
-    CLASSES, MAX_ORDINARY, MAX_SLAB_ORDER, align_of_class, class_of, name_of_class, size_of_class,
+    CLASSES, MAX_SLAB_ORDER, MAX_USUAL_ORDER_OBJECT_BYTES, align_of_class, name_of_class, size_of_class,
+    smallest_class_for,
 };
 use core::alloc::Layout;
 use core::mem::MaybeUninit;
@@ -34,7 +35,8 @@ use uslab_buddy::{Gfp, PAGE_SIZE};
 /// Alignment of the largest C type (`alignof(max_align_t)` on 64-bit machines).
 pub const MAX_ALIGN: usize = 16;
 
-/// A malloc: memory of any size from 44 size classes. See the [module](self).
+/// A general-purpose `malloc`, which serves any size from 44 size classes, pages and mappings. The [module](self)
+/// describes the classes.
 ///
 /// ```
 /// use std::alloc::Layout;
@@ -55,15 +57,15 @@ pub const MAX_ALIGN: usize = 16;
 pub struct Malloc {
     fast: FastPaths,
     caches: [KmemCache; CLASSES],
-    /// Number of bytes at the end of each object that a canary takes.
+    /// Number of bytes at the end of each object that its canary occupies.
     tail: usize,
-    /// Cache for empty layouts, if each empty layout gets a distinct address.
+    /// Cache for empty layouts; exists if each empty layout gets a distinct address.
     empty_layout_cache: Option<KmemCache>,
     core: Arc<Core>,
 }
 
 impl Malloc {
-    /// The caches of the size classes, smallest class first.
+    /// Returns the caches of the size classes, smallest class first.
     pub fn caches(&self) -> &[KmemCache] {
         &self.caches
     }
@@ -74,17 +76,20 @@ impl Malloc {
         // SAFETY: `init` initialised the malloc.
         Ok(unsafe { place.assume_init() })
     }
-    /// Creates a malloc in the memory `place`, which stays uninitialised on an error (see [`FastPaths::init`]).
+    /// Creates a malloc in the memory `place`. On an error, `place` stays uninitialised (see [`FastPaths::init`]).
     pub(crate) fn init(place: &mut MaybeUninit<Self>, core: &Arc<Core>) -> Result<(), CacheError> {
         let harden = core.harden;
-        let tail = if harden.canaries { CANARY } else { 0 };
+        let tail = if harden.canaries { CANARY_BYTES } else { 0 };
         let cache = |class| {
             let (name, size) = (name_of_class(class), size_of_class(class));
             // The smallest class has no room for a canary, and is not used with canaries.
             let size = if size > tail { size - tail } else { size };
             let cache = KmemCache::builder(name, size).align(align_of_class(class));
-            let cache =
-                if size_of_class(class) > MAX_ORDINARY { cache.max_order(MAX_SLAB_ORDER) } else { cache };
+            let cache = if size_of_class(class) > MAX_USUAL_ORDER_OBJECT_BYTES {
+                cache.max_order(MAX_SLAB_ORDER)
+            } else {
+                cache
+            };
             cache.page_class(class).build_on(core)
         };
         let caches = (0..CLASSES).map(cache).collect::<Result<Vec<_>, _>>()?;
@@ -113,7 +118,7 @@ impl Malloc {
         }
         Ok(())
     }
-    /// Opens the static paths to this malloc; returns `false` if they cannot serve it (see
+    /// Opens the static paths to this malloc. Returns `false` if the static paths cannot serve this malloc (see
     /// [`static_paths`]).
     ///
     /// # Safety
@@ -122,7 +127,7 @@ impl Malloc {
         let fast = &self.fast;
         // Unless all caches use the same table, their fast paths are disabled.
         let is_claimed =
-            StaticPaths::can_serve(fast) && self.caches[0].cache().take_static_words(paths.words());
+            StaticPaths::can_serve_malloc(fast) && self.caches[0].cache().take_static_words(paths.words());
         if is_claimed {
             // SAFETY: `is_claimed` shows that the paths can serve this malloc, and that its table has taken their
             // words. By contract, the malloc lives for ever.
@@ -137,7 +142,7 @@ impl Malloc {
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
-    /// Releases addresses that other parts of the process need, as [`Core::fit_addresses`] does.
+    /// Releases addresses to other parts of the process, as [`Core::fit_addresses`] does.
     ///
     /// # Safety
     /// The conditions of [`Core::fit_addresses`] hold. This malloc is the only malloc of its subsystem, and has no
@@ -147,7 +152,7 @@ impl Malloc {
         // pages.
         unsafe {
             self.core.fit_addresses(|bytes| {
-                self.fast.set_bytes(bytes);
+                self.fast.set_object_bytes(bytes);
                 process_paths.trim(bytes);
             });
         };
@@ -158,33 +163,34 @@ impl Malloc {
         self.fast.holds(memory)
     }
 
-    /// The cache that serves `layout`: the smallest class that holds the size at the alignment.
+    /// Returns the cache that serves `layout`: the smallest class that holds the size at the alignment.
     ///
-    /// This class is the class of the size after rounding it up to the alignment. Between two powers of two, classes
-    /// are a quarter of the lower power apart. If the alignment is at most this quarter, each class is a multiple of
-    /// the alignment; otherwise the rounded size is itself a class.
+    /// The class is the smallest class for the size rounded up to the alignment. Between two powers of two, consecutive
+    /// classes differ by a quarter of the lower power. If the alignment is at most this quarter, each class is a
+    /// multiple of the alignment. If the alignment is larger than this quarter, the rounded size is itself a class.
     #[inline(always)]
     fn cache(&self, layout: Layout) -> Option<&KmemCache> {
         self.caches.get(self.class(layout)?)
     }
     #[inline(always)]
     fn class(&self, layout: Layout) -> Option<usize> {
-        // Add the canary, except to an empty layout. A layout's size is far from `usize::MAX`, so the sum cannot overflow.
+        // Add the canary, except to an empty layout. A layout's size is far from `usize::MAX`, so the sum cannot
+        // overflow.
         let size = layout.size() + if layout.size() > 0 { self.tail } else { 0 };
         let size = (size + layout.align() - 1) & !(layout.align() - 1);
         // Size 0 wraps around to `usize::MAX`.
-        (size.wrapping_sub(1) < MAX_CLASS).then(|| class_of(size))
+        (size.wrapping_sub(1) < MAX_CLASS).then(|| smallest_class_for(size))
     }
 
-    /// Allocates memory for `layout`, zeroed with [`Gfp::ZERO`], otherwise unspecified. An empty layout with an
-    /// alignment of at most 16 gets [`ZERO_SIZE`].
+    /// Allocates memory for `layout`. The memory is zeroed with [`Gfp::ZERO`], and unspecified otherwise. An empty
+    /// layout with an alignment of at most 16 gets [`ZERO_SIZE`].
     ///
-    /// Cost: arithmetic and [`KmemCache::alloc`]. Sizes or alignments above 32 KiB need an allocation of pages, and
+    /// Cost: arithmetic plus [`KmemCache::alloc`]. A size or alignment above 32 KiB costs an allocation of pages, and
     /// above 4 MiB a system call.
     ///
     /// # Errors
-    /// [`AllocError::TooLarge`] if no process has enough addresses; [`AllocError::Refused`] if the system refuses more
-    /// than 4 MiB; otherwise fails as [`KmemCache::alloc`] does.
+    /// Fails with [`AllocError::TooLarge`] if no process has enough addresses, and with [`AllocError::Refused`] if the
+    /// system refuses a mapping above 4 MiB. In all other cases, fails as [`KmemCache::alloc`] does.
     #[inline]
     pub fn alloc(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         // SAFETY: the caller borrows the malloc, so it is alive.
@@ -199,13 +205,12 @@ impl Malloc {
             None => self.alloc_any_layout(layout, gfp),
         }
     }
-    /// Serves layouts that are not in the table of sizes, and allocations whose restartable
-    /// sequence missed.
+    /// Serves layouts that are missing from the table of sizes, and allocations whose restartable sequence missed.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_any_layout(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let profiler = &self.core.profiler;
-        if profiler.counts_only()
+        if profiler.profiles_malloc_only()
             && let Some(class) = self.class(layout).filter(|_| !self.fast.counted.is_disabled())
         {
             return self.alloc_counted(class, layout, gfp);
@@ -239,14 +244,14 @@ impl Malloc {
                     None => Ok(ZERO_SIZE),
                 }
             }
-            _ if is_huge(layout) => self.core.alloc_huge(layout, gfp),
+            _ if exceeds_largest_block(layout) => self.core.alloc_huge(layout, gfp),
             _ if self.core.harden.guard_pages && layout.size() > 0 => self.core.alloc_guarded(layout, gfp),
             _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
         }
     }
 
-    /// Allocates during a profile whose samples have separate memory, so that the profile need not observe frees of
-    /// other objects.
+    /// Allocates during a profile whose samples have separate memory. The profile then need not observe frees of other
+    /// objects.
     #[inline]
     fn alloc_counted(&self, class: usize, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let cache = self.caches[class].cache();
@@ -269,32 +274,31 @@ impl Malloc {
         Ok(memory)
     }
 
-    /// Occasionally allocates in a separate page instead of a slab (see
-    /// [`guard`](crate::guard)).
+    /// Occasionally allocates memory in a separate page instead of a slab (see [`guard`](crate::guard)).
     #[inline]
     fn guard_sample(&self, class: usize, layout: Layout) -> Option<NonNull<u8>> {
         let (guard, profiler) = (&self.core.guard, &self.core.profiler);
         // While a profile observes each operation, each allocation takes this path.
-        let observes_all = profiler.runs() && !profiler.counts_only();
+        let observes_all = profiler.runs() && !profiler.profiles_malloc_only();
         let allocs = || if observes_all { 1 } else { self.caches[class].cache().max_allocs_per_miss() };
         let is_guarded = guard.is_on() && guard.is_due(allocs());
         if is_guarded { guard.alloc(layout.size(), layout.align()) } else { None }
     }
 
-    /// Reallocates memory of `layout` to `size` bytes with the same alignment, and keeps the bytes of `layout` that
-    /// fit. Further bytes are zeroed with [`Gfp::ZERO`], otherwise unspecified. If `layout` is empty, the call
-    /// allocates; if `size` is 0, it frees.
+    /// Resizes memory of layout `layout` to `size` bytes. Keeps the alignment and the bytes that fit. Added bytes are
+    /// zeroed with [`Gfp::ZERO`], and unspecified otherwise. If `layout` is empty, the call allocates. If `size` is 0,
+    /// the call frees.
     ///
-    /// Cost: arithmetic if the class stays the same; otherwise an allocation, a copy and a free. A block of pages stays
-    /// in place if it has room for `size` bytes and is less than twice as large. Above 4 MiB, the system remaps pages
-    /// instead of copying bytes.
+    /// Cost: arithmetic if the class stays the same. If the class changes, the cost is an allocation, a copy and a
+    /// free. A block of pages stays in place if its usable size is at least `size` bytes and less than twice `size`.
+    /// The system resizes memory above 4 MiB by remapping pages instead of copying bytes.
     ///
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged.
     ///
     /// # Safety
-    /// If the call succeeds, `memory` counts as freed, so the conditions of
-    /// [`free_sized`](Self::free_sized) hold.
+    /// If the call succeeds, `memory` counts as freed, so the caller must satisfy the conditions of
+    /// [`free_sized`](Self::free_sized).
     #[inline]
     pub unsafe fn realloc_sized(
         &self,
@@ -315,18 +319,18 @@ impl Malloc {
             // A sized free finds the class by the layout, so old and new layout must have the same class.
             (Some(old), Some(new))
                 if core::ptr::eq(old, new)
-                    && old.cache().is_zoned()
+                    && old.cache().has_red_zones()
                     && old.cache().resize_watched(memory, size, gfp.contains(Gfp::ZERO)) =>
             {
                 return Ok(memory);
             }
             (Some(old), Some(new))
                 if core::ptr::eq(old, new)
-                    && !old.cache().is_zoned()
+                    && !old.cache().has_red_zones()
                     && (self.tail == 0 && self.holds(memory)
                         // SAFETY: the caller owns the memory, whose class serves both sizes. A sample is only as large
                         // as its allocation.
-                        || unsafe { self.core.resize_object(memory, size) }) =>
+                        || unsafe { self.core.record_object_size(memory, size) }) =>
             {
                 return Ok(zero(memory, layout.size()));
             }
@@ -347,34 +351,34 @@ impl Malloc {
         Ok(zero(new_memory, layout.size()))
     }
 
-    /// Reallocates memory of unknown layout, at an alignment of at most 16, and keeps as many
-    /// [usable](Self::usable_size) bytes as fit. The memory stays in place if it has room for `size` bytes and is less
-    /// than twice as large. Free the result with [`free`](Self::free).
+    /// Resizes memory of an unknown layout. The result is aligned to at most 16 bytes, and keeps as many
+    /// [usable](Self::usable_size) bytes as fit. The memory stays in place if its usable size is at least `size` bytes
+    /// and less than twice `size`. Free the result with [`free`](Self::free).
     ///
-    /// Cost: arithmetic and a load of the page's class if the memory stays in place, and otherwise one
-    /// [`realloc_sized`](Self::realloc_sized).
+    /// Cost: arithmetic and a load of the page's class if the memory stays in place. If the memory moves, the cost is
+    /// one [`realloc_sized`](Self::realloc_sized).
     ///
     /// # Errors
-    /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged. If the address is not an object's,
+    /// Fails as [`alloc`](Self::alloc) does, and leaves the old memory unchanged. If no object is at the address,
     /// reports [corruption](crate::corruption) and fails with [`AllocError::NotAnObject`].
     ///
     /// # Safety
-    /// If the call succeeds, `memory` counts as freed, so the conditions of [`free`](Self::free)
-    /// hold.
+    /// If the call succeeds, `memory` counts as freed, so the caller must satisfy the conditions of
+    /// [`free`](Self::free).
     pub unsafe fn realloc(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
         // SAFETY: by contract, the caller may free `memory`.
         let usable = match unsafe { self.fast.size_of(memory) } {
             Some(size) => size,
             None => {
-                let usable = self.core.size_to_move(memory)?;
+                let usable = self.core.usable_size_before_move(memory)?;
                 // SAFETY: by contract, the caller owns `memory`, which has room for `size` bytes.
-                if fits_in_place(usable, size) && unsafe { self.core.resize_object(memory, size) } {
+                if may_stay_in_place(usable, size) && unsafe { self.core.record_object_size(memory, size) } {
                     return Ok(memory);
                 }
                 usable
             }
         };
-        if self.core.resize_watched(memory, size, false) || fits_in_place(usable, size) {
+        if self.core.resize_watched(memory, size, false) || may_stay_in_place(usable, size) {
             return Ok(memory);
         }
         let layout = Layout::from_size_align(usable, MAX_ALIGN).map_err(|_| AllocError::TooLarge)?;
@@ -394,13 +398,14 @@ impl Malloc {
 
     /// Frees memory of a known layout, without reading a frame.
     ///
-    /// Cost: arithmetic and [`KmemCache::free`].
+    /// Cost: arithmetic plus [`KmemCache::free`].
     ///
     /// # Safety
-    /// `memory` came from [`alloc`](Self::alloc) of this malloc with this layout, and is no longer used.
+    /// `memory` was allocated by [`alloc`](Self::alloc) of this malloc with this layout, and is no longer used.
     #[inline]
     pub unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: the malloc is borrowed, so it is alive. By contract, `memory` has this layout, and the caller may free it.
+        // SAFETY: the malloc is borrowed, so it is alive. By contract, `memory` has this layout, and the caller may
+        // free it.
         if !unsafe { self.fast.free_sized(memory.as_ptr(), layout.size(), layout.align()) } {
             // SAFETY: by contract, `memory` has this layout, and the caller may free it.
             unsafe { self.free_sized_slow(memory, layout) };
@@ -426,14 +431,14 @@ impl Malloc {
         }
     }
 
-    /// Frees memory, whose address gives the page, which in turn names the class.
+    /// Frees memory by its address: the address determines the page, and the page's record names the class.
     ///
-    /// Cost: one load to find the class, then [`KmemCache::free`]. The cache line of this load covers 32 pages, and no
-    /// allocation or free writes to the line.
+    /// Cost: one load to find the class, plus [`KmemCache::free`]. The loaded cache line covers 32 pages, and no
+    /// allocation or free writes to it.
     ///
     /// # Safety
-    /// `memory` came from this malloc's subsystem, but from no other malloc of that subsystem, and is no
-    /// longer used.
+    /// `memory` was allocated from this malloc's subsystem, but not by another malloc of the subsystem. The caller no
+    /// longer uses `memory`.
     #[inline]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
         // SAFETY: the malloc is borrowed, so it is alive. By contract, the caller may free `memory`.
@@ -458,7 +463,7 @@ impl Malloc {
             None => {
                 // If addresses are limited, pages get their addresses only when they are committed.
                 if !self.holds(memory) && self.core.memory.pages.pfn_of(memory.as_ptr()).is_some() {
-                    self.core.report_page_bytes(|bytes| self.fast.set_bytes(bytes));
+                    self.core.report_page_bytes(|bytes| self.fast.set_object_bytes(bytes));
                 }
                 // SAFETY: by contract, the caller may free `memory`.
                 unsafe { self.core.free(memory) }
@@ -466,9 +471,9 @@ impl Malloc {
         }
     }
 
-    /// Returns `true` if memory was allocated or resized for this layout, as far as the malloc knows; otherwise
-    /// reports the corruption. If no object is at the address, the result is `true`, because the free reports
-    /// that error.
+    /// Returns `true` if memory was allocated or resized for this layout, as far as the malloc knows. If the size does
+    /// not match, reports the corruption. If no object is at the address, returns `true`, because the free reports that
+    /// error.
     #[cold]
     pub(crate) fn has_size(&self, memory: NonNull<u8>, layout: Layout) -> bool {
         let Ok(usable) = self.core.size_of(memory) else { return true };
@@ -476,7 +481,7 @@ impl Malloc {
         let same_class = self.class(layout).is_some_and(|class| size_of_class(class) == usable + self.tail);
         // After a realloc in place, memory may have up to twice the bytes. A block has at least as many bytes as
         // its alignment. A mapping has whole pages, or the pages of a freed mapping that it reuses.
-        let fits_size = |size| fits_in_place(usable, size);
+        let fits_size = |size| may_stay_in_place(usable, size);
         let close = || {
             fits_size(size)
                 || fits_size(size.max(layout.align()))
@@ -492,7 +497,7 @@ impl Malloc {
                 } else {
                     size
                 };
-                [size, size.max(1), rounded].contains(&usable) || cache.is_overrun(memory)
+                [size, size.max(1), rounded].contains(&usable) || cache.is_canary_overwritten(memory)
             }
             None => same_class || size == usable || size == 0 || close(),
         };
@@ -502,12 +507,12 @@ impl Malloc {
         is_right_cache
     }
 
-    /// Number of usable bytes at `memory`: at least the requested size. If the address is not an object's, reports
-    /// [corruption](crate::corruption) and returns 0.
+    /// Number of usable bytes at `memory`, which is at least the requested size. If no object is at the address,
+    /// reports [corruption](crate::corruption) and returns 0.
     ///
     /// # Safety
-    /// `memory` came from this malloc's subsystem, but from no other malloc of that subsystem, and is not freed
-    /// during the call.
+    /// `memory` was allocated from this malloc's subsystem, but not by another malloc of the subsystem. `memory` is not
+    /// freed during the call.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
         // SAFETY: by contract, `memory` is not freed during the call.
         unsafe { self.fast.size_of(memory) }.unwrap_or_else(|| self.core.usable_size(memory))

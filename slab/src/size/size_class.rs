@@ -1,24 +1,24 @@
 //! The kernel's 13 size classes of kmalloc: sizes, lookup and guaranteed alignment.
 //!
-//! The classes are the powers of two from 8 to 8,192 bytes, and also 96 and 192, because many structures are just above
-//! 64 and 128 bytes. Up to 192 bytes, a table with one byte for each 8 bytes of size gives the class. Above 192 bytes,
-//! the bit length gives the class (`kmalloc_info` and `__kmalloc_index` of `mm/slab_common.c`).
+//! The classes are the powers of two from 8 to 8,192 bytes, plus 96 and 192, because many structures are slightly
+//! larger than 64 or 128 bytes. Up to 192 bytes, a table with one byte for each 8 bytes of size contains the class.
+//! Above 192 bytes, the bit length determines the class (`kmalloc_info` and `__kmalloc_index` of `mm/slab_common.c`).
 
 pub(crate) const CLASSES: usize = 13;
 
-/// Size in bytes of the objects of each class, ascending.
+/// Object sizes in bytes of all classes, in ascending order.
 pub const CLASS_SIZES: [usize; CLASSES] = [8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192];
 
-/// Labels of the sizes in the names of caches, as in `kmalloc-1k`.
-const LABELS: [&str; CLASSES] =
+/// Size labels in cache names, such as the `1k` of `kmalloc-1k`.
+const SIZE_LABELS: [&str; CLASSES] =
     ["8", "16", "32", "64", "96", "128", "192", "256", "512", "1k", "2k", "4k", "8k"];
 
-/// Largest size that the table covers; larger sizes are looked up by bit length.
-const TABLE_MAX: usize = 192;
+/// Largest size that the lookup table covers; larger sizes are looked up by bit length.
+const MAX_TABLE_LOOKUP_SIZE: usize = 192;
 
-/// Class of the sizes `8 * i + 1 ..= 8 * i + 8`, by `i`.
-const CLASS_BY_EIGHTS: [u8; TABLE_MAX / 8] = {
-    let mut table = [0; TABLE_MAX / 8];
+/// Class of the sizes `8 * i + 1 ..= 8 * i + 8`, indexed by `i`.
+const CLASS_BY_EIGHTS: [u8; MAX_TABLE_LOOKUP_SIZE / 8] = {
+    let mut table = [0; MAX_TABLE_LOOKUP_SIZE / 8];
     let (mut i, mut class) = (0, 0);
     while i < table.len() {
         if (i + 1) * 8 > CLASS_SIZES[class as usize] {
@@ -44,13 +44,13 @@ const CLASS_BY_EIGHTS: [u8; TABLE_MAX / 8] = {
 pub struct SizeClass(u8);
 
 impl SizeClass {
-    /// Returns the smallest class that has room for `size` bytes; `None` for 0 bytes, and above 8,192 bytes. Cost: one
-    /// load, or a count of leading zeros.
+    /// Returns the smallest class that has room for `size` bytes, or `None` for 0 bytes and for more than 8,192 bytes.
+    /// Cost: one load, or one count of leading zeros.
     #[inline]
     pub const fn for_size(size: usize) -> Option<Self> {
         match size {
             0 => None,
-            1..=TABLE_MAX => Some(Self(CLASS_BY_EIGHTS[(size - 1) / 8])),
+            1..=MAX_TABLE_LOOKUP_SIZE => Some(Self(CLASS_BY_EIGHTS[(size - 1) / 8])),
             // Sizes 193 to 256 have bit length 8 and class 7, and each doubling is the next class.
             _ if size <= CLASS_SIZES[CLASSES - 1] => {
                 Some(Self((usize::BITS - (size - 1).leading_zeros()) as u8 - 1))
@@ -58,13 +58,12 @@ impl SizeClass {
             _ => None,
         }
     }
-    /// Returns the smallest class whose objects have room for `size` bytes at a multiple of
-    /// `align`.
+    /// Returns the smallest class whose objects have `size` bytes and are aligned to `align`.
     pub fn for_layout(size: usize, align: usize) -> Option<Self> {
         let first = Self::for_size(size.max(1))?;
         (first.0..CLASSES as u8).map(Self).find(|class| class.align() >= align)
     }
-    /// Iterates all 13 classes, from the smallest to the largest.
+    /// Iterates over all 13 classes, from the smallest to the largest.
     pub fn all() -> impl ExactSizeIterator<Item = Self> {
         (0..CLASSES as u8).map(Self)
     }
@@ -81,9 +80,9 @@ impl SizeClass {
     pub const fn align(self) -> usize {
         1 << self.size().trailing_zeros()
     }
-    /// The class's size as in cache names: `8`, `192`, `1k`.
+    /// Label of the class's size in cache names, such as `8`, `192` or `1k`.
     pub(crate) const fn label(self) -> &'static str {
-        LABELS[self.index()]
+        SIZE_LABELS[self.index()]
     }
 }
 
@@ -103,13 +102,13 @@ mod tests {
     }
 
     #[test]
-    fn size_class_alignment_is_its_largest_power_of_two() {
+    fn size_class_alignment_is_the_largest_power_of_two_that_divides_its_size() {
         let promised: Vec<_> = SizeClass::all().map(SizeClass::align).collect();
         assert_eq!(promised, [8, 16, 32, 64, 32, 128, 64, 256, 512, 1024, 2048, 4096, 8192]);
     }
 
     #[test]
-    fn layout_gets_a_class_with_its_alignment() {
+    fn layout_gets_a_class_with_sufficient_alignment() {
         let class = |size, align| SizeClass::for_layout(size, align).map(SizeClass::size);
         assert_eq!(class(65, 8), Some(96));
         assert_eq!(class(65, 64), Some(128), "class 96 guarantees an alignment of only 32");

@@ -1,20 +1,20 @@
-//! The aarch64 instructions that a section may contain ([`FORMS`]), with the properties that the checks need.
-//! If a section contains any other instruction, the check fails.
+//! The aarch64 instructions that a section may contain ([`INSTRUCTION_FORMS`]), with the properties that the checks
+//! need. If a section contains any other instruction, the check fails.
 
-use super::{Effect, Flow, Kind, Operand, Operands, Section};
+use super::{ControlFlowTarget, Effect, Kind, Operand, Section, SectionOperands};
 use serde_json::{Value, json};
 use std::fmt;
 use std::fmt::Write as _;
 
-/// The word before the abort address, which is a `brk`; the kernel compares this word with the word that the C library
+/// The word before the abort address, which is a `brk`; the kernel compares it with the word that the C library
 /// registered.
 pub(crate) const SIGNATURE: u32 = 0xd428_bc00;
 
-/// The unit of code that a breakpoint replaces; the breakpoint instruction is `brk #0`.
+/// The unit of code that a breakpoint replaces; the breakpoint instruction on aarch64 is `brk #0`.
 pub(crate) type Code = u32;
 pub(crate) const TRAP_CODE: Code = 0xd420_0000;
 
-/// Makes the processor fetch the code at `at` again, after a program has written it.
+/// Makes the processor fetch the code at `at` again after the code was changed.
 pub(crate) fn written(at: *mut Code) {
     unsafe extern "C" {
         fn __clear_cache(start: *mut Code, end: *mut Code);
@@ -30,8 +30,8 @@ pub(crate) type Register = u32;
 pub(super) struct Memory(Register, Register, i32, u32);
 
 impl Memory {
-    /// Returns `true` if this place is the `cap` of a stack: the word after `head`, which a section commits.
-    pub(super) fn is_cap_beside(&self, head: &Self) -> bool {
+    /// Returns `true` if this operand is the `cap` of a stack: the word after the `head` that a section commits.
+    pub(super) fn is_cap_after(&self, head: &Self) -> bool {
         let (Self(stack, index, at, bytes), Self(base, no, word, _)) = (self, head);
         (stack, index) == (base, no) && *index == 32 && *bytes == 4 && at + 8 == *word
     }
@@ -40,7 +40,7 @@ impl Memory {
 pub(super) fn is_general(register: Register) -> bool {
     register < NONE
 }
-/// Returns a register's name for a proof.
+/// Returns the name of a register for a proof.
 pub(super) fn name(register: Register) -> Value {
     format!("X{register}").into()
 }
@@ -57,16 +57,16 @@ impl fmt::Display for Instruction {
     }
 }
 
-/// The position of an operand in an instruction, or an effect of the instruction.
+/// The position of an operand in an instruction word, or an effect of the instruction.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
-    /// The register in the lowest five bits: `D` is written, `T` is read.
+    /// The register in the lowest five bits of the instruction; `D` is written, `T` is read.
     D,
     T,
-    /// The registers at bit 5 and at bit 16; both are read.
+    /// The registers at bit 5 and at bit 16 of the instruction; both are read.
     N,
     M,
-    /// The instruction writes the flags, or reads them.
+    /// The instruction writes the flags, or it reads them.
     SetFlags,
     GetFlags,
     /// Memory at register N plus an offset: an offset of 12 bits in units of the access size, of 9 bits in bytes, in a
@@ -75,12 +75,12 @@ enum Part {
     Unscaled,
     Indexed,
     At,
-    /// The memory is written.
+    /// The instruction writes to memory.
     Store,
 }
 
-/// All instructions of sections and their abort paths, each as a mask, bits and operands.
-const FORMS: [(u32, u32, &[Part]); 28] = {
+/// All instructions of sections and of their abort paths; each has a mask, bits and operands.
+const INSTRUCTION_FORMS: [(u32, u32, &[Part]); 28] = {
     use Part::{At, D, GetFlags, Indexed, M, N, Scaled, SetFlags, Store, T, Unscaled};
     [
         (0xffff_ffe0, 0xd53b_d040, &[D]),                       // mrs x, tpidr_el0
@@ -113,14 +113,14 @@ const FORMS: [(u32, u32, &[Part]); 28] = {
         (0xffff_ffff, 0xd503_203f, &[]),                        // yield
     ]
 };
-/// The instruction `stxr`, which also has a register for the result of the store.
-const STXR: (u32, u32) = (0xffe0_fc00, 0xc800_7c00);
+/// The instruction `stxr`, which has an additional register for the result of the store.
+const STORE_EXCLUSIVE: (u32, u32) = (0xffe0_fc00, 0xc800_7c00);
 /// Register 31, which is the stack pointer or zero; sections never write it.
 const NONE: Register = 31;
 
 /// The instruction `cmp` of two registers, which is a `subs` with register 31 as its result.
-const COMPARE: (u32, u32) = (0x7fe0_001f, 0x6b00_001f);
-/// All flags as a single place, because instructions write all flags together.
+const COMPARE_REGISTERS: (u32, u32) = (0x7fe0_001f, 0x6b00_001f);
+/// All flags as a single operand, because an instruction writes either all flags or none.
 const FLAGS: Operand = Operand::Flag(0);
 
 impl Instruction {
@@ -140,42 +140,45 @@ impl Instruction {
     fn matches_bits(self, (mask, bits): (u32, u32)) -> bool {
         self.word & mask == bits
     }
-    /// Returns the target of a jump: a signed number of `bits` bits, beginning at bit `from`, times four, relative to
-    /// this instruction.
+    /// Returns the target of a jump, from a signed field of `bits` bits at bit `from`, times four, relative to the
+    /// instruction.
     fn target(self, from: u32, bits: u32) -> usize {
         let words = (self.field(from, bits) << (32 - bits)) as i32 >> (32 - bits);
         self.ip.wrapping_add_signed(4 * words as isize)
     }
-    pub(super) fn flow(self) -> Flow {
+    pub(super) fn flow(self) -> ControlFlowTarget {
         if self.matches_bits((0xfc00_0000, 0x1400_0000)) {
-            Flow::Jump(self.target(0, 26))
+            ControlFlowTarget::Jump(self.target(0, 26))
         } else if self.matches_bits((0xff00_0010, 0x5400_0000))
             || self.matches_bits((0x7e00_0000, 0x3400_0000))
         {
-            Flow::Branch(self.target(5, 19))
+            ControlFlowTarget::Branch(self.target(5, 19))
         } else {
-            Flow::Next
+            ControlFlowTarget::Next
         }
     }
     /// Returns `true` if the instruction compares two registers.
     pub(super) fn compares(self) -> bool {
-        self.matches_bits(COMPARE)
+        self.matches_bits(COMPARE_REGISTERS)
     }
-    /// Returns `true` if the instruction belongs to the code that counts aborts. The counter's address would
-    /// look like an operand of the section.
-    pub(super) fn is_of_a_counter(self) -> bool {
-        self.matches_bits(STXR)
+    /// Returns `true` if the instruction belongs to the code that counts aborts, whose address would look like an
+    /// operand of the section.
+    pub(super) fn is_abort_counter_instruction(self) -> bool {
+        self.matches_bits(STORE_EXCLUSIVE)
     }
 
     /// Returns the instruction's operands, or `None` if sections never contain this instruction.
     fn parts(self) -> Option<&'static [Part]> {
-        FORMS.iter().find(|(mask, bits, _)| self.matches_bits((*mask, *bits))).map(|(_, _, parts)| *parts)
+        INSTRUCTION_FORMS
+            .iter()
+            .find(|(mask, bits, _)| self.matches_bits((*mask, *bits)))
+            .map(|(_, _, parts)| *parts)
     }
     /// Returns the instruction's effect, or `None` if sections never contain this instruction.
     pub(super) fn effect(self) -> Option<Effect> {
         let mut effect = Effect::default();
         let [low, base, index] = [0, 5, 16].map(|from| self.field(from, 5));
-        if self.matches_bits(STXR) {
+        if self.matches_bits(STORE_EXCLUSIVE) {
             effect.reads.extend([Operand::Register(low), Operand::Register(base)]);
             effect.writes.extend([Operand::Register(index), Operand::Memory(Memory(base, 32, 0, 8))]);
             effect.may_write.clone_from(&effect.writes);
@@ -230,33 +233,33 @@ impl Instruction {
 impl Section {
     /// Reads the operands of the section from its instructions. The error names the missing operand or
     /// instruction.
-    pub(super) fn read_operands(&self) -> Result<Operands, &'static str> {
+    pub(super) fn read_operands(&self) -> Result<SectionOperands, &'static str> {
         let ([low, base, index], whole) = ([0, 5, 16], self.instructions());
         // Finds the first such instruction from `at` on, and moves `at` behind it.
         let find = |at: &mut usize, what, form: (u32, u32)| -> Result<Instruction, &'static str> {
             *at += whole[*at..].iter().position(|one| one.matches_bits(form)).ok_or(what)? + 1;
             Ok(whole[*at - 1])
         };
-        const ADD: (u32, u32) = (0xffe0_fc00, 0x8b00_0000);
+        const ADD_ENCODING: (u32, u32) = (0xffe0_fc00, 0x8b00_0000);
         const LOAD: (u32, u32) = (0xffc0_0000, 0xf940_0000);
-        const LOAD_INDEXED: (u32, u32) = (0xffe0_0c00, 0xf860_0800);
-        const STORE_INDEXED: (u32, u32) = (0xffe0_0c00, 0xf820_0800);
-        const STORE: (u32, u32) = (0xffc0_0000, 0xf900_0000);
+        const LOAD_INDEXED_ENCODING: (u32, u32) = (0xffe0_0c00, 0xf860_0800);
+        const STORE_INDEXED_ENCODING: (u32, u32) = (0xffe0_0c00, 0xf820_0800);
+        const STORE_ENCODING: (u32, u32) = (0xffc0_0000, 0xf900_0000);
         let mut at = 0;
-        let area = find(&mut at, "address of the thread's area", ADD)?.field(index, 5);
-        let words = find(&mut at, "load of the CPU's word", LOAD_INDEXED)?.field(base, 5);
-        let stack = find(&mut at, "address of the stack", ADD)?.field(index, 5);
+        let area = find(&mut at, "address of the thread's area", ADD_ENCODING)?.field(index, 5);
+        let words = find(&mut at, "load of the CPU's word", LOAD_INDEXED_ENCODING)?.field(base, 5);
+        let stack = find(&mut at, "address of the stack", ADD_ENCODING)?.field(index, 5);
         find(&mut at, "load of the head", LOAD)?;
         let body = &whole[at..];
         let first = |form| body.iter().find(|one| one.matches_bits(form));
-        let stores = body.iter().filter(|one| one.matches_bits(STORE)).count();
-        let count = self.loop_end().map(|one| one.field(index, 5));
-        let (kind, rounds) = match (count, first(LOAD_INDEXED), first(STORE_INDEXED)) {
+        let stores = body.iter().filter(|one| one.matches_bits(STORE_ENCODING)).count();
+        let count = self.batch_loop_comparison().map(|one| one.field(index, 5));
+        let (kind, rounds) = match (count, first(LOAD_INDEXED_ENCODING), first(STORE_INDEXED_ENCODING)) {
             (None, None, None) if stores == 1 => {
                 (Kind::Pop, first(LOAD).ok_or("expected the load of the round")?.field(low, 5))
             }
             (None, None, None) => {
-                (Kind::Push, first(STORE).ok_or("expected the store of the round")?.field(low, 5))
+                (Kind::Push, first(STORE_ENCODING).ok_or("expected the store of the round")?.field(low, 5))
             }
             // One address of the pair is the stack's; its register x17 is written.
             (Some(_), Some(load), Some(store)) if store.field(base, 5) == 17 => {
@@ -265,10 +268,10 @@ impl Section {
             (Some(_), Some(_), Some(store)) => (Kind::PopBatch, store.field(base, 5)),
             _ => return Err("expected a move of one of the four registers"),
         };
-        Ok(Operands { kind, area, words, stack, rounds, count })
+        Ok(SectionOperands { kind, area, words, stack, rounds, count })
     }
 
-    /// Returns the instructions without addresses and register names; sections that do the same work in
+    /// Returns the instructions of the section without addresses and register names; sections that do the same work in
     /// different registers have equal forms.
     pub(crate) fn form(&self) -> String {
         let (mut names, mut text) = (vec![], String::new());
@@ -292,7 +295,9 @@ impl Section {
             // A relative target outside the section and the address of the descriptor are not part of a form.
             let outside = |target: usize| !(self.code.start..=self.code.end).contains(&target);
             _ = match one.flow() {
-                Flow::Branch(target) if outside(target) => writeln!(text, "{:08x} out", rest & 0xff00_001f),
+                ControlFlowTarget::Branch(target) if outside(target) => {
+                    writeln!(text, "{:08x} out", rest & 0xff00_001f)
+                }
                 _ if one.matches_bits((0x9f00_0000, 0x9000_0000)) => writeln!(text, "adrp"),
                 _ if one.ip < self.code.start && one.matches_bits((0x7f80_0000, 0x1100_0000)) => {
                     writeln!(text, "lo12")
@@ -342,7 +347,7 @@ mod samples {
     }
 
     #[test]
-    fn section_checker_finds_overwritten_inputs_of_a_restart() {
+    fn section_checker_finds_overwritten_values_that_a_restart_reads() {
         assert_eq!((verdict(&sound), verdict(&widening)), (String::new(), String::new()));
         for (sample, expected) in [
             (&register, "+0x0 `91000421`: writes Register(1)"),

@@ -1,20 +1,20 @@
-//! The x86-64 instructions with the properties that the checks need; `iced-x86` decodes them.
+//! The x86-64 instructions, decoded by `iced-x86`, with the properties that the checks need.
 
-use super::{Effect, Flow, Kind, Operand, Operands, Section};
+use super::{ControlFlowTarget, Effect, Kind, Operand, Section, SectionOperands};
 pub(crate) use iced_x86::Register;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpAccess, OpKind, UsedMemory};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt;
 
-/// The bytes before the abort address; the kernel compares them with the bytes that the C library registered.
+/// The bytes before the abort address, which the kernel compares with the bytes that the C library registered.
 pub(crate) const SIGNATURE: u32 = 0x5305_3053;
 
-/// The unit of code that a breakpoint replaces; the breakpoint instruction is `int3`.
+/// The unit of code that a breakpoint replaces; the breakpoint instruction on x86-64 is `int3`.
 pub(crate) type Code = u8;
 pub(crate) const TRAP_CODE: Code = 0xcc;
 
-/// Does nothing after code at `_at` was written, because x86-64 processors notice writes to code.
+/// Does nothing after code at `_at` was changed, because x86-64 processors notice writes to code.
 pub(crate) fn written(_at: *mut Code) {}
 
 /// A memory operand: segment, base, index, scale, displacement.
@@ -25,8 +25,8 @@ impl Memory {
     fn of(memory: &UsedMemory) -> Self {
         Self(memory.segment(), memory.base(), memory.index(), memory.scale(), memory.displacement())
     }
-    /// Returns `true` if this place is the `cap` of a stack: the word after `head`, which a section commits.
-    pub(super) fn is_cap_beside(&self, head: &Self) -> bool {
+    /// Returns `true` if this operand is the `cap` of a stack: the word after the `head` that a section commits.
+    pub(super) fn is_cap_after(&self, head: &Self) -> bool {
         let (Self(segment, stack, index, _, at), Self(of, base, no, _, word)) = (self, head);
         (segment, stack, index) == (of, base, no)
             && *index == Register::None
@@ -37,7 +37,7 @@ impl Memory {
 pub(super) fn is_general(register: Register) -> bool {
     register.is_gpr64()
 }
-/// Returns a register's name for a proof.
+/// Returns the name of a register for a proof.
 pub(super) fn name(register: Register) -> Value {
     if register == Register::None { Value::Null } else { format!("{register:?}").into() }
 }
@@ -54,8 +54,8 @@ impl fmt::Display for Instruction {
 impl Instruction {
     pub(super) fn at(ip: usize) -> Self {
         const MAX_INSTRUCTION_BYTES: usize = 15;
-        // SAFETY: `ip` is the address of an instruction of this program. The linker puts `.fini` after all other code, so `MAX_INSTRUCTION_BYTES`
-        // bytes can be read.
+        // SAFETY: `ip` is the address of an instruction of this program. The linker puts `.fini` after all other code,
+        // so `MAX_INSTRUCTION_BYTES` bytes can be read.
         let bytes = unsafe { core::slice::from_raw_parts(ip as *const u8, MAX_INSTRUCTION_BYTES) };
         let instruction = Decoder::with_ip(64, bytes, ip as u64, DecoderOptions::NONE).decode();
         assert!(!instruction.is_invalid(), "{ip:#x} is not the start of an instruction");
@@ -67,21 +67,21 @@ impl Instruction {
     pub(super) fn next(&self) -> usize {
         self.0.next_ip() as usize
     }
-    pub(super) fn flow(&self) -> Flow {
+    pub(super) fn flow(&self) -> ControlFlowTarget {
         let target = self.0.near_branch_target() as usize;
         match self.0.flow_control() {
-            FlowControl::Next => Flow::Next,
-            FlowControl::UnconditionalBranch => Flow::Jump(target),
-            FlowControl::ConditionalBranch => Flow::Branch(target),
-            _ => Flow::Away,
+            FlowControl::Next => ControlFlowTarget::Next,
+            FlowControl::UnconditionalBranch => ControlFlowTarget::Jump(target),
+            FlowControl::ConditionalBranch => ControlFlowTarget::Branch(target),
+            _ => ControlFlowTarget::Away,
         }
     }
     /// Returns `true` if the instruction compares two registers.
     pub(super) fn compares(&self) -> bool {
         self.0.op1_register() != Register::None
     }
-    /// Returns `false`, because the abort counter's address does not look like an operand of a section.
-    pub(super) fn is_of_a_counter(&self) -> bool {
+    /// Returns `false`: on x86-64, the abort counter's address does not look like an operand of a section.
+    pub(super) fn is_abort_counter_instruction(&self) -> bool {
         false
     }
 
@@ -158,7 +158,7 @@ fn operand(one: &iced_x86::Instruction, i: u32) -> Value {
 impl Section {
     /// Reads the operands of the section from its instructions. The error names the missing operand or
     /// instruction.
-    pub(super) fn read_operands(&self) -> Result<Operands, &'static str> {
+    pub(super) fn read_operands(&self) -> Result<SectionOperands, &'static str> {
         let find = |what, fits: &dyn Fn(&iced_x86::Instruction) -> bool| {
             let found = self.instructions.iter().position(|one| fits(&one.0));
             found.ok_or(what)
@@ -184,7 +184,7 @@ impl Section {
         };
         let written: HashSet<Register> =
             self.instructions.iter().map(|one| one.0.op0_register().full_register()).collect();
-        let count = self.loop_end().map(|one| one.0.op1_register());
+        let count = self.batch_loop_comparison().map(|one| one.0.op1_register());
         let (kind, rounds) = match (count, indexed(false), indexed(true)) {
             (None, Some(load), None) => (Kind::Pop, load.op0_register()),
             // The round on top of the stack is compared with the pushed round.
@@ -195,10 +195,10 @@ impl Section {
             (Some(_), Some(_), Some(store)) => (Kind::PopBatch, store.memory_base()),
             _ => return Err("expected a move of one of the four registers"),
         };
-        Ok(Operands { kind, area, words, stack, rounds, count })
+        Ok(SectionOperands { kind, area, words, stack, rounds, count })
     }
 
-    /// Returns the instructions without addresses and register names; sections that do the same work in
+    /// Returns the instructions of the section without addresses and register names; sections that do the same work in
     /// different registers have equal forms.
     pub(crate) fn form(&self) -> String {
         let mut names: Vec<String> = vec![];
@@ -275,7 +275,7 @@ mod samples {
     }
 
     #[test]
-    fn section_checker_finds_overwritten_inputs_of_a_restart() {
+    fn section_checker_finds_overwritten_values_that_a_restart_reads() {
         assert_eq!((verdict(&sound), verdict(&widening)), (String::new(), String::new()));
         for (sample, expected) in [
             (&register, "`add esi,1`: writes Register(RSI)"),

@@ -5,7 +5,7 @@
 //! $ faulty_server heap          # no object caches: the heap, which is `Uslab`
 //! ```
 //!
-//! All modules except `command` are the example server's own source.
+//! All modules except `command` come from the source of the example server.
 
 #[path = "../../../slab/examples/server/buffer.rs"]
 mod buffer;
@@ -32,8 +32,8 @@ use uslab::{Config, Harden, Uslab};
 #[global_allocator]
 static ALLOCATOR: Uslab = Uslab;
 
-/// Restricts this thread, and the threads that it starts, to the given CPUs.
-fn run_on(cpus: impl IntoIterator<Item = usize>) -> nix::Result<()> {
+/// Restricts this thread, and all threads that it starts, to the given CPUs.
+fn restrict_to_cpus(cpus: impl IntoIterator<Item = usize>) -> nix::Result<()> {
     let mut set = CpuSet::new();
     cpus.into_iter().try_for_each(|cpu| set.set(cpu))?;
     sched_setaffinity(Pid::from_raw(0), &set)
@@ -41,7 +41,7 @@ fn run_on(cpus: impl IntoIterator<Item = usize>) -> nix::Result<()> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     // On one CPU, the next request gets the memory that a request freed.
-    run_on([sched_getcpu()?])?;
+    restrict_to_cpus([sched_getcpu()?])?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["heap"] => run_server(Heap),

@@ -1,5 +1,5 @@
-//! Mistakes with three kinds of the server's memory: the 100-byte value of `key`, an entry of the table, and
-//! a connection's buffer.
+//! Memory mistakes with three kinds of the server's memory: the 100-byte value of `key`, an entry of the table, and a
+//! connection's buffer.
 
 use super::buffer::Buffer;
 use super::memory::Memory;
@@ -13,7 +13,7 @@ use std::sync::Barrier;
 
 const KEY: &[u8] = b"key";
 
-/// Makes the mistake with the name `name`; returns `false` for an unknown name.
+/// Makes the mistake called `name`; returns `false` if no mistake has this name.
 #[inline(never)]
 pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer<M::Bytes>) -> bool {
     let memory = store.memory();
@@ -46,7 +46,8 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
             std::thread::scope(|scope| {
                 for _ in 0..2 {
                     scope.spawn(|| {
-                        super::run_on(0..CpuSet::count()).expect("the thread must be able to run on any CPU");
+                        super::restrict_to_cpus(0..CpuSet::count())
+                            .expect("the thread must be able to run on any CPU");
                         barrier.wait();
                         free_first(memory, value.get());
                     });
@@ -72,17 +73,17 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
         }
         b"overflow_of_an_entry" => {
             let entry = alloc_entry(memory);
-            write(bytes_of(&*entry), size_of_val(&*entry).cast_signed(), 1);
+            write(object_bytes(&*entry), size_of_val(&*entry).cast_signed(), 1);
             drop_object(entry);
         }
         b"underflow_of_an_entry" => {
             let entry = alloc_entry(memory);
-            write(bytes_of(&*entry), -1, 1);
+            write(object_bytes(&*entry), -1, 1);
             drop_object(entry);
         }
         b"overflow_of_a_freed_entry" => {
             let entry = alloc_entry(memory);
-            let (bytes, size) = (bytes_of(&*entry), size_of_val(&*entry));
+            let (bytes, size) = (object_bytes(&*entry), size_of_val(&*entry));
             drop_object(entry);
             write(bytes, size.cast_signed(), 1);
         }
@@ -93,7 +94,7 @@ pub(crate) fn make<M: Memory>(store: &Store<M>, name: &[u8], buffer: &mut Buffer
             drop_object(entry);
             drop_again(copy);
         }
-        b"overflow_of_a_buffer" => write(bytes_of(buffer), size_of_val(buffer).cast_signed(), 1),
+        b"overflow_of_a_buffer" => write(object_bytes(buffer), size_of_val(buffer).cast_signed(), 1),
         b"overflow_of_a_buffers_bytes" => {
             // The first byte makes the buffer allocate 16 KiB.
             buffer.push(b"?").expect("memory");
@@ -119,7 +120,7 @@ impl SharedMemory {
     }
 }
 
-fn bytes_of<T>(object: &T) -> NonNull<[u8]> {
+fn object_bytes<T>(object: &T) -> NonNull<[u8]> {
     NonNull::slice_from_raw_parts(NonNull::from(object).cast(), size_of::<T>())
 }
 /// Removes `key`, and returns the memory of its former value.

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
-use uslab_tests::{compiled_from, libuslab, libuslab_cache, workspace};
+use uslab_tests::{compile_c_program, libuslab, libuslab_cache, workspace};
 
 #[test]
 fn preloaded_malloc_follows_the_c_malloc_contract() {
@@ -42,8 +42,8 @@ fn malloc_starts_after_a_late_dlopen() {
     }
 }
 
-/// Returns a C header for `sandbox.c` with the filters of `filters.txt`. Also returns the expected outcome of
-/// each filter and behaviour: `well` or `-`.
+/// Returns a C header for `sandbox.c`, made from the filters of `filters.txt`. Also returns the expected outcome of
+/// each behaviour under each filter: `well` or `-`.
 fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
     let (mut header, mut filters, mut calls) = (String::new(), String::new(), BTreeSet::new());
     let (mut behaviours, mut outcomes): (Vec<&str>, _) = (vec![], vec![]);
@@ -101,9 +101,9 @@ fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
     (header + "};\n", outcomes)
 }
 
-/// Regression test: the first allocation read the list of CPUs, so a login server's system-call filter ended
-/// the program. Regression test: freeing a mapping read the limit on addresses, `malloc_trim` issued a
-/// membarrier, and a thread was started when memory exceeded 8 MiB.
+/// Regression test: the first allocation read the list of CPUs, so the system call filter of a login server ended the
+/// program. Regression test: freeing a mapping read the address limit, `malloc_trim` issued a membarrier, and a thread
+/// was started when the heap exceeded 8 MiB.
 #[test]
 fn program_with_a_system_call_filter_continues() {
     let dir = tempfile::tempdir().unwrap();
@@ -111,7 +111,7 @@ fn program_with_a_system_call_filter_continues() {
     let (header, outcomes) = filters(&data);
     std::fs::write(dir.path().join("filters.h"), header).unwrap();
     let include = format!("-I{}", dir.path().display());
-    let sandbox = compiled_from("tests/programs/preload/sandbox.c", &["-O1", &include], dir.path());
+    let sandbox = compile_c_program("tests/programs/preload/sandbox.c", &["-O1", &include], dir.path());
     assert!(outcomes.len() >= 5 * 6);
     let mut failures = vec![];
     for (filter, case_name, expected) in outcomes {
@@ -144,8 +144,8 @@ fn program_with_a_system_call_filter_continues() {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// If a program defines only some forms of `operator new` and `delete`, the other forms (for arrays, with a
-/// size) call the program's forms.
+/// If a program defines only some forms of `operator new` and `delete`, the other forms (for arrays, with a size) must
+/// call the program's forms.
 #[test]
 fn cplusplus_new_and_delete_are_replaced_consistently() {
     let Some(cc) = program("c++") else { return };
@@ -186,8 +186,7 @@ fn delete_does_not_wait_for_the_loader_lock() {
     assert!(output.status.success() && stdout == "opened\n", "{:?} {stdout}{err}", output.status);
 }
 
-/// Regression test: the program aborted, because later symbol lookups of the library did not search the C++
-/// library.
+/// Regression test: the program aborted, because later symbol lookups by the library did not search the C++ library.
 #[test]
 fn cplusplus_extension_catches_bad_alloc_at_the_limit() {
     let (Some(cxx), Some(cc)) = (program("c++"), program("cc")) else { return };
@@ -211,7 +210,7 @@ fn cplusplus_extension_catches_bad_alloc_at_the_limit() {
     }
 }
 
-/// Installs both libraries with `make install`; returns `None` if `make_program` or `pkg-config` is missing.
+/// Installs both libraries by `make install`; returns `None` if `make` or `pkg-config` is missing.
 fn installed() -> Option<TempDir> {
     let (make_program, _) = (program("make")?, program("pkg-config")?);
     let (prefix, library_file) = (tempfile::tempdir().unwrap(), libuslab_cache());
@@ -291,8 +290,8 @@ fn c_program_in_the_book_compiles_and_runs() {
     }
 }
 
-/// The test calls every function of the header under each mechanism, through each of the two libraries, and
-/// with threads that libc does not register.
+/// The test calls every function of the header under each mechanism, through each of the two libraries, and on threads
+/// that libc does not register.
 #[test]
 fn c_functions_of_object_caches_behave_as_documented() {
     let Some(prefix) = installed() else { return };
@@ -309,7 +308,7 @@ fn c_functions_of_object_caches_behave_as_documented() {
     }
 }
 
-/// The allocator's functions are not C++, so an exception cannot pass through them.
+/// The allocator's functions are not written in C++, so an exception cannot pass through them.
 #[test]
 fn exception_leaving_a_cache_callback_aborts_the_program() {
     use std::os::unix::process::ExitStatusExt;
@@ -331,7 +330,7 @@ fn exception_leaving_a_cache_callback_aborts_the_program() {
     }
 }
 
-/// Regression test: objects in quarantine were missing in all statistics.
+/// Regression test: all statistics ignored objects in quarantine.
 #[test]
 fn statistics_count_objects_in_quarantine_as_cached() {
     let Some(prefix) = installed() else { return };
@@ -339,8 +338,8 @@ fn statistics_count_objects_in_quarantine_as_cached() {
     printed(Command::new(program).arg("quarantine").env("USLAB_OPTIONS", "reap=0,quarantine=4k"));
 }
 
-/// Regression test: the caches' library registered its fork handlers when the first cache was created. As a
-/// result, it held its locks while the program's older handlers ran.
+/// Regression test: the library of caches registered its fork handlers when the first cache was created. As a result,
+/// it held its locks while the program's older handlers ran.
 #[test]
 fn fork_handlers_registered_earlier_can_use_caches() {
     let Some(prefix) = installed() else { return };
@@ -350,8 +349,8 @@ fn fork_handlers_registered_earlier_can_use_caches() {
     }
 }
 
-/// Programs load the library by a name that contains the interface's number. The version in `pkg-config` and
-/// in the manual page must be the library's version.
+/// Programs load the library by a file name that contains the version of its interface. The version in `pkg-config` and
+/// in the manual page must equal the library's version.
 #[test]
 fn installed_files_have_consistent_names_and_versions() {
     let Some(prefix) = installed() else { return };
@@ -397,8 +396,8 @@ fn manual_page_documents_the_whole_header() {
     assert!(undocumented.is_empty(), "{undocumented:?}");
 }
 
-/// The header must declare exactly the functions that the libraries export. One of the two libraries replaces
-/// malloc; the other one leaves the program's malloc unchanged.
+/// The header must declare exactly the functions that the libraries export. `libuslab` replaces the program's malloc;
+/// `libuslab-cache` leaves it unchanged.
 #[test]
 fn header_declares_exactly_the_exported_functions() {
     let Some(nm) = program("nm") else { return };
@@ -418,8 +417,8 @@ fn header_declares_exactly_the_exported_functions() {
     assert_eq!(exported_symbols(&libuslab()), expected);
 }
 
-/// Checks that each wrong call ends the program with the expected message.
-fn ends_the_program(options: &str, failures: &[(&str, &str)]) {
+/// Checks that each invalid call ends the program with the expected message.
+fn assert_ends_the_program(options: &str, failures: &[(&str, &str)]) {
     use std::os::unix::process::ExitStatusExt;
     let dir = tempfile::tempdir().unwrap();
     let api = compiled("api.c", dir.path());
@@ -436,7 +435,7 @@ fn ends_the_program(options: &str, failures: &[(&str, &str)]) {
 
 #[test]
 fn invalid_free_is_reported_and_aborts_the_program() {
-    ends_the_program(
+    assert_ends_the_program(
         "check=1,guard=0",
         &[
             ("foreign", "free of an address that no cache owns"),
@@ -450,11 +449,11 @@ fn invalid_free_is_reported_and_aborts_the_program() {
     );
 }
 
-/// Regression test: by default, `free`, `realloc` and `malloc_usable_size` of an address inside an object
-/// were silently ignored.
+/// Regression test: by default, `free`, `realloc` and `malloc_usable_size` silently ignored an address inside an
+/// object.
 #[test]
 fn free_inside_an_object_aborts_even_without_checks() {
-    ends_the_program(
+    assert_ends_the_program(
         "check=0,guard=0",
         &[
             ("foreign", "free of an address that no cache owns"),
@@ -475,7 +474,7 @@ fn free_inside_an_object_aborts_even_without_checks() {
     );
 }
 
-/// Regression test: glibc's functions reported glibc's heap, which was not in use.
+/// Regression test: glibc's statistics functions reported glibc's heap, which was not in use.
 #[test]
 fn malloc_info_writes_xml_about_the_replaced_heap() {
     let dir = tempfile::tempdir().unwrap();
@@ -537,8 +536,8 @@ fn library_opened_with_deepbind_uses_the_replaced_free() {
     assert!(output.status.success() && stdout == "freed\n", "{:?} {stdout}{err}", output.status);
 }
 
-/// Returns the number of system calls of a program under a library (an empty name means no library); `None`
-/// if the test is not permitted to trace.
+/// Returns the number of system calls of a program under a library (an empty name means no library); `None` if tracing
+/// is not permitted.
 fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u32> {
     let output = Command::new(counter).arg(library).args(program).output().unwrap();
     let output_text = text(&output.stdout);
@@ -549,9 +548,9 @@ fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u3
     Some(output_text.trim().parse().unwrap_or_else(|_| panic!("{output_text}{}", text(&output.stderr))))
 }
 
-/// Regression test: starting a process took 423 system calls. Each of 52 magazine layers made a mapping and a
-/// commit, and each of the 268 allocations at the start read the process id. A later version made 80 more
-/// calls than a process without the library; 20 of them loaded two libraries that are no longer needed.
+/// Regression test: starting a process took 423 system calls. Each of 52 magazine layers made a mapping and a commit,
+/// and each of the 268 allocations at the start of a process read the process id. A later version made 80 system calls
+/// more than a process without the library; 20 of them loaded two libraries that are no longer needed.
 #[test]
 fn process_start_takes_few_system_calls() {
     let [counts, allocates] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -574,8 +573,8 @@ fn process_start_takes_few_system_calls() {
     );
 }
 
-/// The test allocates objects of 64 bytes, each of which takes about 66 bytes of memory. The rest of the
-/// memory is the fixed cost of a process.
+/// The test allocates objects of 64 bytes; each takes about 66 bytes of memory. The remaining memory is the fixed cost
+/// of a process.
 #[test]
 fn small_process_uses_little_extra_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -620,8 +619,8 @@ fn stats_table_is_printed_at_exit() {
     assert!(quiet_run.stderr.is_empty(), "{}", text(&quiet_run.stderr));
 }
 
-/// Regression test: a limit that the process itself set had no effect on small memory, and left no addresses
-/// for threads and mappings. If the limit was set before the start, half of it remained unused.
+/// Regression test: an address limit that the process itself set had no effect on small blocks, and left no addresses
+/// for threads and mappings. If the limit was set before the process started, half of it remained unused.
 #[test]
 fn heap_leaves_addresses_under_the_limit_for_mappings() {
     let dir = tempfile::tempdir().unwrap();
@@ -640,9 +639,9 @@ fn heap_leaves_addresses_under_the_limit_for_mappings() {
     }
 }
 
-/// Regression test: at the start, the page range reserved three quarters of the limit. The remaining
-/// addresses were enough for 22 threads and 648 blocks; with the C library's malloc, 109 threads and 841
-/// blocks fit.
+/// Regression test: when the process started, the page range reserved three quarters of the address limit. The
+/// remaining addresses were enough for 22 threads and 648 blocks; the C library's malloc had room for 109 threads and
+/// 841 blocks.
 #[test]
 fn address_limit_leaves_room_for_thread_stacks() {
     let dir = tempfile::tempdir().unwrap();
@@ -661,14 +660,14 @@ fn address_limit_leaves_room_for_thread_stacks() {
     }
 }
 
-/// Returns the largest number of mappings that a process may have.
-fn most_mappings() -> usize {
+/// Returns the system's limit on the number of mappings of a process.
+fn max_mappings_per_process() -> usize {
     std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap()
 }
 
-/// Regression test: each guard and each large block was a mapping that was never removed. A heap of half a
-/// GiB had 4,159 mappings, and their number was unbounded. The tags of freed slabs also remained; they were
-/// an eighth of the heap's largest size.
+/// Regression test: each guard and each large block was a separate mapping that was never removed. A heap of half a GiB
+/// had 4,159 mappings, and there was no bound on their number. The tags of freed slabs also remained in memory; they
+/// took an eighth of the heap's peak size.
 #[test]
 fn hardened_heap_creates_few_mappings() {
     let dir = tempfile::tempdir().unwrap();
@@ -681,7 +680,7 @@ fn hardened_heap_creates_few_mappings() {
             "preload: {options}: numbers of mappings with half of the heap and without it, then KiB: {stdout}"
         ));
         let numbers: Vec<usize> = stdout.split_whitespace().map(|number| number.parse().unwrap()).collect();
-        let max_mappings = if options == "harden=1" { most_mappings() / 2 } else { 200 };
+        let max_mappings = if options == "harden=1" { max_mappings_per_process() / 2 } else { 200 };
         assert!(
             numbers[0] < max_mappings && numbers[1] < 400 && numbers[2] < 20 << 10,
             "{options}: {stdout}"
@@ -692,7 +691,7 @@ fn hardened_heap_creates_few_mappings() {
 /// Regression test: at the limit of mappings, memory that could not be unmapped was never freed.
 #[test]
 fn hardened_program_at_the_mapping_limit_continues() {
-    let max_mappings = most_mappings();
+    let max_mappings = max_mappings_per_process();
     if max_mappings > 1 << 20 {
         return print_line(&format!(
             "preload: skipped the crowd: the test cannot create {max_mappings} mappings"
@@ -726,8 +725,8 @@ fn address_limit_of_a_vfork_child_spares_the_parent() {
     assert_eq!(text(&output.stdout), "100\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
-/// Large memory may get addresses that once were the end of the page range. Regression test: freeing large
-/// memory at these addresses mistook it for a page, and reported corruption.
+/// Large blocks may get addresses that were earlier the end of the page range. Regression test: freeing a large block
+/// at such an address was mistaken for freeing a page, and reported corruption.
 #[test]
 fn large_block_at_former_page_addresses_can_be_freed() {
     let Some(python) = python() else { return };
@@ -746,8 +745,8 @@ fn large_block_at_former_page_addresses_can_be_freed() {
     }
 }
 
-/// Regression test: a request above the limit used up all remaining addresses of the page range, so later
-/// allocations failed.
+/// Regression test: a refused request above the address limit used up all remaining addresses of the page range, so
+/// later allocations failed.
 #[test]
 fn refused_request_above_the_address_limit_reserves_nothing() {
     let Some(python) = python() else { return };
@@ -759,8 +758,8 @@ except MemoryError: print('refused', len([bytes(1000) for _ in range(100000)]))"
     assert_eq!(text(&output.stdout), "refused 100000\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
-/// Regression test: the library wrote the table to the file that the program had opened under the same
-/// descriptor.
+/// Regression test: the library wrote the statistics table to a file of the program, which the program had opened under
+/// the same descriptor.
 #[test]
 fn exit_report_is_not_written_to_program_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -773,8 +772,8 @@ fn exit_report_is_not_written_to_program_files() {
     }
 }
 
-/// Large memory can use the part of the limit that the page range only reserves, and a part of the limit
-/// remains.
+/// Large blocks can use the part of the address limit that the page range only reserves, and some of the limit remains
+/// free.
 #[test]
 fn large_blocks_use_reserved_addresses_under_an_address_limit() {
     let Some(python) = python() else { return };

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use uslab_sim::flame::{Flame, Stack};
 use uslab_tests::libuslab;
 
-/// Returns the file that `dump.c` wrote, and the program's output.
+/// Runs `dump.c`; returns the file that it wrote, and its output.
 fn dump(dump_method: &str, format: &str) -> (Option<String>, Output) {
     let dir = tempfile::tempdir().unwrap();
     let mut program = Command::new(compiled("dump.c", dir.path()));
@@ -46,7 +46,7 @@ fn file_extension_determines_the_signal_dump_format() {
     }
 }
 
-/// Writes a heap profile of `dump.c` with every byte sampled; returns the file, and the program's output.
+/// Runs `dump.c` with a heap profile that samples every byte; returns the profile, and the program's output.
 fn profile(dir: &Path, dump_method: &str, format: &str) -> (PathBuf, String) {
     let mut program = Command::new(compiled("dump.c", dir));
     program.arg(dump_method).arg(dir).arg(format);
@@ -57,7 +57,7 @@ fn profile(dir: &Path, dump_method: &str, format: &str) -> (PathBuf, String) {
     (leftover_files.find(|path| path.to_string_lossy().ends_with(format)).unwrap(), text(&output.stdout))
 }
 
-/// The profile contains code addresses; function names are looked up later. The profile has exactly the
+/// The heap profile contains code addresses; a reader looks up function names later. The profile has exactly the
 /// thousand objects of `main`, and the innermost function of a stack never belongs to the library.
 #[test]
 fn signal_dump_writes_the_heap_profile() {
@@ -94,7 +94,7 @@ fn profile_dump_of_many_stacks_uses_little_memory() {
     }
 }
 
-/// After the failure, neither the temporary file nor a part of the dump exists.
+/// After a failed dump, neither the temporary file nor a part of the dump exists.
 #[test]
 fn failed_profile_write_prints_a_single_line() {
     for (options, error) in [

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use uslab_tests::{ControlGroup, libuslab, server};
 
-/// The longest waiting time, in tenths of a second.
+/// The longest time for which a test waits, in tenths of a second.
 const TIMEOUT: u32 = 600;
 const KEYS: usize = 30_000;
 
@@ -28,15 +28,15 @@ impl KilledChild {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
     }
-    fn has_a_reaper(&self) -> bool {
+    fn has_reaper_thread(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
         names.into_iter().any(|name| name.trim() == "uslab-reaper")
     }
 }
 
-/// The example server uses `Box` for its memory, so it uses the library's malloc. The test sets and deletes
-/// keys of mixed sizes.
+/// The example server allocates with `Box`, so it uses the library's malloc. The test sets and deletes keys of mixed
+/// sizes.
 #[test]
 fn server_decommits_the_memory_of_deleted_keys() {
     let mut command = Command::new(server());
@@ -45,7 +45,7 @@ fn server_decommits_the_memory_of_deleted_keys() {
         KilledChild(command.env("USLAB_OPTIONS", "reap=500").stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(!process.has_a_reaper(), "the memory is still too small");
+    assert!(!process.has_reaper_thread(), "the memory is still too small");
     let stream = TcpStream::connect(line.trim().strip_prefix("listening on ").expect(&line)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let (mut writer, mut reader) = (stream.try_clone().unwrap(), BufReader::new(stream));
@@ -72,7 +72,7 @@ fn server_decommits_the_memory_of_deleted_keys() {
     }
     let peak = process.resident();
     assert!(peak > 100 << 10, "{peak} KiB");
-    assert!(process.has_a_reaper());
+    assert!(process.has_reaper_thread());
     send_requests("FLUSHALL\r\n", 1);
     let freed = process.resident();
     let mut freed_now = freed;
@@ -89,7 +89,7 @@ fn server_decommits_the_memory_of_deleted_keys() {
     assert!(freed_now <= peak / 4, "{freed_now} KiB of {peak} remain");
 }
 
-/// When no other thread is left, the library's thread does not keep the process alive.
+/// When all other threads have exited, the library's thread does not keep the process alive.
 #[test]
 fn reaper_thread_does_not_keep_the_process_alive() {
     let dir = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ fn reaper_thread_does_not_keep_the_process_alive() {
     }
 }
 
-/// Regression test: of 100 MiB, 63 MiB were not returned, so the kernel killed the program.
+/// Regression test: 63 of 100 MiB were not returned to the system, so the kernel killed the program.
 #[test]
 fn freed_memory_is_decommitted_in_a_small_cgroup() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Tests programs under `libuslab.so`: the C interface, and real programs, whose output must not change.
 //!
-//! `USLAB_PRELOAD=run_long_tests` adds python's own memory-intensive tests, and more load on servers. If the
-//! machine lacks a program, the test prints the program's name and the reason.
+//! `USLAB_PRELOAD=run_long_tests` adds Python's memory-intensive tests, and more load on servers. If a program is not
+//! installed, the test prints its name and the reason.
 
 mod contract;
 mod dump;
@@ -18,7 +18,7 @@ mod top;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use uslab_tests::{compiled_from, libuslab, workspace};
+use uslab_tests::{compile_c_program, libuslab, workspace};
 
 pub(crate) fn preloaded(command: &mut Command, options: &str) -> Output {
     command
@@ -28,7 +28,7 @@ pub(crate) fn preloaded(command: &mut Command, options: &str) -> Output {
         .expect("the program must start")
 }
 
-/// Runs the command; `preloads` decides if the library is preloaded.
+/// Runs a command; `preloads` decides if the library is preloaded.
 fn run(command: &mut Command, preloads: bool) -> Output {
     match preloads {
         true => preloaded(command, "check=1"),
@@ -40,7 +40,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Prints a line in spite of libtest's capture.
+/// Prints a line to the terminal, even if libtest captures the output.
 pub(crate) fn print_line(line: &str) {
     let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
 }
@@ -49,7 +49,7 @@ pub(crate) fn run_long_tests() -> bool {
     std::env::var("USLAB_PRELOAD").as_deref() == Ok("full")
 }
 
-/// Returns the path of the program `name`, if it is installed.
+/// Returns the path of the program called `name`, or `None` if it is not installed.
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     // Servers are in directories that only root has in its `PATH`.
@@ -61,7 +61,7 @@ fn program(name: &str) -> Option<PathBuf> {
     program_file
 }
 
-/// Checks that a program's output is the same with and without the library, and not empty.
+/// Checks that a program prints the same output with and without the library, and that the output is not empty.
 #[track_caller]
 fn check_same_output(name: &str, command: impl Fn() -> Command) {
     let without_library = run(&mut command(), false);
@@ -88,7 +88,7 @@ fn command(program: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Returns a compiled C program of `tests/programs/preload`.
+/// Compiles a C program of `tests/programs/preload`, and returns its path.
 fn compiled(name: &str, dir: &Path) -> PathBuf {
-    compiled_from(&format!("tests/programs/preload/{name}"), &["-O1"], dir)
+    compile_c_program(&format!("tests/programs/preload/{name}"), &["-O1"], dir)
 }

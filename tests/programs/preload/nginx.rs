@@ -1,5 +1,4 @@
-//! Tests nginx, whose first process allocates and then forks workers; each worker has threads that read
-//! files.
+//! Tests nginx: its first process allocates memory and then forks workers, and each worker has threads that read files.
 
 use super::server::Server;
 use super::{command, preloaded, print_line, program, run_long_tests, text};
@@ -10,7 +9,7 @@ use std::path::Path;
 
 const WORKERS: usize = 3;
 
-/// The requested paths: plain files, compressed files, pages that consist of parts, and all of these through
+/// The requested paths: plain files, compressed files, pages that are assembled from parts, and the same files through
 /// a proxy.
 const PATHS: &[&str] =
     &["/small", "/middle", "/large", "/parts.shtml", "/again/middle", "/again/large", "/again/parts.shtml"];
@@ -35,7 +34,7 @@ fn configuration(port: u16, dir: &Path) -> String {
     )
 }
 
-/// Returns the status line and the body; other header lines are omitted, because they contain dates.
+/// Returns the status line and the body of a response; other header lines contain dates and are omitted.
 fn get(port: u16, path: &str, options: &str) -> Vec<u8> {
     let mut answer = vec![];
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();

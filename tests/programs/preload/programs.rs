@@ -1,4 +1,4 @@
-//! Tests programs that print a result and then exit.
+//! Tests programs that print a result and then exit; the library is preloaded.
 
 use super::{check_same_output, command, preloaded, print_line, program, run, run_long_tests, text};
 use uslab_tests::workspace;
@@ -95,7 +95,7 @@ fn php_output_is_unchanged_by_the_preloaded_library() {
     check_same_output("php", || command(&php, &["-r", script]));
 }
 
-/// stress-ng's output contains times, so it differs between runs, but stress-ng verifies the memory that it
+/// The output of stress-ng contains times, so it differs between runs; stress-ng itself verifies the memory that it
 /// allocates.
 #[test]
 fn stress_ng_verifies_memory_of_the_library() {

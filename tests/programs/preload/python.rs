@@ -50,7 +50,7 @@ except MemoryError: print('no memory')
     check_same_output("python3, all by malloc", own_malloc);
 }
 
-/// Python's own tests with large or many allocations, from several threads and across forks.
+/// Python's own tests that make large or many allocations, from several threads and across forks.
 const PYTHON_TESTS: &[&str] = &[
     "test_list",
     "test_dict",

@@ -1,4 +1,4 @@
-//! Tests recordings of programs, and replays of these recordings by `uslab replay`.
+//! Tests that programs can be recorded, and that `uslab replay` can replay the recordings.
 
 use super::{compiled, preloaded, print_line, text};
 use serde_json::Value;
@@ -7,9 +7,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use uslab_sim::trace::{Facts, Recorded, Recording, Tables};
-use uslab_tests::{compiled_from, libuslab};
+use uslab_tests::{compile_c_program, libuslab};
 
-/// The size of a recording's header, and the size of a record, in bytes.
+/// The size in bytes of the header of a recording, and of one record.
 const HEADER: usize = 64;
 const RECORD: usize = 24;
 
@@ -34,7 +34,7 @@ impl Recorder {
         assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
         file
     }
-    /// Returns all recordings in the folder except the first.
+    /// Returns all recordings in the folder except the one with the requested name.
     fn later_recordings(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path());
         let mut later_files: Vec<_> =
@@ -44,7 +44,7 @@ impl Recorder {
     }
 }
 
-/// Returns the facts that the trace reader finds in a recording, and the counts in the recording's header.
+/// Returns what the trace reader finds in a recording, and the counts in the header of the recording.
 fn facts(file: &Path) -> (Facts, Recorded) {
     let mut ops = Recording::open(file).unwrap().resolve(None).unwrap();
     while ops.next_op().unwrap().is_some() {}
@@ -53,7 +53,7 @@ fn facts(file: &Path) -> (Facts, Recorded) {
     (facts, recording)
 }
 
-/// Checks that no address is allocated twice without a free between the allocations, and that each freed address was
+/// Checks the order of records: no address is allocated twice without a free in between, and each freed address was
 /// allocated.
 #[track_caller]
 fn in_order(facts: &Facts) {
@@ -167,7 +167,7 @@ fn recording_shows_a_free_before_the_address_is_reused() {
     assert!(facts.by_cpu.len() <= 2048 && facts.by_cpu.values().sum::<u64>() == facts.total);
 }
 
-/// The test uses every way to fork; a bare system call, for example, runs no fork handlers.
+/// The test forks in every possible way; a bare system call, for example, runs no fork handlers.
 #[test]
 fn forked_child_writes_a_separate_recording() {
     for start_method in ["fork", "clone"] {
@@ -260,12 +260,12 @@ fn events_beyond_the_recording_limit_are_counted() {
     );
 }
 
-/// Regression test: a signal ended the recording, or prevented its growth.
+/// Regression test: a signal ended the recording, or prevented the file from growing.
 #[test]
 fn signal_during_recording_growth_loses_no_event() {
     let dir = tempfile::tempdir().unwrap();
     let flags = ["-O1", "-rdynamic", "-DINTERRUPTED"];
-    let program = compiled_from("tests/programs/preload/record.c", &flags, dir.path());
+    let program = compile_c_program("tests/programs/preload/record.c", &flags, dir.path());
     let recorder = Recorder { dir, program };
     let (facts, recording) = facts(&recorder.run(&["pairs", "100000"], ""));
     assert_eq!((facts.total, recording.lost), (200_000, 0));

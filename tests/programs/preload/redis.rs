@@ -16,8 +16,8 @@ struct Redis {
 }
 
 impl Redis {
-    /// Starts a server with the data that an earlier server saved in `dir`. The server reads and answers
-    /// requests on `threads` threads.
+    /// Starts a server with the data that an earlier server has saved in `dir`. The server uses `threads` threads to
+    /// read and answer requests.
     fn start(redis: &Path, cli: &Path, dir: &Path, threads: usize, with_library: bool) -> Self {
         let socket = dir.join("socket");
         let settings = "--port 0 --save  --appendonly no --io-threads-do-reads yes --enable-debug-command yes \
@@ -50,7 +50,7 @@ impl Redis {
     }
 }
 
-/// Commands for each key I; they set every kind of value, in many sizes.
+/// Commands that run once for each key number I; they set every kind of value, in many sizes.
 const KEY_COMMANDS: &str = "
 set key:I IVALUE
 append text:FEW VALUE.
@@ -63,15 +63,15 @@ xadd stream:FEW SIZE-I name VALUE.
 pfadd seen:FEW I
 geoadd places FEW SOME place:I
 ";
-/// Commands for some keys; they remove the values of these keys.
-const REMOVING_COMMANDS: &str = "
+/// Commands that run for some keys, and remove their values.
+const KEY_REMOVAL_COMMANDS: &str = "
 lpop list:SOME
 unlink key:HALF
 zpopmin sorted:FEW
 hdel hash:FEW field:HALF
 ";
-/// Queries whose answers do not depend on a clock, a seed or the memory.
-const QUERIES: &str = "
+/// Queries whose answers do not depend on a clock, a random seed or addresses.
+const QUERY_COMMANDS: &str = "
 sort set:FEW alpha
 zrange sorted:FEW 0 -1 withscores
 xrange stream:FEW - + count 50
@@ -93,8 +93,8 @@ unlink stream:3 text:3 hash:3
 dbsize
 debug digest
 "#;
-/// Changes with the same result, however often they run.
-const CHANGE: &str = "
+/// Commands that change data; repeating them gives the same result.
+const IDEMPOTENT_COMMANDS: &str = "
 set key:I VALUE
 setrange text:FEW SIZE x
 hset hash:FEW field:I x
@@ -112,9 +112,10 @@ fn commands(script_text: &str, i: usize) -> String {
 }
 
 fn script(keys: usize) -> String {
-    let response_lines = (1..keys)
-        .map(|i| commands(KEY_COMMANDS, i) + &commands(if i % 3 == 0 { REMOVING_COMMANDS } else { "" }, i));
-    let first_queries = (0..7).map(|i| commands(QUERIES, i));
+    let response_lines = (1..keys).map(|i| {
+        commands(KEY_COMMANDS, i) + &commands(if i % 3 == 0 { KEY_REMOVAL_COMMANDS } else { "" }, i)
+    });
+    let first_queries = (0..7).map(|i| commands(QUERY_COMMANDS, i));
     response_lines.chain(first_queries).chain([LAST.into()]).collect()
 }
 
@@ -124,7 +125,7 @@ struct Load {
     threads: usize,
 }
 
-/// Returns the answers to all commands if all programs use one malloc.
+/// Returns the answers to all commands, if all programs run under the same malloc.
 fn answers(programs: [&Path; 3], load: &Load, with_library: bool) -> String {
     let [redis, cli, benchmark] = programs;
     let dir = tempfile::tempdir().unwrap();
@@ -136,7 +137,7 @@ fn answers(programs: [&Path; 3], load: &Load, with_library: bool) -> String {
 
     // The child slowly writes the data as it was at the fork, while the parent changes all of it.
     replies += &server.run_commands("bgsave");
-    let changes: String = (0..load.keys).map(|i| commands(CHANGE, i)).collect();
+    let changes: String = (0..load.keys).map(|i| commands(IDEMPOTENT_COMMANDS, i)).collect();
     let [change, save] = [server.command_sender(&changes), server.command_sender("info persistence")];
     server.server.wait_until("the save ends", || {
         change();

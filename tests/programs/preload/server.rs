@@ -1,4 +1,4 @@
-//! A server that runs as long as a test needs it.
+//! A server process that runs as long as a test needs it.
 
 use super::text;
 use std::fs::File;
@@ -8,8 +8,8 @@ use std::thread::sleep;
 use std::time::Duration;
 use uslab_tests::libuslab;
 
-/// The longest waiting time, in tenths of a second, for things that should happen immediately. A server that
-/// hangs fails its test.
+/// The longest time, in tenths of a second, for which a test waits for events that should happen immediately. If a
+/// server hangs, its test fails after this time.
 const TIMEOUT: u32 = 600;
 
 pub(crate) struct Server {
@@ -20,8 +20,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts the server in the foreground; `with_library` decides if the library is preloaded. `stop` is the command that ends
-    /// the server.
+    /// Starts the server in the foreground; `with_library` decides if the library is preloaded. `stop` is the command
+    /// that ends the server.
     pub(crate) fn start(mut command: Command, stop: Command, dir: &Path, with_library: bool) -> Self {
         let errors = dir.join("stderr");
         command.stdout(File::create(dir.join("stdout")).unwrap()).stderr(File::create(&errors).unwrap());
@@ -46,8 +46,8 @@ impl Server {
         panic!("{condition}: the condition did not hold within {} s\n{}", TIMEOUT / 10, self.errors());
     }
 
-    /// Stops the server in the regular way, with its stop command. Returns the number of server processes
-    /// that printed a table of caches.
+    /// Stops the server by its stop command. Returns the number of server processes that printed a statistics table of
+    /// their caches.
     #[track_caller]
     pub(crate) fn end(mut self) -> usize {
         let stop_output = self.stop.output().expect("the program must start");

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// Returns the report about a program's mistake, which must end the program.
+/// Returns the report about a mistake that must end the program.
 fn report(program: &Path, mistake: &str, options: &str) -> String {
     // The guard is disabled, because it would report a sampled object in another form.
     let output = preloaded(Command::new(program).arg(mistake), &format!("{options},guard=0"));
@@ -92,8 +92,8 @@ fn slab_debug_tracing_prints_each_allocation_and_free() {
     assert!(thread.is_some_and(|thread| thread > 0) && threads.is_empty(), "{err}");
 }
 
-/// The program allocates twenty objects whose addresses are not stored, and five objects that a list reaches
-/// by addresses inside them.
+/// The program allocates twenty objects whose addresses are not stored anywhere, and five objects to which a list holds
+/// inner addresses.
 #[test]
 fn exit_report_groups_leaks_by_allocation_site() {
     let dir = tempfile::tempdir().unwrap();
@@ -119,7 +119,7 @@ fn exit_report_groups_leaks_by_allocation_site() {
     }
 }
 
-/// Shells fork, and their children continue to use the heap.
+/// Tests shells, which fork, and whose child processes continue to use the heap.
 #[test]
 fn forked_children_use_the_debugged_heap() {
     let script = "for i in 1 2 3; do (echo $i | cat; (echo sub $i)) ; done; echo $(echo inner | tr a-z A-Z)";

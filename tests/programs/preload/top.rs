@@ -8,11 +8,11 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use terminal::on_a_terminal;
+use terminal::run_on_terminal;
 use uslab_tests::libuslab;
 
-/// Starts `dump.c`, which runs until its standard input ends. Returns the process id and the process of the
-/// program.
+/// Starts the program `dump.c`, which runs until its standard input ends. Returns the id of the process, and the
+/// process.
 fn program(dir: &Path, options: &str) -> (String, Child) {
     let mut command = Command::new(compiled("dump.c", dir));
     command.args(["stay", ".", "."]).env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options);
@@ -92,7 +92,10 @@ fn top_refuses_a_program_without_a_signal_dump() {
             "check=1",
             "the program has no `dump` in USLAB_OPTIONS; expected a program that was started with LD_PRELOAD=",
         ),
-        ("dump=/tmp/out.prom", "the program writes `/tmp/out.prom`; expected a name that ends in .json"),
+        (
+            "dump=/tmp/out.prom",
+            "the program's dump file is `/tmp/out.prom`; expected a name that ends in .json",
+        ),
         // The signal would end the process.
         (
             "dump=/tmp/out.json",
@@ -131,7 +134,7 @@ fn top_keeps_the_last_table_after_the_program_exits() {
     let dir = tempfile::tempdir().unwrap();
     let (pid, child) = program(dir.path(), &format!("dump={}/out.%p.json", dir.path().display()));
     let (code, terminal_output, restored) =
-        on_a_terminal(&["top", &pid, "--interval", "0.1"], |_| end(child));
+        run_on_terminal(&["top", &pid, "--interval", "0.1"], |_| end(child));
     assert_eq!((code, restored), (Some(0), true), "{terminal_output}");
     let after_exit = &terminal_output[terminal_output.rfind("\x1b[?1049l").unwrap()..];
     assert!(after_exit.contains("\nmalloc-112 "), "{terminal_output:?}");

@@ -1,4 +1,4 @@
-//! Tests invalid input to `uslab lab`: exit code 2, a message with the accepted input, and no partial output.
+//! Tests how `uslab lab` refuses invalid input: exit code 2, a message with the accepted input, and no partial output.
 
 use super::*;
 use std::path::Path;
@@ -123,8 +123,8 @@ fn impossible_output_is_refused_before_any_write() {
     assert!(!Path::new(&a).exists());
 }
 
-/// Regression test: each option was in its range, but runs with several such options never ended, or took all
-/// memory.
+/// Regression test: each option was within its range, but combinations of them made runs that never ended, or that used
+/// all memory.
 #[test]
 fn lab_refuses_options_that_need_too_much_memory() {
     refused(
@@ -146,8 +146,8 @@ fn lab_refuses_options_that_need_too_much_memory() {
     assert!(lab_output(&["layout", "--exact", "--structs", "1000000"]).contains("1000000 structs"));
 }
 
-/// Regression test: the word after an unknown experiment was taken for the experiment, and the message listed
-/// no experiments.
+/// Regression test: the word after an unknown experiment's name was mistaken for the experiment, and the message did
+/// not list the experiments.
 #[test]
 fn unknown_experiment_error_lists_the_known_experiments() {
     for args in [&["alchemy"][..], &["alchemy", "race"]] {

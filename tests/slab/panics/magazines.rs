@@ -1,4 +1,4 @@
-//! Tests panics in callbacks of the magazine layer: a layer's supplier, and a table's memory.
+//! Tests panics in callbacks of the magazine layer: the supplier of a layer, and the memory of a table.
 
 use super::*;
 use core::ops::Range;
@@ -16,7 +16,7 @@ impl Round for Number {
     }
 }
 
-/// The size is large enough for a region to commit more memory repeatedly.
+/// The size of a region, large enough for a region to commit more memory several times.
 const REGION: usize = 1 << 18;
 
 fn table<M: Memory>(memory: impl FnOnce(Heap) -> M) -> Arc<Table<M>> {
@@ -34,7 +34,7 @@ impl<F: Fn(bool)> ClosureRunner<F> {
     fn new(rounds: usize, run: F) -> Self {
         Self { free: Mutex::new((1..=rounds).map(Number).collect()), run }
     }
-    /// Flushes the layer, and returns the number of free rounds; no round may be free twice.
+    /// Flushes the layer, and returns the number of free rounds; checks that no round is free twice.
     fn census<M: Memory>(&self, layer: &Layer<Number, M>) -> usize {
         layer.flush_all(self);
         let mut free = self.free.lock().clone();
@@ -71,15 +71,15 @@ pub(super) mod supplier {
         let is_armed = AtomicBool::new(true);
         let supplier = ClosureRunner::new(100, |_| {
             if is_armed.swap(false, Relaxed) {
-                explode()
+                panic_with_drop_payload()
             }
         });
-        passes_on(|| layer.alloc(&supplier));
+        assert_panic_reaches_caller(|| layer.alloc(&supplier));
         let rounds = [(); 30].map(|()| layer.alloc(&supplier).unwrap());
         rounds.into_iter().for_each(|round| layer.free(&supplier, round));
         is_armed.store(true, Relaxed);
         let cached_rounds = layer.stats().in_magazines as usize;
-        passes_on(|| layer.drain(&supplier, 0..1));
+        assert_panic_reaches_caller(|| layer.drain(&supplier, 0..1));
         assert_eq!(layer.stats().in_magazines, 0);
         let round = layer.alloc(&supplier).unwrap();
         layer.free(&supplier, round);
@@ -119,7 +119,7 @@ pub(super) mod supplier {
         assert!(*calls.lock() > 2);
         assert_eq!(supplier.census(&layer) + other_runner.free.lock().len(), 200);
     }
-    /// If a supplier closes its own layer during a call, the layer flushes all rounds to the supplier.
+    /// If a supplier closes its own layer during a call, the layer returns all rounds to the supplier.
     pub(crate) fn removes_itself() {
         on_cpu(0);
         let table = table(|heap| heap);
@@ -150,20 +150,20 @@ pub(super) mod memory {
         }
         fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
             if self.1.load(Relaxed) {
-                explode();
+                panic_with_drop_payload();
             }
             self.0.commit(op, range)
         }
         unsafe fn decommit(&self, range: Range<usize>) -> bool {
             if self.1.load(Relaxed) {
-                explode();
+                panic_with_drop_payload();
             }
             // SAFETY: the caller keeps the contract of `Memory::decommit`, which is the same for the heap.
             unsafe { self.0.decommit(range) }
         }
     }
 
-    /// The CPU works without a stack, as if the system had refused memory for the stack.
+    /// The CPU works without a stack if the system has refused memory for the stack.
     pub(crate) fn bomb() {
         on_cpu(0);
         let is_armed = Arc::new(AtomicBool::new(false));

@@ -1,12 +1,12 @@
-//! Checks, for each callback, the contract of [`uslab::error`] about panics in user code. The tests cover a
-//! payload that panics when it is dropped, a callback that calls the allocator, and a callback that removes
-//! itself or its cache.
+//! Checks the contract of [`uslab::error`] about panics in user code, for each callback. The tests include a payload
+//! that panics when it is dropped, a callback that calls the allocator, and a callback that removes itself or its
+//! cache.
 
 mod magazines;
 mod objects;
 mod reclaim;
 
-use crate::common::assert_all_given_back;
+use crate::common::assert_all_memory_returned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::panic_any;
 use std::path::Path;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use uslab::{Gfp, KmemCache, ObjectCache, Subsystem};
 use uslab_magazine::sync::{AtomicBool, Mutex, Ordering::Relaxed, catch_panic};
 
-/// A payload whose `Drop` panics.
+/// A panic payload whose `Drop` panics, too.
 struct PanickingDrop;
 impl Drop for PanickingDrop {
     fn drop(&mut self) {
@@ -26,33 +26,33 @@ impl Drop for PanickingDrop {
     }
 }
 
-fn explode() -> ! {
+fn panic_with_drop_payload() -> ! {
     panic_any(PanickingDrop)
 }
 
 /// Checks that the panic of a callback reaches the caller, with its payload.
 #[track_caller]
-fn passes_on<R>(f: impl FnOnce() -> R) {
+fn assert_panic_reaches_caller<R>(f: impl FnOnce() -> R) {
     let Err(panic) = catch_panic(f) else { panic!("the callback must panic") };
     core::mem::forget(panic.downcast::<PanickingDrop>().expect("the panic must be the callback's"));
 }
 
-/// A guard that runs its closure once; nested calls do nothing.
+/// A guard that runs a closure once; nested calls do nothing.
 #[derive(Clone, Default)]
-struct RunsOnce(Arc<AtomicBool>);
-impl RunsOnce {
+struct RunOnceGuard(Arc<AtomicBool>);
+impl RunOnceGuard {
     fn run(&self, f: impl FnOnce()) {
         if !self.0.swap(true, Relaxed) {
             f();
         }
     }
-    /// Returns `true` if the closure has run.
+    /// Returns `true` if the closure was run.
     fn has_run(&self) -> bool {
         self.0.load(Relaxed)
     }
 }
 
-/// A weak reference to an object that a callback uses: its own cache, or its registration. A strong reference
+/// A weak reference to an object that a callback uses: the callback's cache, or its registration. A strong reference
 /// would keep the cache alive forever.
 struct WeakTarget<T>(Arc<Mutex<Weak<T>>>);
 impl<T> Clone for WeakTarget<T> {
@@ -74,7 +74,7 @@ impl<T> WeakTarget<T> {
     }
 }
 
-/// A value that a callback drops during its call.
+/// A value that a callback drops while it runs.
 struct DroppedInCallback<T>(Arc<Mutex<Option<T>>>);
 impl<T> Clone for DroppedInCallback<T> {
     fn clone(&self) -> Self {
@@ -94,21 +94,21 @@ impl<T> DroppedInCallback<T> {
     }
 }
 
-/// Checks that the cache still works, can be destroyed, and has lost no object.
+/// Checks that the cache still works and can be destroyed, and that no object was lost.
 #[track_caller]
 fn ends<T>(subsystem: &Subsystem, cache: Arc<ObjectCache<T>>) {
     drop([(); 3].map(|()| cache.alloc().unwrap()));
     cache.destroy().unwrap();
     drop(cache);
-    assert_all_given_back(subsystem);
+    assert_all_memory_returned(subsystem);
 }
-/// Checks an untyped cache like `ends`.
+/// Checks an untyped cache in the same way as `ends`.
 #[track_caller]
-fn ends_untyped(subsystem: &Subsystem, cache: Arc<KmemCache>) {
+fn assert_untyped_cache_ends(subsystem: &Subsystem, cache: Arc<KmemCache>) {
     drop([(); 3].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
     cache.destroy().unwrap();
     drop(cache);
-    assert_all_given_back(subsystem);
+    assert_all_memory_returned(subsystem);
 }
 
 /// Runs a test case, and fails if it does not end in time.
@@ -128,7 +128,7 @@ fn watched(case: fn()) {
     }
 }
 
-/// Expands rows of the contract: a callback's name, its module, and its cases, each of which becomes a test.
+/// Expands the rows of the contract: the name of a callback, its module, and its cases, each of which becomes a test.
 macro_rules! callbacks {
     ($($name:literal => $place:ident::$callback:ident: $($case:ident)+;)+) => {
         const CALLBACKS: &[&str] = &[$($name),+];
@@ -159,13 +159,13 @@ callbacks! {
     "supplier" => magazines::supplier: bomb reenters removes_itself;
     "memory of a table" => magazines::memory: bomb;
 }
-/// Rows of the contract whose tests are next to the tested code.
+/// Rows of the contract whose tests are stored next to the tested code.
 const ROWS_TESTED_ELSEWHERE: &[(&str, &str)] = &[
     ("closures of handles and pools", "slab/handle/src/slot_map.rs"),
     ("functions of C", "tests/programs/preload/contract.rs"),
 ];
 
-/// The places where shipping sources run user code: the file, the number of places, and the callbacks.
+/// All places where shipping sources call user code: the file, the number of calls, and the callbacks.
 const PLACES: &[(&str, usize, &[&str])] = &[
     ("buddy/src/allocator.rs", 1, &["corruption handler of pages"]),
     ("magazine/src/layer.rs", 1, &["supplier"]),
@@ -187,11 +187,11 @@ const PLACES: &[(&str, usize, &[&str])] = &[
     ("slab/src/reclaim/shrinker.rs", 3, &["shrinker", "captured values"]),
 ];
 
-/// Counts uses of the panic wrappers in a shipping source, without imports, tests and definitions.
+/// Counts the calls of the panic wrappers in a shipping source, without imports, tests and definitions.
 fn uses(source: &str) -> usize {
     let shipping = source.split("\nmod tests {").next().unwrap_or(source);
     let code = shipping.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let names = ["catch_panic(", "contain_panic(", "FirstPanic::", "Contained::", "Contained<"];
+    let names = ["catch_panic(", "contain_panic(", "FirstPanic::", "ContainedValue::", "ContainedValue<"];
     code.map(|line| names.iter().map(|name| line.matches(name).count()).sum::<usize>()).sum()
 }
 

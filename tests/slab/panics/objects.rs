@@ -1,22 +1,22 @@
-//! Tests panics in callbacks of objects: constructors, destructors, resets, weights, `prepare`, and wakers.
+//! Tests panics in callbacks that belong to objects: constructors, destructors, resets, weights, `prepare`, and wakers.
 
 use super::*;
 use crate::common::subsystem;
 use uslab::{AllocError, Busy};
 
-/// A large object: a slab has only a few, and constructs them one by one.
+/// A large object; a slab has room for only a few, and constructs them one by one.
 type Words = [u64; 64];
-/// A reference to the objects' own cache, for use in a callback.
-type OwnCache = WeakTarget<ObjectCache<Words>>;
+/// A reference to the cache of the objects, for use in a callback.
+type CallbackCacheRef = WeakTarget<ObjectCache<Words>>;
 
-/// Allocates and frees an object of the cache, and shrinks the cache.
-fn uses(cache: &OwnCache) {
+/// Allocates and frees an object of the cache, and then shrinks the cache.
+fn uses(cache: &CallbackCacheRef) {
     let cache = cache.get().unwrap();
     drop([(); 5].map(|()| cache.alloc().unwrap()));
     cache.shrink();
 }
-/// Checks that the cache refuses to be destroyed, because the callback's object is in use.
-fn destroy_is_refused(cache: &OwnCache) {
+/// Checks that the cache refuses to be destroyed, because the callback's object is still in use.
+fn destroy_must_fail(cache: &CallbackCacheRef) {
     let error = cache.get().unwrap().destroy().unwrap_err();
     assert!(error.live > 0, "{error:?}");
 }
@@ -37,27 +37,27 @@ pub(super) mod constructor {
             for builder in builders(move |_| {
                 *count.lock() += 1;
                 if *count.lock() < 8 {
-                    explode()
+                    panic_with_drop_payload()
                 }
             }) {
                 *calls.lock() = 0;
                 let config = crate::common::config(2, nodes, 64 << 20);
                 let subsystem = Subsystem::new(config).unwrap();
                 let cache = Arc::new(builder.build_in(&subsystem).unwrap());
-                passes_on(|| cache.alloc(Gfp::KERNEL));
+                assert_panic_reaches_caller(|| cache.alloc(Gfp::KERNEL));
                 assert_eq!(*calls.lock(), 1, "no other node may be tried");
-                passes_on(|| cache.alloc_blocks(Gfp::KERNEL, 30).map(drop));
-                passes_on(|| cache.alloc_node(Gfp::KERNEL, nodes - 1));
-                passes_on(|| cache.prefill(Gfp::KERNEL, 10).map(drop));
-                passes_on(|| cache.acquire_timeout(Gfp::KERNEL, Duration::from_secs(1)));
+                assert_panic_reaches_caller(|| cache.alloc_blocks(Gfp::KERNEL, 30).map(drop));
+                assert_panic_reaches_caller(|| cache.alloc_node(Gfp::KERNEL, nodes - 1));
+                assert_panic_reaches_caller(|| cache.prefill(Gfp::KERNEL, 10).map(drop));
+                assert_panic_reaches_caller(|| cache.acquire_timeout(Gfp::KERNEL, Duration::from_secs(1)));
                 assert_eq!((cache.info().slabs, cache.info().used), (0, 0));
                 *calls.lock() = 8;
-                ends_untyped(&subsystem, cache);
+                assert_untyped_cache_ends(&subsystem, cache);
             }
         }
     }
     pub(crate) fn reenters() {
-        let (cache_slot, guard) = (WeakTarget::<KmemCache>::empty(), RunsOnce::default());
+        let (cache_slot, guard) = (WeakTarget::<KmemCache>::empty(), RunOnceGuard::default());
         let (weak_cache, first) = (cache_slot.clone(), guard.clone());
         for builder in builders(move |_| {
             first.run(|| {
@@ -71,14 +71,14 @@ pub(super) mod constructor {
             let cache = cache_slot.keep(builder.build_in(&subsystem).unwrap());
             drop(cache.alloc_block(Gfp::KERNEL).unwrap());
             assert!(guard.has_run());
-            ends_untyped(&subsystem, cache);
+            assert_untyped_cache_ends(&subsystem, cache);
         }
     }
-    /// An object counts as in use while it is being constructed. A slab does not belong to the cache yet
-    /// while its first object, or all its objects, are being constructed.
+    /// An object counts as in use while it is being constructed. A slab does not belong to the cache yet while its
+    /// first object, or all of its objects, are being constructed.
     pub(crate) fn removes_itself() {
         for (new, whole_slab) in [(true, false), (true, true), (false, false)] {
-            let (cache_slot, run_guard) = (WeakTarget::<KmemCache>::empty(), RunsOnce::default());
+            let (cache_slot, run_guard) = (WeakTarget::<KmemCache>::empty(), RunOnceGuard::default());
             let outcome = Arc::new(Mutex::new(None));
             let (weak_cache, first, outcome_slot) = (cache_slot.clone(), run_guard.clone(), outcome.clone());
             let builders = builders(move |_| {
@@ -101,7 +101,7 @@ pub(super) mod constructor {
             drop(held_block);
             cache.destroy().unwrap();
             drop(cache);
-            assert_all_given_back(&subsystem);
+            assert_all_memory_returned(&subsystem);
         }
     }
 }
@@ -114,32 +114,32 @@ pub(super) mod try_constructor {
     }
 
     pub(crate) fn bomb() {
-        let (subsystem, run_guard) = (subsystem(1), RunsOnce::default());
+        let (subsystem, run_guard) = (subsystem(1), RunOnceGuard::default());
         let first = run_guard.clone();
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
-            first.run(|| explode());
+            first.run(|| panic_with_drop_payload());
             parsed("7")
         });
         let cache = Arc::new(cache.build_in(&subsystem).unwrap());
-        passes_on(|| cache.alloc().map(drop));
+        assert_panic_reaches_caller(|| cache.alloc().map(drop));
         ends(&subsystem, cache);
         // Other nodes are tried after a refusal.
         let subsystem = Subsystem::new(crate::common::config(2, 2, 64 << 20)).unwrap();
-        let destroy_guard = RunsOnce::default();
+        let destroy_guard = RunOnceGuard::default();
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
             let (destroyed_twice, mut text) = (destroy_guard.has_run(), "7");
             destroy_guard.run(|| text = "none");
-            parsed(if destroyed_twice { explode() } else { text })
+            parsed(if destroyed_twice { panic_with_drop_payload() } else { text })
         });
         let cache = cache.build_in(&subsystem).unwrap();
-        passes_on(|| cache.alloc().map(drop));
+        assert_panic_reaches_caller(|| cache.alloc().map(drop));
         drop(cache);
-        assert_all_given_back(&subsystem);
+        assert_all_memory_returned(&subsystem);
     }
-    /// After a constructor has failed, the allocation is served with an object that the constructor has
-    /// freed.
+    /// After a constructor has failed, the allocation gets an object that the constructor has freed.
     pub(crate) fn reenters() {
-        let (subsystem, cache_slot, run_guard) = (subsystem(1), OwnCache::empty(), RunsOnce::default());
+        let (subsystem, cache_slot, run_guard) =
+            (subsystem(1), CallbackCacheRef::empty(), RunOnceGuard::default());
         let (weak_cache, first) = (cache_slot.clone(), run_guard.clone());
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
             let mut text = "7";
@@ -155,11 +155,12 @@ pub(super) mod try_constructor {
         ends(&subsystem, cache);
     }
     pub(crate) fn removes_itself() {
-        let (subsystem, cache_slot, run_guard) = (subsystem(1), OwnCache::empty(), RunsOnce::default());
+        let (subsystem, cache_slot, run_guard) =
+            (subsystem(1), CallbackCacheRef::empty(), RunOnceGuard::default());
         let (weak_cache, first) = (cache_slot.clone(), run_guard.clone());
         run_guard.0.store(true, Relaxed);
         let cache = ObjectCache::builder("bomb").try_ctor(move || {
-            first.run(|| destroy_is_refused(&weak_cache));
+            first.run(|| destroy_must_fail(&weak_cache));
             parsed("7")
         });
         let cache = cache_slot.keep(cache.build_in(&subsystem).unwrap());
@@ -178,7 +179,7 @@ pub(super) mod destructor {
     pub(crate) fn bomb() {
         let subsystem = subsystem(1);
         for whole_slab in [false, true] {
-            let builder = KmemCache::builder("bomb", 512).dtor(|_| explode());
+            let builder = KmemCache::builder("bomb", 512).dtor(|_| panic_with_drop_payload());
             let builder = if whole_slab { builder.construct_slabs() } else { builder };
             let cache = Arc::new(builder.build_in(&subsystem).unwrap());
             drop(cache.alloc_blocks(Gfp::KERNEL, 30).unwrap());
@@ -188,13 +189,13 @@ pub(super) mod destructor {
             cache.shrink();
             let info = cache.info();
             assert_eq!((info.slabs, info.destructed), (0, info.constructed));
-            ends_untyped(&subsystem, cache);
+            assert_untyped_cache_ends(&subsystem, cache);
         }
     }
     pub(crate) fn reenters() {
         for whole_slab in [false, true] {
             let (subsystem, cache_slot, run_guard) =
-                (subsystem(1), WeakTarget::<KmemCache>::empty(), RunsOnce::default());
+                (subsystem(1), WeakTarget::<KmemCache>::empty(), RunOnceGuard::default());
             let (weak_cache, first) = (cache_slot.clone(), run_guard.clone());
             let builder = KmemCache::builder("bomb", 512).dtor(move |_| {
                 first.run(|| {
@@ -208,13 +209,13 @@ pub(super) mod destructor {
             drop(cache.alloc_blocks(Gfp::KERNEL, 30).unwrap());
             cache.shrink();
             assert!(run_guard.has_run());
-            ends_untyped(&subsystem, cache);
+            assert_untyped_cache_ends(&subsystem, cache);
         }
     }
-    /// The cache cannot be destroyed while other free objects are being destructed together with this object.
+    /// The cache cannot be destroyed while its destructor runs for several free objects.
     pub(crate) fn removes_itself() {
         let (subsystem, cache_slot, run_guard) =
-            (subsystem(1), WeakTarget::<KmemCache>::empty(), RunsOnce::default());
+            (subsystem(1), WeakTarget::<KmemCache>::empty(), RunOnceGuard::default());
         let (weak_cache, first, outcome) =
             (cache_slot.clone(), run_guard.clone(), Arc::new(Mutex::new(None)));
         let outcome_slot = outcome.clone();
@@ -228,10 +229,10 @@ pub(super) mod destructor {
         drop(cache.alloc_blocks(Gfp::KERNEL, 3).unwrap());
         cache.shrink();
         assert_eq!(outcome.lock().take(), Some(Err(Busy { live: 3, aliases: 0 })));
-        ends_untyped(&subsystem, cache);
+        assert_untyped_cache_ends(&subsystem, cache);
 
         // The cache has no object of a returned slab.
-        let (cache_slot, run_guard) = (WeakTarget::<KmemCache>::empty(), RunsOnce::default());
+        let (cache_slot, run_guard) = (WeakTarget::<KmemCache>::empty(), RunOnceGuard::default());
         let (weak_cache, outcome_slot) = (cache_slot.clone(), outcome.clone());
         let builder = KmemCache::builder("bomb", 512).construct_slabs().dtor(move |_| {
             run_guard.run(|| {
@@ -245,7 +246,7 @@ pub(super) mod destructor {
         assert_eq!(outcome.lock().take(), Some(Ok(())));
         assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::Destroyed));
         drop(cache);
-        assert_all_given_back(&subsystem);
+        assert_all_memory_returned(&subsystem);
     }
 }
 
@@ -254,7 +255,7 @@ pub(super) mod reset {
 
     fn cache(
         subsystem: &Subsystem,
-        cache_slot: &OwnCache,
+        cache_slot: &CallbackCacheRef,
         reset: impl Fn(&mut Words) + Send + Sync + 'static,
     ) -> Arc<ObjectCache<Words>> {
         cache_slot
@@ -262,16 +263,18 @@ pub(super) mod reset {
     }
 
     pub(crate) fn bomb() {
-        let (subsystem, cache_slot, run_guard) = (subsystem(1), OwnCache::empty(), RunsOnce::default());
+        let (subsystem, cache_slot, run_guard) =
+            (subsystem(1), CallbackCacheRef::empty(), RunOnceGuard::default());
         let first = run_guard.clone();
-        let cache = cache(&subsystem, &cache_slot, move |_| first.run(|| explode()));
+        let cache = cache(&subsystem, &cache_slot, move |_| first.run(|| panic_with_drop_payload()));
         let object = cache.alloc().unwrap();
-        passes_on(|| drop(object));
+        assert_panic_reaches_caller(|| drop(object));
         assert_eq!(cache.info().used, 0, "the object must be free");
         ends(&subsystem, cache);
     }
     pub(crate) fn reenters() {
-        let (subsystem, cache_slot, run_guard) = (subsystem(1), OwnCache::empty(), RunsOnce::default());
+        let (subsystem, cache_slot, run_guard) =
+            (subsystem(1), CallbackCacheRef::empty(), RunOnceGuard::default());
         let (weak_cache, first) = (cache_slot.clone(), run_guard.clone());
         let cache = cache(&subsystem, &cache_slot, move |_| first.run(|| uses(&weak_cache)));
         drop(cache.alloc().unwrap());
@@ -279,9 +282,10 @@ pub(super) mod reset {
         ends(&subsystem, cache);
     }
     pub(crate) fn removes_itself() {
-        let (subsystem, cache_slot, run_guard) = (subsystem(1), OwnCache::empty(), RunsOnce::default());
+        let (subsystem, cache_slot, run_guard) =
+            (subsystem(1), CallbackCacheRef::empty(), RunOnceGuard::default());
         let (weak_cache, first) = (cache_slot.clone(), run_guard.clone());
-        let cache = cache(&subsystem, &cache_slot, move |_| first.run(|| destroy_is_refused(&weak_cache)));
+        let cache = cache(&subsystem, &cache_slot, move |_| first.run(|| destroy_must_fail(&weak_cache)));
         drop(cache.alloc().unwrap());
         assert!(run_guard.has_run());
         ends(&subsystem, cache);
@@ -293,7 +297,7 @@ pub(super) mod weight {
 
     fn cache(
         subsystem: &Subsystem,
-        cache_slot: &OwnCache,
+        cache_slot: &CallbackCacheRef,
         weight_function: impl Fn(&Words) -> usize + Send + Sync + 'static,
     ) -> Arc<ObjectCache<Words>> {
         cache_slot.keep(
@@ -302,15 +306,16 @@ pub(super) mod weight {
     }
 
     pub(crate) fn bomb() {
-        let (subsystem, cache_slot) = (subsystem(1), OwnCache::empty());
-        let cache = cache(&subsystem, &cache_slot, |_| explode());
+        let (subsystem, cache_slot) = (subsystem(1), CallbackCacheRef::empty());
+        let cache = cache(&subsystem, &cache_slot, |_| panic_with_drop_payload());
         drop([(); 100].map(|()| cache.alloc().unwrap()));
         cache.shrink();
         assert_eq!(cache.info().held_bytes, 0);
         ends(&subsystem, cache);
     }
     pub(crate) fn reenters() {
-        let (subsystem, cache_slot, run_guard) = (subsystem(1), OwnCache::empty(), RunsOnce::default());
+        let (subsystem, cache_slot, run_guard) =
+            (subsystem(1), CallbackCacheRef::empty(), RunOnceGuard::default());
         let (weak_cache, first) = (cache_slot.clone(), run_guard.clone());
         let cache = cache(&subsystem, &cache_slot, move |_| {
             first.run(|| uses(&weak_cache));
@@ -321,9 +326,9 @@ pub(super) mod weight {
         ends(&subsystem, cache);
     }
     pub(crate) fn removes_itself() {
-        let (subsystem, cache_slot) = (subsystem(1), OwnCache::empty());
+        let (subsystem, cache_slot) = (subsystem(1), CallbackCacheRef::empty());
         let (weak_cache, outcomes) = (cache_slot.clone(), Arc::new(Mutex::new(Vec::new())));
-        let (outcome_slot, panic_guard) = (outcomes.clone(), RunsOnce::default());
+        let (outcome_slot, panic_guard) = (outcomes.clone(), RunOnceGuard::default());
         let run_guard = panic_guard.clone();
         let cache = cache(&subsystem, &cache_slot, move |_| {
             if run_guard.has_run() {
@@ -353,12 +358,12 @@ pub(super) mod preparation {
     pub(crate) fn bomb() {
         let subsystem = subsystem(1);
         let cache = cache(&subsystem);
-        passes_on(|| cache.alloc_with(|_| explode()).map(drop));
+        assert_panic_reaches_caller(|| cache.alloc_with(|_| panic_with_drop_payload()).map(drop));
         assert_eq!(cache.info().used, 0);
         let handles = ObjectCache::builder("bomb").ctor(|| 0_u64);
         let handles: uslab::handle::HandleCache<u64> =
             handles.build_handles_in(&subsystem, uslab::handle::Generations::default()).unwrap();
-        passes_on(|| handles.alloc_with(|_| explode()));
+        assert_panic_reaches_caller(|| handles.alloc_with(|_| panic_with_drop_payload()));
         assert!(handles.alloc().is_ok_and(|handle| handles.free(handle)));
         drop(handles);
         ends(&subsystem, cache);
@@ -395,13 +400,13 @@ pub(super) mod waker {
     impl<F> Drop for ClosureRunner<F> {
         fn drop(&mut self) {
             if !std::thread::panicking() {
-                explode();
+                panic_with_drop_payload();
             }
         }
     }
 
-    /// Returns a cache at its limit, and all its objects. The cache is leaked, because wakers keep its
-    /// futures alive.
+    /// Returns a cache that has reached its limit, and all its objects. The cache is leaked, because wakers keep its
+    /// futures, and thus the cache, alive.
     fn full_cache(subsystem: &Subsystem) -> (&'static KmemCache, Vec<uslab::Block<'static>>) {
         let cache = KmemCache::builder("bomb", 512).limit(Limit::Slabs(1)).build_in(subsystem).unwrap();
         let cache: &KmemCache = Box::leak(Box::new(cache));
@@ -422,7 +427,7 @@ pub(super) mod waker {
     ) {
         let subsystem = subsystem(1);
         let (cache, mut blocks) = full_cache(&subsystem);
-        let (first, has_run_guard) = (DroppedInCallback::unset(), RunsOnce::default());
+        let (first, has_run_guard) = (DroppedInCallback::unset(), RunOnceGuard::default());
         let (cache_slot, run_guard) = (first.clone(), has_run_guard.clone());
         let waker = Waker::from(Arc::new(ClosureRunner(move || run_guard.run(|| run(cache, &cache_slot)))));
         let mut acquire = cache.acquire(Gfp::KERNEL);
@@ -443,11 +448,11 @@ pub(super) mod waker {
         drop((blocks, second));
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         cache.destroy().unwrap();
-        assert_all_given_back(&subsystem);
+        assert_all_memory_returned(&subsystem);
     }
 
     pub(crate) fn bomb() {
-        case(|_, _| explode(), false);
+        case(|_, _| panic_with_drop_payload(), false);
     }
     /// No other caller may overtake a waiter.
     pub(crate) fn reenters() {
@@ -462,7 +467,7 @@ pub(super) mod waker {
             false,
         );
     }
-    /// The next acquirer gets the object that the waiter left.
+    /// The next acquirer gets the object that the waiter did not take.
     pub(crate) fn removes_itself() {
         case(|_, slot| assert!(slot.drop_value()), true);
     }
@@ -486,13 +491,13 @@ pub(super) mod hive {
             let count = calls.clone();
             let end = move || {
                 *count.lock() += 1;
-                explode()
+                panic_with_drop_payload()
             };
             hive.insert(Ends(end)).ok().unwrap();
         }
-        passes_on(|| drop(hive));
+        assert_panic_reaches_caller(|| drop(hive));
         assert_eq!(*calls.lock(), 5);
-        assert_all_given_back(&subsystem);
+        assert_all_memory_returned(&subsystem);
     }
     pub(crate) fn reenters() {
         let subsystem = Arc::new(subsystem(1));
@@ -505,7 +510,7 @@ pub(super) mod hive {
         };
         hive.insert(Ends(end)).ok().unwrap();
         drop(hive);
-        assert_all_given_back(&subsystem);
+        assert_all_memory_returned(&subsystem);
     }
 }
 
@@ -513,45 +518,44 @@ pub(super) mod static_cache {
     use super::*;
     use uslab::object_cache;
 
-    static PANICS: AtomicBool = AtomicBool::new(true);
+    static IS_FIRST_CREATION: AtomicBool = AtomicBool::new(true);
     object_cache! {
-        static CREATED_TWICE: ObjectCache<u64> = {
-            if PANICS.swap(false, Relaxed) {
-                explode();
+        static CACHE_CREATED_TWICE: ObjectCache<u64> = {
+            if IS_FIRST_CREATION.swap(false, Relaxed) {
+                panic_with_drop_payload();
             }
             ObjectCache::builder("made").ctor(|| 7).build()
         };
     }
     object_cache! {
-        static RECURSIVE: ObjectCache<u64> = {
-            assert!(RECURSIVE.get().is_err());
+        static SELF_CREATING_CACHE: ObjectCache<u64> = {
+            assert!(SELF_CREATING_CACHE.get().is_err());
             ObjectCache::builder("made").ctor(|| 7).build()
         };
     }
 
     pub(crate) fn bomb() {
-        passes_on(|| CREATED_TWICE.get().map(drop));
-        assert_eq!(*CREATED_TWICE.get().unwrap().alloc().unwrap(), 7);
+        assert_panic_reaches_caller(|| CACHE_CREATED_TWICE.get().map(drop));
+        assert_eq!(*CACHE_CREATED_TWICE.get().unwrap().alloc().unwrap(), 7);
     }
     pub(crate) fn reenters() {
-        assert_eq!(*RECURSIVE.get().unwrap().alloc().unwrap(), 7);
+        assert_eq!(*SELF_CREATING_CACHE.get().unwrap().alloc().unwrap(), 7);
     }
 }
 
-/// Values that closures own are dropped together with the cache, the shrinker or the subsystem, on any
-/// thread.
+/// Values that closures own are dropped together with the cache, the shrinker or the subsystem, and on any thread.
 pub(super) mod captured {
     use super::*;
     use crate::common::config;
     use uslab::{Corruption, Shrinker};
 
-    struct Captured(RunsOnce, Box<dyn Fn() + Send + Sync>);
-    impl Drop for Captured {
+    struct ShrinkerWithCapture(RunOnceGuard, Box<dyn Fn() + Send + Sync>);
+    impl Drop for ShrinkerWithCapture {
         fn drop(&mut self) {
             self.0.run(|| (self.1)());
         }
     }
-    impl Shrinker for Captured {
+    impl Shrinker for ShrinkerWithCapture {
         fn count(&self) -> usize {
             0
         }
@@ -561,8 +565,8 @@ pub(super) mod captured {
     }
 
     fn case(run: impl Fn() + Clone + Send + Sync + 'static) {
-        let dropped: [RunsOnce; 6] = Default::default();
-        let captured = |n: usize| Captured(dropped[n].clone(), Box::new(run.clone()));
+        let dropped: [RunOnceGuard; 6] = Default::default();
+        let captured = |n: usize| ShrinkerWithCapture(dropped[n].clone(), Box::new(run.clone()));
         let [construct, reset, weight_function, handler, destruct, shrinker] =
             [0, 1, 2, 3, 4, 5].map(captured);
         let mut config = config(1, 1, 64 << 20);
@@ -585,13 +589,13 @@ pub(super) mod captured {
         drop((registered, untyped, typed));
         // Freeing the last object frees its cache.
         drop(last);
-        assert_all_given_back(&subsystem);
+        assert_all_memory_returned(&subsystem);
         drop(subsystem);
-        assert!(dropped.iter().all(RunsOnce::has_run));
+        assert!(dropped.iter().all(RunOnceGuard::has_run));
     }
 
     pub(crate) fn bomb() {
-        case(|| explode());
+        case(|| panic_with_drop_payload());
     }
     pub(crate) fn reenters() {
         let other_owner = Arc::new(subsystem(1));

@@ -17,20 +17,20 @@ pub(super) mod observer {
     fn works(subsystem: &Subsystem, cache: Arc<KmemCache>) {
         drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
         cache.shrink();
-        ends_untyped(subsystem, cache);
+        assert_untyped_cache_ends(subsystem, cache);
     }
 
-    /// Regression test: a panic from dropping the payload reached the allocating caller, and dropping the
-    /// observer never ended.
+    /// Regression test: if dropping the payload panicked, the panic reached the allocating caller, and the observer
+    /// could never be dropped.
     pub(crate) fn bomb() {
         let subsystem = subsystem(1);
-        let observer = subsystem.observe(|_| explode()).unwrap();
+        let observer = subsystem.observe(|_| panic_with_drop_payload()).unwrap();
         works(&subsystem, Arc::new(blocks(&subsystem)));
         assert_eq!(observer.counts().panics, 1, "the callback must not be called again");
         drop(observer);
         works(&subsystem, Arc::new(blocks(&subsystem)));
     }
-    /// An observer is not notified of operations that it performs.
+    /// An observer is not notified of the operations that it performs itself.
     pub(crate) fn reenters() {
         let subsystem = Arc::new(subsystem(1));
         let (weak_slot, weak) = (WeakTarget::<KmemCache>::empty(), Arc::downgrade(&subsystem));
@@ -78,11 +78,11 @@ pub(super) mod shrinker {
     }
     impl<F> Drop for ClosureRunner<F> {
         fn drop(&mut self) {
-            explode();
+            panic_with_drop_payload();
         }
     }
 
-    /// Returns a cache with a limit; above it, the cache calls shrinkers.
+    /// Returns a cache with a limit; at the limit, the cache calls shrinkers.
     fn limited(subsystem: &Subsystem) -> KmemCache {
         KmemCache::builder("bomb", 512).limit(Limit::Slabs(1)).build_in(subsystem).unwrap()
     }
@@ -101,7 +101,7 @@ pub(super) mod shrinker {
         struct Counts;
         impl Shrinker for Counts {
             fn count(&self) -> usize {
-                explode()
+                panic_with_drop_payload()
             }
             fn scan(&self, _: usize, _: Gfp) -> usize {
                 unreachable!("the shrinker must not scan, because its count panicked")
@@ -114,7 +114,7 @@ pub(super) mod shrinker {
         let counts = cache.register_shrinker(Counts);
         let panics = cache.register_shrinker(ClosureRunner(move || {
             *first.lock() += 1;
-            explode()
+            panic_with_drop_payload()
         }));
         let registration = cache.register_shrinker(ClosureRunner(move || {
             *last.lock() += 1;
@@ -126,9 +126,9 @@ pub(super) mod shrinker {
             "the other shrinkers must still be called"
         );
         drop((counts, panics, registration));
-        ends_untyped(&subsystem, cache);
+        assert_untyped_cache_ends(&subsystem, cache);
     }
-    /// A shrinker may use its cache; its own operations call no shrinkers.
+    /// A shrinker may use its own cache; these operations call no shrinkers.
     pub(crate) fn reenters() {
         let subsystem = Arc::new(subsystem(1));
         let (weak_slot, weak, calls) =
@@ -148,9 +148,9 @@ pub(super) mod shrinker {
         fill(&cache);
         assert!(*calls.lock() > 0);
         drop(registered);
-        ends_untyped(&subsystem, cache);
+        assert_untyped_cache_ends(&subsystem, cache);
     }
-    /// Regression test: a panic of the shrinker's `Drop` reached the allocating caller.
+    /// Regression test: a panic in the shrinker's `Drop` reached the allocating caller.
     pub(crate) fn removes_itself() {
         let subsystem = subsystem(1);
         let (value_slot, calls) = (DroppedInCallback::<Registration>::unset(), Arc::new(Mutex::new(0)));
@@ -163,7 +163,7 @@ pub(super) mod shrinker {
         })));
         fill(&cache);
         assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "the callback must be dropped");
-        ends_untyped(&subsystem, cache);
+        assert_untyped_cache_ends(&subsystem, cache);
     }
 }
 
@@ -174,7 +174,7 @@ pub(super) mod corruption {
         Subsystem::new(Config { check_frees, corruption: Arc::new(handler), ..config(1, 1, 64 << 20) })
             .unwrap()
     }
-    /// Frees an object twice.
+    /// Frees the same object twice.
     fn free_twice(cache: &KmemCache) {
         let object = cache.alloc(Gfp::KERNEL).unwrap();
         // SAFETY: the second free is the error under test; it is refused.
@@ -189,15 +189,15 @@ pub(super) mod corruption {
         let count = calls.clone();
         let subsystem = subsystem(true, move |_| {
             *count.lock() += 1;
-            explode()
+            panic_with_drop_payload()
         });
         let cache = Arc::new(blocks(&subsystem));
         free_twice(&cache);
         free_twice(&cache);
         assert_eq!((*calls.lock(), cache.info().corruptions), (2, 2));
-        ends_untyped(&subsystem, cache);
+        assert_untyped_cache_ends(&subsystem, cache);
         // The damage is detected while magazines are flushed.
-        let subsystem = self::subsystem(false, |_| explode());
+        let subsystem = self::subsystem(false, |_| panic_with_drop_payload());
         let (cache, other_cache) = (blocks(&subsystem), Arc::new(blocks(&subsystem)));
         let objects = [(); 9].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
         for (n, object) in objects.into_iter().enumerate() {
@@ -214,10 +214,10 @@ pub(super) mod corruption {
         let info = cache.info();
         assert_eq!((info.in_magazines, info.slabs, info.corruptions), (0, 0, 1));
         drop(cache);
-        ends_untyped(&subsystem, other_cache);
+        assert_untyped_cache_ends(&subsystem, other_cache);
     }
     pub(crate) fn reenters() {
-        let (weak_slot, run_guard) = (WeakTarget::<KmemCache>::empty(), RunsOnce::default());
+        let (weak_slot, run_guard) = (WeakTarget::<KmemCache>::empty(), RunOnceGuard::default());
         let (weak_cache, first) = (weak_slot.clone(), run_guard.clone());
         let subsystem = subsystem(true, move |_| {
             first.run(|| {
@@ -230,9 +230,9 @@ pub(super) mod corruption {
         let cache = weak_slot.keep(blocks(&subsystem));
         free_twice(&cache);
         assert!(run_guard.has_run() && cache.info().corruptions == 2);
-        ends_untyped(&subsystem, cache);
+        assert_untyped_cache_ends(&subsystem, cache);
     }
-    /// The refused free ends after its cache was destroyed.
+    /// The refused free must end although its cache was destroyed during the report.
     pub(crate) fn removes_itself() {
         let weak_slot = WeakTarget::<KmemCache>::empty();
         let weak_cache = weak_slot.clone();
@@ -241,7 +241,7 @@ pub(super) mod corruption {
         free_twice(&cache);
         assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::Destroyed));
         drop(cache);
-        assert_all_given_back(&subsystem);
+        assert_all_memory_returned(&subsystem);
     }
 }
 
@@ -251,7 +251,7 @@ pub(super) mod page_corruption {
 
     static CALLS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-    /// Frees a page twice.
+    /// Frees the same page twice.
     fn free_twice(pages: &PageAllocator) {
         let page = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
         // SAFETY: the second free is the error under test; it is refused.
@@ -266,11 +266,11 @@ pub(super) mod page_corruption {
         let subsystem = Subsystem::new(config).unwrap();
         free_twice(subsystem.pages());
         assert_eq!(subsystem.pages().info().corruptions, 1);
-        ends_untyped(&subsystem, Arc::new(blocks(&subsystem)));
+        assert_untyped_cache_ends(&subsystem, Arc::new(blocks(&subsystem)));
     }
 
     pub(crate) fn bomb() {
-        case(|_| explode());
+        case(|_| panic_with_drop_payload());
     }
     pub(crate) fn reenters() {
         case(|corruption| {
@@ -285,8 +285,8 @@ pub(super) mod page_corruption {
 pub(super) mod deferred {
     use super::*;
 
-    /// Regression test: the panic reached a caller that freed a slab, or a caller of `pin`. The test runs in
-    /// a separate process, because deferred closures may run on any thread.
+    /// Regression test: the panic of a deferred closure reached a caller that freed a slab, or a caller of `pin`. The
+    /// test needs a separate process, because deferred closures may run on any thread.
     pub(crate) fn bomb() {
         if !is_alone("panics::deferred::bomb") {
             return;
@@ -295,16 +295,16 @@ pub(super) mod deferred {
         let cache = blocks(&subsystem);
         let panics = 200;
         for _ in 0..panics {
-            rcu::pin().defer(|| explode());
+            rcu::pin().defer(|| panic_with_drop_payload());
             let object = cache.alloc(Gfp::KERNEL).unwrap();
             // SAFETY: the object was allocated just now, and is freed once; no reader has it.
             unsafe { cache.free_deferred(object) };
             drop(rcu::pin());
         }
         wait_until_freed(&cache);
-        ends_untyped(&subsystem, Arc::new(cache));
+        assert_untyped_cache_ends(&subsystem, Arc::new(cache));
     }
-    /// Waits until no deferred object waits for readers.
+    /// Waits until no deferred object is waiting for readers.
     fn wait_until_freed(cache: &KmemCache) {
         while cache.info().used > 0 {
             cache.reap();
@@ -315,7 +315,7 @@ pub(super) mod deferred {
         let _exclusive = READERS.lock();
         let subsystem = subsystem(1);
         let cache = Arc::new(blocks(&subsystem));
-        let (weak_slot, run_guard) = (Arc::downgrade(&cache), RunsOnce::default());
+        let (weak_slot, run_guard) = (Arc::downgrade(&cache), RunOnceGuard::default());
         let first = run_guard.clone();
         rcu::pin().defer(move || {
             let cache = weak_slot.upgrade().unwrap();
@@ -330,6 +330,6 @@ pub(super) mod deferred {
             rcu::advance();
         }
         wait_until_freed(&cache);
-        ends_untyped(&subsystem, cache);
+        assert_untyped_cache_ends(&subsystem, cache);
     }
 }

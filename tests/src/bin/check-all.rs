@@ -1,16 +1,17 @@
 //! The command `cargo check-all` runs every quick test of the workspace, including the loom models, and
 //! prints the counts at the end.
 //!
-//! Models need another build (`--cfg loom`) than tests, so one `cargo test` cannot run both. A model might
-//! silently not run. Each model therefore writes a row to a file, and this runner counts the rows.
+//! Models need another build (`--cfg loom`) than tests, so a single `cargo test` cannot run both. By mistake, a model
+//! might not run, and no test would fail. Each model therefore writes a row to a file, and this command counts the
+//! rows.
 //!
-//! Models run in a copy of the sources that contains the planted bugs. A planted bug might be covered by no
-//! model. At the end of the run, models must therefore have caught each planted bug; if loom does not compile
-//! the bug's code, schedules must have caught it.
+//! Models run in a copy of the sources that also contains the planted bugs. By mistake, a planted bug might not be
+//! covered by any model. At the end of the run, each planted bug must therefore have been caught by a model, or by
+//! schedules if loom does not compile the code of the bug.
 //!
-//! The rows of models, planted bugs and schedules are kept for `check-claims`.
+//! The rows of models, planted bugs and schedules are stored for `check-claims`.
 //!
-//! The command `cargo check-quick` runs a small part of the tests between edits; a finished change must pass
+//! The command `cargo check-quick` runs a small part of the tests, for use between edits; a finished change must pass
 //! all tests.
 
 use anyhow::Context;
@@ -23,11 +24,11 @@ use std::time::Instant;
 use uslab_sync::shard::{Shard, Share, join_rows};
 use uslab_tests::claims::Runner;
 use uslab_tests::models::{
-    BUGS_LOOM_CANNOT_CHECK, EXAMPLES, Example, LITMUS, MODELLED, Modelled, OUTSIDE, Programs, checked_test,
-    field, rows,
+    BUGS_FOR_SCHEDULES_ONLY, EXAMPLES, Example, LITMUS, MODELLED, ModelledCrate, Programs,
+    SYNC_EXAMPLE_CRATE, checked_test, field, rows,
 };
 use uslab_tests::planted::{self, WorkspaceCopy};
-use uslab_tests::share::ShareArgs;
+use uslab_tests::share::ShardArgs;
 use uslab_tests::{cargo, workspace};
 
 /// The number of cases of each property test, unless `PROPTEST_CASES` overrides it.
@@ -35,35 +36,35 @@ const CASES: &str = "1000";
 /// The number of cases of each property test in `check-quick`.
 const QUICK_CASES: &str = "100";
 
-/// The name under which this runner's shards are stored.
+/// The name under which the shards of this command are stored.
 const RUNNER_NAME: &str = "check-all";
 
-/// Run every quick test of the workspace: unit, property, end-to-end and documentation tests, then the loom models and the random
-/// schedules.
+/// Runs every quick test of the workspace: unit, property, end-to-end and documentation tests, then the loom models and
+/// the random schedules.
 ///
-/// A shard has a part of each large model's executions, of the small models, of the planted bugs and of the
-/// schedules' seeds. Shard 0 also has everything else, including the tests. `--merge` adds up the results of
-/// all shards.
+/// A shard runs a part of each large model's executions, of the small models, of the planted bugs and of the schedules'
+/// seeds. Shard 0 also runs everything else, including the tests. The option `--merge` adds up the results of all
+/// shards.
 ///
-/// Environment: PROPTEST_CASES (default 1000), BOUND (pre-emption bound of all models: 1, 2, 3 or none),
-/// SCHEDULES (10 runs ten times as many schedules). Exit codes: 0 if all passed, 1 if something failed, 2 for
-/// wrong usage, or if a shard is missing or from another build.
+/// Environment: PROPTEST_CASES (default 1000), BOUND (pre-emption bound of all models: 1, 2, 3 or none), SCHEDULES (10
+/// runs ten times as many schedules). Exit codes: 0 if everything passed, 1 if something failed, 2 if the usage was
+/// wrong, or a shard is missing or from another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-all", max_term_width = 100)]
 struct Args {
-    /// Run only the tests.
+    /// Runs only the tests.
     #[arg(long, group = "part", conflicts_with = "shard")]
     tests: bool,
-    /// Run only the loom models and the schedules.
+    /// Runs only the loom models and the schedules.
     #[arg(long, group = "part")]
     models: bool,
-    /// Run a part of both between edits; `cargo check-quick` does the same. The part is the format, the unit
-    /// tests of uslab-magazine, uslab-buddy and uslab with 100 cases a property, and the models of
-    /// uslab-magazine with 1 pre-emption.
+    /// Runs a part of the tests and models, for use between edits; `cargo check-quick` does the same. The part consists
+    /// of the format check, the unit tests of uslab-magazine, uslab-buddy and uslab with 100 cases per property, and
+    /// the models of uslab-magazine with 1 pre-emption.
     #[arg(long, group = "part", conflicts_with = "shard")]
     quick: bool,
     #[command(flatten)]
-    share: ShareArgs,
+    share: ShardArgs,
 }
 
 #[derive(Default)]
@@ -72,31 +73,31 @@ struct Totals {
     failed: u64,
     models: u64,
     executions: u64,
-    /// The planted bugs that models caught; the next field counts all catches.
+    /// The planted bugs that models have caught; the next field counts all catches.
     caught: BTreeSet<String>,
     catches: u64,
-    /// The number of scenarios; the next fields count their schedules, and the planted bugs that schedules
+    /// The number of scenarios; the next fields count their schedules, and the planted bugs that the schedules have
     /// caught.
     scenarios: u64,
     schedules: u64,
     caught_by_schedules: BTreeSet<String>,
     catches_by_schedules: u64,
-    /// The rows for `check-claims`, each with the name of its program in front.
+    /// The rows for `check-claims`; each begins with the name of the program that printed it.
     rows: Vec<String>,
-    /// The shard to run, if any.
+    /// The shard to run; `None` for the whole run.
     shard: Option<Shard>,
-    /// The models that the shard runs only in part.
+    /// The models of which the shard runs only a part.
     parts: BTreeSet<String>,
-    /// The number of models and scenarios in each program.
+    /// The number of models and scenarios that each program contains.
     models_of: BTreeMap<String, usize>,
     scenarios_of: BTreeMap<String, usize>,
-    /// The number of calls that a trial refused first, and the number of all refused calls.
+    /// The number of fault trials that refused a call, and the number of all refused calls.
     faults: [u64; 2],
-    /// The number of operations under load, and the number of violations.
+    /// The number of operations of the stress runs, and the number of violations.
     stress: [u64; 2],
-    /// The output lines of failed tests.
+    /// The output lines that describe failed tests.
     failures: Vec<String>,
-    /// The parts of the run that did not finish.
+    /// The parts of the run that did not complete.
     broken: Vec<String>,
 }
 
@@ -142,11 +143,11 @@ fn main() -> ExitCode {
         run_models(&copy, &mut totals);
         run_schedules(&copy, &mut totals);
         if rest {
-            models_need_loom(&mut totals);
+            check_models_need_loom(&mut totals);
         }
         match shard {
             None => {
-                assert_everything_ran(&mut totals);
+                record_missing_runs(&mut totals);
                 totals.keep();
             }
             Some(shard) if totals.good() => {
@@ -166,7 +167,7 @@ fn main() -> ExitCode {
     totals.end()
 }
 
-/// Adds up the results of all shards, as if one run had made them.
+/// Adds up the results of all shards, as if they came from a single run.
 fn merge(shares: Vec<Share>, totals: &mut Totals) -> anyhow::Result<()> {
     println!("{} shares of {}", shares.len(), shares[0].of);
     let rows: Vec<Vec<String>> = shares.into_iter().map(|share| share.rows).collect();
@@ -175,7 +176,7 @@ fn merge(shares: Vec<Share>, totals: &mut Totals) -> anyhow::Result<()> {
             row.split_once(" | ").with_context(|| format!("the row {row:?} names no program"))?;
         totals.take(whose, row);
     }
-    assert_everything_ran(totals);
+    record_missing_runs(totals);
     totals.keep();
     Ok(())
 }
@@ -185,12 +186,12 @@ impl Totals {
         self.failed == 0 && self.broken.is_empty()
     }
 
-    /// Writes the copy with the planted bugs; if this fails, records a failure and returns `None`.
+    /// Makes the copy of the sources with the planted bugs; if this fails, records a failure and returns `None`.
     fn copy(&mut self) -> Option<WorkspaceCopy> {
         WorkspaceCopy::planted().map_err(|error| self.broken.push(format!("{error:#}"))).ok()
     }
 
-    /// Counts and keeps a row that the program `whose` has printed.
+    /// Counts and stores a row that the program `whose` has printed.
     fn take(&mut self, whose: &str, row: &str) {
         let kept = format!("{whose} | {row}");
         let Some((kind, row)) = row.split_once(' ') else { return };
@@ -221,7 +222,7 @@ impl Totals {
         self.rows.push(kept);
     }
 
-    /// Writes all rows to the file that `check-claims` reads.
+    /// Writes all stored rows to the file that `check-claims` reads.
     fn keep(&mut self) {
         let kept = self.rows.iter().map(|row| format!("{row}\n")).collect::<String>();
         let file = Runner::All.file();
@@ -231,7 +232,7 @@ impl Totals {
         }
     }
 
-    /// Prints what ran, and what failed.
+    /// Prints what was run, and what failed.
     fn end(&self) -> ExitCode {
         for broken in self.failures.iter().chain(&self.broken) {
             println!("FAILED: {broken}");
@@ -262,7 +263,7 @@ impl Totals {
     }
 }
 
-/// Runs the quick part of all tests, which takes a few minutes from a clean build.
+/// Runs a quick part of all tests, which takes a few minutes from a clean build.
 fn run_quick(totals: &mut Totals) {
     let mut format = cargo();
     format.args(["fmt", "--all", "--check"]);
@@ -276,7 +277,9 @@ fn run_quick(totals: &mut Totals) {
     }
     watch("unit tests", "", tests, totals);
     let Some(copy) = totals.copy() else { return };
-    for Modelled { package, least, .. } in MODELLED.into_iter().filter(|of| of.package == "uslab-magazine") {
+    for ModelledCrate { package, least, .. } in
+        MODELLED.into_iter().filter(|of| of.package == "uslab-magazine")
+    {
         let mut models = checked_test(Some(&copy), "loom", package);
         models.arg("--");
         if std::env::var_os("BOUND").is_none() {
@@ -287,7 +290,7 @@ fn run_quick(totals: &mut Totals) {
     }
 }
 
-/// Runs the tests, and builds the models of `copy` while the tests run.
+/// Runs the tests, while the models in `copy` are built.
 fn run_tests(totals: &mut Totals, copy: Option<&WorkspaceCopy>) {
     let tests = || {
         let mut command = cargo();
@@ -310,18 +313,17 @@ fn run_tests(totals: &mut Totals, copy: Option<&WorkspaceCopy>) {
             });
         }
     }
-    watch(&format!("tests of {}", OUTSIDE.package), "", OUTSIDE.test(), totals);
+    watch(&format!("tests of {}", SYNC_EXAMPLE_CRATE.package), "", SYNC_EXAMPLE_CRATE.test(), totals);
 }
 
-/// Returns the builds for a checker: this workspace's programs, and the example crate outside the workspace.
+/// Returns the builds for a checker: the programs of this workspace, and the example crate of another workspace.
 fn builds(copy: &WorkspaceCopy, checker: &str) -> [Command; 2] {
-    let mut outside = OUTSIDE.checked_test(checker);
+    let mut outside = SYNC_EXAMPLE_CRATE.checked_test(checker);
     outside.arg("--no-run");
     [Programs::build_command(copy, checker), outside]
 }
 
-/// Builds the models at the lowest priority. If the build fails, the error is reported when the models should
-/// run.
+/// Builds the models at the lowest priority. If the build fails, the error is reported when the models should run.
 fn build_models(copy: &WorkspaceCopy) {
     for build in ["loom", "shuttle"].iter().flat_map(|checker| builds(copy, checker)) {
         let mut nice = Command::new("nice");
@@ -332,7 +334,7 @@ fn build_models(copy: &WorkspaceCopy) {
     }
 }
 
-/// Builds the programs for a checker; if the build fails, records a failure and returns `None`.
+/// Builds the programs for a checker; if the build fails, records the failure and returns `None`.
 fn programs(copy: &WorkspaceCopy, checker: &str, totals: &mut Totals) -> Option<Programs> {
     println!("== the build for {checker}");
     let begun = Instant::now();
@@ -343,7 +345,7 @@ fn programs(copy: &WorkspaceCopy, checker: &str, totals: &mut Totals) -> Option<
 
 fn run_models(copy: &WorkspaceCopy, totals: &mut Totals) {
     let Some(programs) = programs(copy, "loom", totals) else { return };
-    for Modelled { package, .. } in MODELLED {
+    for ModelledCrate { package, .. } in MODELLED {
         count_models(package, programs.run(package), totals);
     }
     // The test explores all executions, and cannot be divided.
@@ -353,16 +355,16 @@ fn run_models(copy: &WorkspaceCopy, totals: &mut Totals) {
     for Example { name, .. } in EXAMPLES {
         count_models(name, programs.run(name), totals);
     }
-    let mut outside = OUTSIDE.checked_test("loom");
+    let mut outside = SYNC_EXAMPLE_CRATE.checked_test("loom");
     outside.arg("--");
-    count_models(OUTSIDE.package, outside, totals);
+    count_models(SYNC_EXAMPLE_CRATE.package, outside, totals);
 }
 
 /// Records a failure if a test or model that must run did not run.
-fn assert_everything_ran(totals: &mut Totals) {
+fn record_missing_runs(totals: &mut Totals) {
     let modelled = MODELLED.map(|of| (of.package, of.least, of.least_schedules));
     let examples = EXAMPLES.map(|of| (of.name, of.least, 0));
-    let outside = (OUTSIDE.package, OUTSIDE.least, OUTSIDE.least_schedules);
+    let outside = (SYNC_EXAMPLE_CRATE.package, SYNC_EXAMPLE_CRATE.least, SYNC_EXAMPLE_CRATE.least_schedules);
     let litmus = (LITMUS, 1, 0);
     for (what, least, least_schedules) in modelled.into_iter().chain(examples).chain([outside, litmus]) {
         at_least(what, least, totals);
@@ -372,12 +374,12 @@ fn assert_everything_ran(totals: &mut Totals) {
         }
     }
     let planted = EXAMPLES.iter().flat_map(|of| of.planted.iter().map(|bug| (of.name, *bug)));
-    for (what, bug) in planted.chain([(OUTSIDE.package, OUTSIDE.planted)]) {
+    for (what, bug) in planted.chain([(SYNC_EXAMPLE_CRATE.package, SYNC_EXAMPLE_CRATE.planted)]) {
         if !totals.caught.contains(bug) {
             totals.broken.push(format!("{what}: no model caught {bug:?}"));
         }
     }
-    every_planted_bug_is_caught(totals);
+    record_uncaught_planted_bugs(totals);
 }
 
 fn at_least(what: &str, least: usize, totals: &mut Totals) {
@@ -387,7 +389,7 @@ fn at_least(what: &str, least: usize, totals: &mut Totals) {
     }
 }
 
-/// Runs the models of one program, which accepts a test's arguments, and counts the models in its report.
+/// Runs the models of one program, and counts the models that it reports.
 fn count_models(what: &str, mut command: Command, totals: &mut Totals) {
     // Another shard may run at the same time.
     let rows: PathBuf = workspace().join(format!("target/loom/models.{}.txt", std::process::id()));
@@ -401,13 +403,13 @@ fn count_models(what: &str, mut command: Command, totals: &mut Totals) {
     text.lines().for_each(|row| totals.take(what, row));
 }
 
-/// Records a failure if no model caught a planted bug.
-fn every_planted_bug_is_caught(totals: &mut Totals) {
+/// Records a failure for each planted bug that no model caught.
+fn record_uncaught_planted_bugs(totals: &mut Totals) {
     match planted::names() {
         Ok(names) => {
             let missed = names.difference(&totals.caught);
             let missed = missed.filter(|bug| {
-                !BUGS_LOOM_CANNOT_CHECK.contains(&&***bug) || !totals.caught_by_schedules.contains(*bug)
+                !BUGS_FOR_SCHEDULES_ONLY.contains(&&***bug) || !totals.caught_by_schedules.contains(*bug)
             });
             totals.broken.extend(missed.map(|bug| format!("no model caught the planted bug {bug:?}")));
         }
@@ -418,37 +420,37 @@ fn every_planted_bug_is_caught(totals: &mut Totals) {
 /// Runs random and PCT schedules of larger scenarios, under shuttle.
 fn run_schedules(copy: &WorkspaceCopy, totals: &mut Totals) {
     let Some(programs) = programs(copy, "shuttle", totals) else { return };
-    let inside = MODELLED.map(|Modelled { package, .. }| {
+    let inside = MODELLED.map(|ModelledCrate { package, .. }| {
         let mut command = programs.run(package);
         command.arg("scenarios");
         (package, command)
     });
-    let mut outside = OUTSIDE.checked_test("shuttle");
+    let mut outside = SYNC_EXAMPLE_CRATE.checked_test("shuttle");
     outside.arg("--");
-    for (package, mut command) in inside.into_iter().chain([(OUTSIDE.package, outside)]) {
+    for (package, mut command) in inside.into_iter().chain([(SYNC_EXAMPLE_CRATE.package, outside)]) {
         command.args(["--nocapture", "--test-threads=2"]);
         command.envs(totals.shard.map(|shard| ("SHARD", shard.to_string())));
         watch(&format!("schedules of {package}"), package, command, totals);
     }
 }
 
-/// The negative control: without loom the models must not compile, so that they cannot pass without loom. The
-/// `cfg` is set for one crate only; otherwise one of its dependencies would refuse to compile first.
-fn models_need_loom(totals: &mut Totals) {
-    for Modelled { package, .. } in MODELLED {
+/// Negative control: a build of the models without loom must fail, so that they cannot pass without loom. The build
+/// sets the `cfg` for one crate only; otherwise one of its dependencies would refuse to compile first.
+fn check_models_need_loom(totals: &mut Totals) {
+    for ModelledCrate { package, .. } in MODELLED {
         let mut command = cargo();
         command.args(["rustc", "--profile", "check", "-p", package, "--lib", "--", "--cfg", "uslab_models"]);
-        needs_loom(&format!("`{package}` (lib)"), command, totals);
+        check_build_needs_loom(&format!("`{package}` (lib)"), command, totals);
     }
     for Example { package, name, .. } in EXAMPLES {
         let mut command = cargo();
         command.args(["check", "--profile", "test", "--example", name, "-p", package]);
-        needs_loom(&format!("`{package}` (example \"{name}\" test)"), command, totals);
+        check_build_needs_loom(&format!("`{package}` (example \"{name}\" test)"), command, totals);
     }
 }
 
 /// Checks that the build of the crate `what` fails.
-fn needs_loom(what: &str, mut command: Command, totals: &mut Totals) {
+fn check_build_needs_loom(what: &str, mut command: Command, totals: &mut Totals) {
     match command.env("CARGO_TERM_COLOR", "never").output() {
         Ok(ran) if refuses(what, &String::from_utf8_lossy(&ran.stderr)) => totals.passed += 1,
         Ok(ran) => totals.broken.push(format!(
@@ -460,14 +462,14 @@ fn needs_loom(what: &str, mut command: Command, totals: &mut Totals) {
     }
 }
 
-/// Returns `true` if the compiler's only error is that the models of `what` need loom.
+/// Returns `true` if the only compiler error is that the models of `what` need loom.
 fn refuses(what: &str, said: &str) -> bool {
     let mut errors = said.lines().filter_map(|line| line.strip_prefix("error"));
     errors.next().is_some_and(|error| error.starts_with(": the models need --cfg loom"))
         && errors.next().is_some_and(|error| error.starts_with(&format!(": could not compile {what}")))
 }
 
-/// Runs a command, shows its output, keeps its rows, and adds up the counts of its test runners.
+/// Runs a command, shows its output, stores its rows, and adds up the counts that its test runners print.
 fn watch(what: &str, whose: &str, mut command: Command, totals: &mut Totals) {
     println!("== {what}");
     let begun = Instant::now();
@@ -491,8 +493,8 @@ fn watch(what: &str, whose: &str, mut command: Command, totals: &mut Totals) {
                 totals.failures.push(format!("{what}: {line}"));
             }
             if let Some(result) = line.strip_prefix("test result: ") {
-                totals.passed += number_before(result, " passed");
-                totals.failed += number_before(result, " failed");
+                totals.passed += number_before_word(result, " passed");
+                totals.failed += number_before_word(result, " failed");
             }
         }
     }
@@ -504,18 +506,18 @@ fn watch(what: &str, whose: &str, mut command: Command, totals: &mut Totals) {
     }
 }
 
-/// Adds the numbers of a line like `faults: 3 points, 4 injections`, which may begin anywhere in `line`.
+/// Adds the numbers in text like `faults: 3 points, 4 injections`, which may begin anywhere in `line`.
 fn add(sums: &mut [u64; 2], line: &str, name: &str, words: [&str; 2]) {
     if let Some((_, text)) = line.split_once(name)
         && words.iter().all(|word| text.contains(word))
     {
         for (sum, word) in sums.iter_mut().zip(words) {
-            *sum += number_before(text, word);
+            *sum += number_before_word(text, word);
         }
     }
 }
 
-fn number_before(text: &str, word: &str) -> u64 {
+fn number_before_word(text: &str, word: &str) -> u64 {
     let digits = text.split(word).next().and_then(|s| s.rsplit([' ', ';']).next());
     digits.and_then(|d| d.parse().ok()).unwrap_or(0)
 }
@@ -524,8 +526,8 @@ fn number_before(text: &str, word: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// Regression test: for each crate, one of its dependencies refused to compile, and yet all crates
-    /// counted as refusing.
+    /// Regression test: a dependency of each crate refused to compile, and the check mistook this for a refusal by the
+    /// crate itself.
     #[test]
     fn refused_crate_must_fail_for_the_expected_reason() {
         let said = |reason: &str, of: &str| {
@@ -540,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn check_all_reads_a_field_by_name() {
+    fn check_all_reads_a_count_by_its_name() {
         let row = "M1: four | threads 4 | random 1000 | pct 20 | depth 3 | 1.2s";
         assert_eq!(["threads", "random", "pct", "executions"].map(|name| field(row, name)), [4, 1000, 20, 0]);
     }
@@ -556,6 +558,6 @@ mod tests {
             add(&mut sums, line, "stress: ", [" operations", " violations"]);
         }
         assert_eq!(sums, [37, 2]);
-        assert_eq!(number_before("ok. 12 passed; 3 failed", " failed"), 3);
+        assert_eq!(number_before_word("ok. 12 passed; 3 failed", " failed"), 3);
     }
 }

@@ -1,4 +1,4 @@
-//! The command `cargo check-claims` writes tests/CLAIMS.md from the rows of tests that ran, or compares it
+//! The command `cargo check-claims` writes tests/CLAIMS.md from the rows of the tests that ran, or compares the file
 //! with these rows.
 
 use clap::Parser;
@@ -13,15 +13,15 @@ use uslab_tests::workspace;
 /// Compare tests/CLAIMS.md, the table of claims, with the tests that the last `cargo check-all` and `cargo
 /// check-orderings` ran.
 ///
-/// Exit codes: 0 if the table agrees with what ran; 1 if it does not, or if what ran does not fit
-/// tests/claims.toml; 2 for wrong usage.
+/// Exit codes: 0 if the table agrees with what ran; 1 if it does not, or if what ran does not fit tests/claims.toml; 2
+/// for wrong usage.
 #[derive(Debug, Parser)]
 #[command(name = "check-claims", max_term_width = 100)]
 struct Args {
     /// Write the table instead of comparing it.
     #[arg(long, conflicts_with = "quick")]
     write: bool,
-    /// After `cargo check-all` alone: only check that the table has each ordering in the sources.
+    /// Use after `cargo check-all` alone: only check that the table has each ordering in the sources.
     #[arg(long)]
     quick: bool,
 }
@@ -65,11 +65,11 @@ fn run(args: &Args) -> anyhow::Result<String> {
     Ok(format!("claims: {}, as tests/CLAIMS.md says{but}", claims.len()))
 }
 
-/// Checks that each ordering that a model can cover is in the table or in a waiver. Returns a summary in
-/// words; this check weakens no ordering.
+/// Checks that each ordering that a model can cover is in the table or has a waiver. Returns a summary in words; this
+/// check does not weaken any ordering.
 fn known_orderings(table: &str) -> anyhow::Result<String> {
     // Models of the checkers themselves are not claims.
-    let mut subjects = Subject::all_modelled();
+    let mut subjects = Subject::all_modelled_crates();
     subjects.retain(|subject| floor(&subject.package).is_some());
     let libs: Vec<_> = subjects.iter().map(|subject| subject.lib.as_path()).collect();
     let waivers = Waiver::read(&workspace().join("tests/orderings.toml"))?;

@@ -1,12 +1,12 @@
 //! The command `cargo check-orderings` weakens every memory ordering of a crate, one at a time. For each
 //! weakened ordering, a model must fail.
 //!
-//! One build is enough, because the loom backend of `uslab-sync` reads the mutant from the environment. All
-//! models first run with one pre-emption, to find which ordering sites each of them reaches. For each mutant,
-//! the models that reach its site then run until one fails: cheapest models first, with one pre-emption, and
-//! then with each model's own bound.
+//! One build is enough, because `uslab-sync`'s loom backend reads the mutant from the environment. All models first run
+//! with one pre-emption, to find out which ordering sites each model reaches. For each mutant, the models that reach
+//! its site then run until one fails: cheapest models first, with one pre-emption, and then with the bound of each
+//! model.
 //!
-//! The check shows that a model *detects* each weaker ordering, so some checked property needs each ordering.
+//! The check shows that a model *detects* each weaker ordering, so at least one checked property needs the ordering.
 //! The check does not show that an ordering is strong enough; the models themselves show this.
 
 use anyhow::{Context, bail};
@@ -21,58 +21,59 @@ use uslab_sync::shard::{Shard, Share};
 use uslab_tests::claims::{Runner, properties};
 use uslab_tests::jobs::side_by_side;
 use uslab_tests::models::{Outcome, Subject, Test, build};
-use uslab_tests::share::ShareArgs;
+use uslab_tests::share::ShardArgs;
 use uslab_tests::source::{Build, Ordering, Site, Sources};
 use uslab_tests::waiver::Waiver;
 
 /// Weaken every memory ordering of a crate, one at a time, and expect a loom model to fail.
 ///
-/// The crates are this workspace's crates with models, or other crates with atomics from `uslab-sync`. The
-/// models of a crate are its library's tests that call `uslab_sync::check::model`. The check fails for a
-/// mutant that no model notices, and for an ordering stronger than Relaxed that no model reaches. Orderings
-/// that loom cannot compile are listed. The last line has the counts.
+/// The packages are this workspace's packages with models, or other packages with atomics from `uslab-sync`. The models
+/// of a package are the tests of its library that call `uslab_sync::check::model`. The check fails if no model detects
+/// a mutant, or if no model reaches an ordering stronger than Relaxed. Orderings in code that loom does not compile are
+/// listed. The last line of the output has the counts.
 ///
-/// Exit codes: 0 if every mutant is caught or waived, 1 if not, 2 for wrong usage, an invalid waiver file, or
-/// a shard that is missing or from another build.
+/// Exit codes: 0 if every mutant is detected or waived, 1 if not, 2 for wrong usage, an invalid waiver file, or a shard
+/// that is missing or from another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-orderings", max_term_width = 100)]
 struct Args {
-    /// The packages to check. Default: the packages of this workspace that have models; in another workspace,
-    /// all packages of its default build.
+    /// Packages to check. Default: the packages of this workspace that have models; in another workspace, all packages
+    /// that it builds by default.
     #[arg(value_name = "PACKAGE")]
     packages: Vec<String>,
-    /// The manifest of another workspace.
+    /// Manifest of another workspace.
     #[arg(long, value_name = "FILE")]
     manifest_path: Option<PathBuf>,
-    /// The cargo profile for building the models; the workspace must define it.
+    /// Cargo profile for building the models; the workspace must define it.
     #[arg(long, value_name = "NAME", default_value = "loom")]
     profile: String,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// The time limit for one model under one mutant, in seconds, 1 to 3600.
+    /// Time limit for one model under one mutant, in seconds, from 1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
     /// File with the waivers. Default: tests/orderings.toml of the workspace, if it exists.
     #[arg(long, value_name = "FILE")]
     waivers: Option<PathBuf>,
     #[command(flatten)]
-    share: ShareArgs,
+    share: ShardArgs,
 }
 
-/// The name under which this runner's shards are stored.
+/// The name under which the shards of this command are stored.
 const RUNNER_NAME: &str = "check-orderings";
 
-/// A test with models, its number of executions, and the sites that it reaches with one pre-emption.
+/// A test that runs models, with its number of executions and the sites that it reaches with one pre-emption.
 struct Model {
     test: Test,
-    /// The names of the test's models.
+    /// The names of the models that the test runs.
     names: Vec<String>,
     executions: u64,
     sites: BTreeSet<String>,
 }
 
-/// All models, cheapest first; the next field has the sites that they and the tests of planted bugs reach.
+/// All tests with models, cheapest first; the next field contains all sites that they, or the tests of planted bugs,
+/// reach.
 struct Models {
     list: Vec<Model>,
     reached: BTreeSet<String>,
@@ -80,7 +81,7 @@ struct Models {
     broken: Vec<String>,
 }
 
-/// The verdict on a mutant.
+/// The verdict on one mutant.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Verdict {
@@ -88,14 +89,14 @@ enum Verdict {
     Caught {
         model: String,
         message: String,
-        /// The mutant's row for the table of claims.
+        /// The row for the mutant in the table of claims.
         row: String,
     },
-    /// No model failed, but a waiver states why the ordering is kept.
+    /// No model failed, but a waiver states why the stronger ordering is kept.
     Waived { reason: String },
-    /// No model failed, and no waiver exists.
+    /// No model failed, and there is no waiver.
     Survived {
-        /// The models that did not end in time.
+        /// The models that exceeded their time limit.
         timed_out: Vec<String>,
     },
 }
@@ -124,20 +125,20 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// The result of a whole run, or of one shard. A shard has only its own mutants; its other fields are equal
-/// in all shards.
+/// The result of a whole run, or of one shard. A shard has only its own mutants; all other fields are the same in all
+/// shards.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Report {
-    /// The number of sites that loom compiles.
+    /// The number of ordering sites that loom compiles.
     sites: usize,
-    /// The number of all mutants.
+    /// The number of mutants in all shards.
     of: usize,
     mutants: Vec<Mutant>,
-    /// The sites that loom compiles but no model reaches.
+    /// The ordering sites that loom compiles but no model reaches.
     unreached: Vec<Site>,
-    /// The sites that loom does not compile.
+    /// The ordering sites that loom does not compile.
     outside: Vec<Site>,
-    /// Errors that are not verdicts on mutants.
+    /// Error messages that are not verdicts on mutants.
     wrong: Vec<String>,
     seconds: f64,
 }
@@ -203,7 +204,7 @@ fn main() -> ExitCode {
         }
     };
     let report = match args.share.merge.is_empty() {
-        true => check(&args, shard.unwrap_or(Shard::WHOLE), &subjects, &waivers),
+        true => check(&args, shard.unwrap_or(Shard::WHOLE_SHARD), &subjects, &waivers),
         false => merge(&args),
     };
     let report = report.and_then(|report| match shard {
@@ -228,16 +229,16 @@ fn main() -> ExitCode {
     if report.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Returns `true` if the run checks all packages of this workspace; only then do its mutants belong in the
-/// table of claims.
+/// Returns `true` if the run checks all packages of this workspace; only such a run writes rows for the table of
+/// claims.
 fn of_all(args: &Args) -> bool {
     args.packages.is_empty() && args.manifest_path.is_none()
 }
 
-/// Returns the selected packages, which all belong to one workspace, and their waivers.
+/// Returns the selected packages, which all belong to one workspace, and the waivers for them.
 fn requested(args: &Args) -> anyhow::Result<(Vec<Subject>, Vec<Waiver>)> {
     let subjects = if of_all(args) {
-        Subject::all_modelled()
+        Subject::all_modelled_crates()
     } else {
         Subject::find(args.manifest_path.as_deref(), &args.packages, &args.profile)?
     };
@@ -255,26 +256,26 @@ fn requested(args: &Args) -> anyhow::Result<(Vec<Subject>, Vec<Waiver>)> {
     Ok((subjects.clone(), waivers.into_iter().filter(|waiver| of_all(args) || of_them(waiver)).collect()))
 }
 
-/// Writes a shard to a file: a row with the fields that all shards share, and a row for each mutant.
+/// Writes the file of a shard: one row with the fields that all shards share, and one row for each mutant.
 fn leave(args: &Args, shard: Shard, mut report: Report) -> anyhow::Result<Report> {
     let mutants = report.mutants.iter().map(serde_json::to_string);
     let mutants = mutants.collect::<Result<Vec<_>, _>>()?;
     let seconds = std::mem::take(&mut report.seconds);
     let ours = std::mem::take(&mut report.mutants);
     let rows = [serde_json::to_string(&report)?].into_iter().chain(mutants).collect();
-    let path = args.share.leave(RUNNER_NAME, shard, &asked_of(args), rows)?;
+    let path = args.share.leave(RUNNER_NAME, shard, &shard_independent_args(args), rows)?;
     eprintln!("check-orderings: share {shard}: {}", path.display());
     Ok(Report { mutants: ours, seconds, ..report })
 }
 
 /// Returns the arguments that must be equal for all shards.
-fn asked_of(args: &Args) -> String {
+fn shard_independent_args(args: &Args) -> String {
     let manifest = args.manifest_path.iter().map(|path| path.display().to_string());
     let words: Vec<String> = manifest.chain(args.packages.iter().cloned()).collect();
     words.join(" ")
 }
 
-/// Returns the joined results of all shards.
+/// Merges the results of all shards, and returns them.
 fn merge(args: &Args) -> anyhow::Result<Report> {
     let (mut whole, mut first) = (Report::default(), None);
     for Share { shard, rows, .. } in args.share.joined(RUNNER_NAME)? {
@@ -355,7 +356,7 @@ fn check(args: &Args, shard: Shard, subjects: &[Subject], waivers: &[Waiver]) ->
     Ok(report)
 }
 
-/// Checks the conditions that need the verdicts on all mutants.
+/// Checks the conditions that require the verdicts on all mutants.
 fn judge(args: &Args, waivers: &[Waiver], mut report: Report) -> anyhow::Result<Report> {
     for waiver in waivers {
         let mut of_it = report.mutants.iter().filter(|mutant| waiver.fits(&mutant.site)).peekable();
@@ -381,7 +382,7 @@ fn judge(args: &Args, waivers: &[Waiver], mut report: Report) -> anyhow::Result<
     Ok(report)
 }
 
-/// Builds all models, and runs each once without a mutant, with one pre-emption.
+/// Builds all models, and runs each model once without a mutant, with one pre-emption.
 fn models(subjects: &[Subject], limit: Duration) -> anyhow::Result<Models> {
     let mut tests = vec![];
     for subject in subjects {
@@ -423,7 +424,7 @@ fn models(subjects: &[Subject], limit: Duration) -> anyhow::Result<Models> {
     Ok(Models { list, reached, broken })
 }
 
-/// Runs, for one mutant, the models that reach its site.
+/// Runs the models that reach the site of a mutant, until one fails.
 fn run(site: &Site, weaker: Ordering, models: &[Model], limit: Duration) -> anyhow::Result<Verdict> {
     let id = site.id();
     let mutant = format!("{id}:{weaker}");

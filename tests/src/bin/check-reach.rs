@@ -1,8 +1,8 @@
-//! The command `cargo check-reach` lists which lines of the allocator each tool reaches.
+//! The command `cargo check-reach` shows which lines of the allocator each tool reaches.
 //!
-//! [`reach`](uslab_tests::reach) inserts a probe before each statement, in a copy of the workspace. The copy
-//! has three builds: for loom, for shuttle, and without a checker. Each tool's programs use a separate file,
-//! in which the probes record the reached lines.
+//! [`reach`](uslab_tests::reach) inserts a probe before each statement, in a copy of the workspace. The copy is built
+//! three times: for loom, for shuttle, and without a checker. The programs of each tool record the lines that they
+//! reach in a separate file.
 
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
@@ -15,30 +15,30 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use uslab_tests::claims::unreached;
-use uslab_tests::jobs::{CommandResult, errors, run_within, side_by_side};
+use uslab_tests::jobs::{CommandResult, errors, run_with_time_limit, side_by_side};
 use uslab_tests::models::rows;
-use uslab_tests::reach::{CRATES, MAX_FILE_LINES, Probed, SWITCH, TOOLS, Table, probed};
+use uslab_tests::reach::{CRATES, ProbedFile, REACH_TOOLS, REACHED_LINES_FILE_BYTES, SWITCH, Table, probed};
 use uslab_tests::share::{build, counts, tracked};
 use uslab_tests::{cargo_in, workspace};
 
 /// Run all tools on a copy of the allocator with a probe before each statement, and print the percentage of
 /// each file's lines that each tool reaches.
 ///
-/// Builds and copies are in target/reach. The lines that a tool reached are stored there until the sources,
-/// the tests or the compiler change, so parts may run one at a time. A failed tool stores no lines. From a
-/// clean build, all parts take about half an hour on two cores.
+/// Builds and copies are stored in target/reach. The lines that a tool reached are also stored there until the sources,
+/// the tests or the compiler change, so parts of the work can run one at a time. If a tool fails, no lines are stored
+/// for it. From a clean build, all parts take about half an hour on two cores.
 ///
-/// Exit codes: 0 if all ran; 1 if a test that passes without probes fails, a build fails, or
-/// tests/claims.toml has no reason for a file that no concurrent checker reaches; 2 for wrong usage.
+/// Exit codes: 0 if all tools ran; 1 if a test that passes without probes fails, a build fails, or tests/claims.toml
+/// has no reason for a file that no concurrent checker reaches; 2 for wrong usage.
 #[derive(Debug, Parser)]
 #[command(name = "check-reach", max_term_width = 100)]
 struct Args {
-    /// Run only these parts of the work. Default: all parts that have not run on these sources.
+    /// Run only these parts of the work. Default: all parts that did not run yet on these sources.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = PARTS.map(|part| part.name))]
     part: Vec<String>,
 }
 
-/// A build, and the tools in [`TOOLS`] that use it.
+/// A build, and those tools of [`REACH_TOOLS`] that use the build.
 struct BuildWithTools {
     name: &'static str,
     tools: &'static [&'static str],
@@ -75,7 +75,7 @@ fn schedules(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
     Ok(jobs)
 }
 fn units(tree: &mut Tree) -> anyhow::Result<Vec<Job>> {
-    let libraries: Vec<&str> = LIBRARIES.iter().flat_map(|of| ["-p", of]).chain(["--lib"]).collect();
+    let libraries: Vec<&str> = LIBRARY_PACKAGES.iter().flat_map(|of| ["-p", of]).chain(["--lib"]).collect();
     let programs = tree.build("units", "test", "", &libraries)?;
     let filters = [("stepper", "stepper::"), ("protocol", "in_step::"), ("fuzz", "fuzzing_corpus")];
     let rest: Vec<&str> = filters.iter().flat_map(|(_, filter)| ["--skip", filter]).collect();
@@ -144,11 +144,11 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
         failed.extend(keep(&kept, part, jobs.iter().zip(ran))?);
         eprintln!("check-reach: {} ran, {:.0} s", part.name, begun.elapsed().as_secs_f64());
     }
-    let reached: [Option<HashSet<u32>>; TOOLS.len()] = TOOLS.map(|tool| {
+    let reached: [Option<HashSet<u32>>; REACH_TOOLS.len()] = REACH_TOOLS.map(|tool| {
         let text = fs::read(kept.join(tool.name)).ok()?;
         serde_json::from_slice(&text).ok()
     });
-    let missing: Vec<&str> = TOOLS
+    let missing: Vec<&str> = REACH_TOOLS
         .iter()
         .zip(&reached)
         .filter(|(_, reached)| reached.is_none())
@@ -159,14 +159,14 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
     }
     let table = Table::new(&tree.files, &reached);
     if missing.is_empty() {
-        failed.extend(table.misfits(&unreached()?));
+        failed.extend(table.mismatched_reasons(&unreached()?));
     }
     print!("{}", table.text());
     Ok(failed)
 }
 
-/// Stores the lines that a part's tools reached. A tool that failed or reached no line stores no result and
-/// must run again. Returns the failures.
+/// Stores the lines that the tools of a part have reached. For a tool that failed or reached no line, nothing is
+/// stored, so it must run again. Returns the failures.
 fn keep<'j>(
     kept: &Path,
     part: &BuildWithTools,
@@ -205,15 +205,15 @@ fn keep<'j>(
 }
 
 // The preload library has no unit tests; programs run it.
-const LIBRARIES: [&str; 5] = ["uslab-magazine", "uslab-buddy", "uslab", "uslab-pool", "uslab-handle"];
+const LIBRARY_PACKAGES: [&str; 5] = ["uslab-magazine", "uslab-buddy", "uslab", "uslab-pool", "uslab-handle"];
 const INTEGRATION_TESTS: [&str; 6] = ["fork", "slab", "heap", "faults", "no_heap", "programs"];
 
-/// The copy of the workspace with probes in it.
+/// The copy of the workspace that contains the probes.
 struct Tree {
     root: PathBuf,
-    /// The directory with the results for these sources.
+    /// The directory in which the results for these sources are stored.
     kept: PathBuf,
-    files: BTreeMap<String, Probed>,
+    files: BTreeMap<String, ProbedFile>,
 }
 
 #[derive(Clone)]
@@ -224,7 +224,7 @@ struct Program {
     name: String,
 }
 
-/// Writes a file, unless it already has this text, so that cargo does not rebuild unchanged files.
+/// Writes a file, unless it already contains this text, so that cargo does not rebuild unchanged files.
 fn put(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     if fs::read(path).is_ok_and(|old| old == text) {
         return Ok(());
@@ -236,12 +236,12 @@ fn put(path: &Path, text: &[u8]) -> anyhow::Result<()> {
 }
 
 /// Removes all files below a folder except `kept`.
-fn remove_others(folder: &Path, kept: &HashSet<PathBuf>) -> anyhow::Result<()> {
+fn remove_other_files(folder: &Path, kept: &HashSet<PathBuf>) -> anyhow::Result<()> {
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let entry = entry?;
         let path = entry.path();
         if entry.file_type()?.is_dir() {
-            remove_others(&path, kept)?;
+            remove_other_files(&path, kept)?;
         } else if !kept.contains(&path) {
             fs::remove_file(&path).with_context(|| path.display().to_string())?;
         }
@@ -263,7 +263,7 @@ impl Tree {
         }
         Ok(tree)
     }
-    /// Copies all files that git tracks, and inserts the probes. Removes all other files, because cargo
+    /// Copies all files that git tracks, with probes inserted. Removes all other files from the copy, because cargo
     /// treats any file in `src/bin` as a program.
     fn write(&self) -> anyhow::Result<()> {
         let roots = CRATES.map(|of| format!("{of}/src/lib.rs"));
@@ -281,9 +281,9 @@ impl Tree {
             put(&path, &text)?;
             copied.insert(path);
         }
-        remove_others(&self.root, &copied)
+        remove_other_files(&self.root, &copied)
     }
-    /// Builds programs, and removes probes that do not compile until the copy compiles.
+    /// Builds the programs, and removes probes that do not compile, until the build succeeds.
     fn build(
         &mut self,
         place: &str,
@@ -352,7 +352,7 @@ impl Program {
             name: line["target"]["name"].as_str()?.to_owned(),
         })
     }
-    /// Returns the program's tests, except the tests of planted bugs.
+    /// Returns the tests of the program, without the tests of planted bugs.
     fn tests(&self) -> anyhow::Result<Vec<String>> {
         let listed = Command::new(&self.path)
             .args(["--list", "--format=terse"])
@@ -365,20 +365,20 @@ impl Program {
     }
 }
 
-/// A run of a program with one tool.
+/// One run of a program under a tool.
 struct Job {
     tool: &'static str,
     program: Program,
     arguments: Vec<String>,
     variables: Vec<(&'static str, &'static str)>,
-    /// The text in the output that shows that the tool ran; without it, the test did something else.
+    /// The output text that shows that the tool ran; if the text is missing, the test did something else.
     row: Option<&'static str>,
 }
 
 enum ToolResult {
     Reached(HashSet<u32>),
     Failed(String),
-    /// The test ran without using the tool.
+    /// The test passed without using the tool.
     Nothing,
 }
 
@@ -387,7 +387,7 @@ impl Job {
         let arguments = arguments.iter().map(|of| (*of).to_owned()).collect();
         Self { tool, program: program.clone(), arguments, variables: vec![], row: None }
     }
-    /// Returns a job that runs a test under a checker.
+    /// Returns a job that runs one test under a checker.
     fn checked(tool: &'static str, program: &Program, test: String, row: &'static str) -> Self {
         let arguments = vec![test, "--exact".to_owned(), "--nocapture".to_owned()];
         Self { tool, program: program.clone(), arguments, variables: vec![], row: Some(row) }
@@ -397,7 +397,7 @@ impl Job {
     }
     fn run(&self) -> anyhow::Result<ToolResult> {
         let file = tempfile::NamedTempFile::new().context("cannot create a temporary file")?;
-        file.as_file().set_len(MAX_FILE_LINES as u64)?;
+        file.as_file().set_len(REACHED_LINES_FILE_BYTES as u64)?;
         let mut command = Command::new(&self.program.path);
         command
             .args(&self.arguments)
@@ -408,7 +408,7 @@ impl Job {
             .envs([("PROPTEST_CASES", "64"), ("PROPTEST_FAILURE_PERSISTENCE", "off")])
             .env("CARGO_TARGET_DIR", workspace().join("target/reach/units"))
             .envs(self.variables.iter().copied());
-        let CommandResult { status, said, .. } = run_within(&mut command, Duration::from_secs(900))?;
+        let CommandResult { status, said, .. } = run_with_time_limit(&mut command, Duration::from_secs(900))?;
         let reached = fs::read(file.path())?;
         let reached = (0..).zip(reached).filter(|(_, byte)| *byte > 0).map(|(line, _)| line).collect();
         let bad: BTreeSet<&str> = said.lines().filter(|line| line.ends_with(" ... FAILED")).collect();
@@ -430,7 +430,7 @@ impl Job {
 mod tests {
     use super::*;
 
-    /// Regression test: a program that failed to list its tests was treated as a program without tests.
+    /// Regression test: if a program failed to list its tests, it was treated as a program without tests.
     #[test]
     fn test_program_without_listed_tests_is_an_error() {
         let program = Program { path: "false".into(), folder: "b".into(), name: "c".to_owned() };
@@ -438,7 +438,7 @@ mod tests {
         assert_eq!(error, "c: exit status: 1 instead of a list of tests");
     }
 
-    /// Regression test: a failed tool's result was stored, so the next run passed.
+    /// Regression test: the result of a failed tool was stored, so the next run passed.
     #[test]
     fn reach_results_of_a_failed_tool_are_discarded() {
         let folder = tempfile::tempdir().unwrap();

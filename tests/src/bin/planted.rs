@@ -8,22 +8,22 @@ use uslab_tests::planted::WorkspaceCopy;
 
 /// Run a command in a copy of the workspace that contains wrong code, which its tests must detect.
 ///
-/// The copies are in target/planted. Builds of a copy use the workspace's target directory. The exit code is
-/// that of the command, or 2 if the copy cannot be written.
+/// The copies are stored in target/planted. Builds of a copy use the workspace's target directory. The exit code is the
+/// exit code of the command, or 2 if the copy cannot be written.
 #[derive(Debug, Parser)]
 #[command(name = "planted", max_term_width = 100)]
 enum Args {
-    /// Run tests of a package under loom. The copy contains the planted bugs from all files named
+    /// Run the tests of a package under loom. The copy contains the planted bugs of all files with the name
     /// planted.toml.
     Loom(TestArgs),
-    /// Run tests of a package under shuttle. The copy contains the planted bugs from all files named
+    /// Run the tests of a package under shuttle. The copy contains the planted bugs of all files with the name
     /// planted.toml.
     Shuttle(TestArgs),
-    /// Run a command, such as `cargo test`. The copy contains the named controls from tests/controls.toml.
+    /// Run any command, such as `cargo test`. The copy contains the given controls from tests/controls.toml.
     Control {
-        /// The names of the controls, joined with `+`.
+        /// Names of the controls, joined with `+`.
         names: String,
-        /// The command and its arguments.
+        /// Command to run, and its arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
@@ -31,9 +31,9 @@ enum Args {
 
 #[derive(Debug, clap::Args)]
 struct TestArgs {
-    /// The package whose tests run.
+    /// Package whose tests run.
     package: String,
-    /// The arguments of the test program, such as a part of a test's name. The runner adds `--nocapture`.
+    /// Arguments of the test program, such as a part of a test name. The option `--nocapture` is added automatically.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

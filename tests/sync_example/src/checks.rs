@@ -1,10 +1,11 @@
-//! Two scenarios that all three builds run: as a plain test, in every interleaving of a model, and under
-//! random schedules.
+//! Two scenarios that all three builds run: as plain tests, in every interleaving of a model, and under random
+//! schedules.
 
 use crate::Slots;
 use uslab_sync::{Arc, thread};
 
-/// Two threads take slots, and return some of them. In this scenario, no slot has two owners at a time.
+/// Two threads take slots, and return some of the slots. In this scenario, no slot may have two owners at the same
+/// time.
 fn owners_differ() {
     let slots = Arc::new(Slots::new([(); 3]));
     let theirs = slots.clone();
@@ -26,8 +27,8 @@ fn owners_differ() {
     }
 }
 
-/// Threads increment the values that they take. In this scenario, no increment is lost: the next owner sees
-/// the last owner's value.
+/// Several threads increment the values in the slots that they take. In this scenario, no increment may be lost: the
+/// next owner of a slot must see the value of the last owner.
 fn values_are_handed_over(threads: usize, slots: usize) {
     let slots = Arc::new(Slots::new(vec![0; slots]));
     let count = |slots: &Slots<u32>| {
@@ -68,10 +69,10 @@ uslab_sync::scenarios! {
         loom("values are handed over", Model::new(Bound::Preemptions(2), 260), || values_are_handed_over(2, 2));
         shuttle("values are handed over", Schedules(2_000), || values_are_handed_over(4, 2));
     }
-    /// The exchange is tried again after it failed spuriously.
+    /// After a spurious failure of the exchange, the exchange is tried again.
     an_exchange_may_fail_for_no_reason {
         loom("an exchange may fail for no reason", Model::new(Bound::Preemptions(2), 320), || {
-            uslab_sync::weak_arm(2);
+            uslab_sync::arm_spurious_failure(2);
             values_are_handed_over(2, 1);
         });
     }
@@ -82,7 +83,7 @@ mod stories {
     use std::process::Command;
     use uslab_sync::check::{Bound, model, plant};
 
-    /// This child process of [`failed_model_execution_prints_its_steps`] fails on purpose.
+    /// This child process of the test [`failed_model_execution_prints_its_steps`] fails on purpose.
     #[test]
     #[ignore = "fails on purpose"]
     fn child_fails_on_purpose() {

@@ -1,10 +1,11 @@
-//! A pool of values whose free slots are on a lock-free stack (Treiber 1986), and its checks.
+//! A pool of values whose free slots form a lock-free stack (Treiber 1986), and the checks of the pool.
 //!
-//! A thread that takes a slot owns the slot's value until it returns the slot. Between loading and exchanging
-//! the head, another thread may take the loaded slot and return it on top of a different slot (the ABA
-//! problem). The head therefore contains a tag, which each take increments.
+//! A thread that has taken a slot owns the value in it until it returns the slot. Between the load and the exchange of
+//! the head, another thread may take the loaded slot and return it on top of a different slot (the ABA problem). The
+//! head therefore contains a tag, and each take increments the tag.
 //!
-//! `checks.rs` has the models, the random schedules and the bug that they must find. Run in this folder:
+//! The file `checks.rs` contains the models, the random schedules and the planted bug that they must find. To run the
+//! checks, use these commands in this folder:
 //!
 //! ```text
 //! cargo test                                                                          # std, threads
@@ -18,22 +19,22 @@ use uslab_sync::{AtomicU32, AtomicU64, UnsafeCell, planted};
 #[cfg(test)]
 mod checks;
 
-/// The end of the list, instead of a slot's number.
+/// Marks the end of the list, in place of a slot number.
 const NONE: u32 = u32::MAX;
-/// The number one in the tag part of a head.
+/// An increment of the tag in a head.
 const TAG: u64 = 1 << 32;
 
-/// A pool of values in slots, which any thread may use.
+/// A pool of values in slots, which any thread can use.
 #[derive(Debug)]
 pub struct Slots<T> {
-    /// A tag in the high half, and the number of the first free slot in the low half.
+    /// The tag in the high half, and the number of the first free slot in the low half.
     head: AtomicU64,
     slots: Box<[Slot<T>]>,
 }
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// The number of the next free slot, while this slot is free.
+    /// While this slot is free, the number of the next free slot.
     next: AtomicU32,
     value: UnsafeCell<T>,
 }
@@ -41,7 +42,7 @@ struct Slot<T> {
 // SAFETY: a value is accessed only through its slot, which one thread owns at a time.
 unsafe impl<T: Send> Sync for Slots<T> {}
 
-/// A taken slot, which is returned when this value is dropped.
+/// A slot that a thread has taken; dropping this value returns the slot.
 #[derive(Debug)]
 pub struct TakenSlot<'a, T> {
     slots: &'a Slots<T>,
@@ -49,7 +50,7 @@ pub struct TakenSlot<'a, T> {
 }
 
 impl<T> Slots<T> {
-    /// Creates a slot for each of `values`, all free.
+    /// Creates one slot for each of `values`; all slots are free.
     pub fn new(values: impl IntoIterator<Item = T>) -> Self {
         let slot = |(number, value): (u32, T)| Slot {
             // Each points to the one before it.
@@ -61,19 +62,21 @@ impl<T> Slots<T> {
         Self { head: AtomicU64::new(first.into()), slots }
     }
 
-    /// Takes a free slot; returns `None` if none is free.
+    /// Takes a free slot; returns `None` if no slot is free.
     pub fn take(&self) -> Option<TakenSlot<'_, T>> {
         // Acquire: pairs with the Release in `give`, so that `next` and the value are those that were written there.
         let mut head = self.head.load(Acquire);
         loop {
             let number = head as u32;
             let slot = self.slots.get(number as usize)?;
-            // Relaxed: ordered by the head. If the slot was reused since, the head's tag has changed, and the exchange fails.
+            // Relaxed: ordered by the head. If the slot was reused since, the head's tag has changed, and the exchange
+            // fails.
             let next = slot.next.load(Relaxed);
             let tagged = head.wrapping_add(TAG);
             planted!("a take leaves the tag as it is" => let tagged = head);
             let new = tagged & !u64::from(NONE) | u64::from(next);
-            // Relaxed: the head was read with Acquire. Acquire on failure: pairs with the Release in `give`, for the head found.
+            // Relaxed: the head was read with Acquire. Acquire on failure: pairs with the Release in `give`, for the
+            // head found.
             match self.head.compare_exchange_weak(head, new, Relaxed, Acquire) {
                 Ok(_) => return Some(TakenSlot { slots: self, number }),
                 Err(found) => head = found,
@@ -97,11 +100,11 @@ impl<T> Slots<T> {
 }
 
 impl<T> TakenSlot<'_, T> {
-    /// The number of the slot.
+    /// The number of the taken slot.
     pub fn number(&self) -> usize {
         self.number as usize
     }
-    /// Runs `f` on the slot's value.
+    /// Calls `f` with the value of the slot.
     pub fn with<R>(&mut self, f: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: the thread that took the slot owns the value; `&mut self` keeps it to one borrow at a time.
         self.slots.slots[self.number()].value.with_mut(|value| f(unsafe { &mut *value }))

@@ -1,47 +1,49 @@
-//! The sections for aarch64, and the location of each thread's `struct rseq`.
+//! The restartable sequences (sections) for aarch64, and the location of each thread's `struct rseq`.
 //!
 //! # Order
 //!
-//! On x86-64 every store is a Release and every load is an Acquire, at no cost. On aarch64, plain loads and stores
-//! order nothing. The portable bodies in [`region`](crate::region) request several orderings; a concurrent drain needs
-//! the orderings listed here.
+//! On x86-64, every store has Release ordering and every load has Acquire ordering, at no cost. On aarch64, plain loads
+//! and stores have no ordering. The portable code in [`region`](crate::region) requests memory orderings. The orderings
+//! listed here are the ones that a concurrent drain needs.
 //!
-//! * *The word*: the Acquire load in the portable body pairs with the Release in `Table::restore_region`. An
-//!   operation that finds its region after a drain sees the drain's writes to the region. In a section, the
-//!   addresses of all accesses to the region are computed from the word. The address dependency orders all
-//!   accesses to the region after the load of the word. A plain load of the word suffices.
-//! * *The limit*: the Acquire load pairs with the Release in `Region::open`. A drain removes objects from a
-//!   closed stack while operations of the CPU run, and then opens the stack. Pushes after the drain overwrite
-//!   places that the drain has read. The section loads the limit with `ldar`.
-//! * *The committed size*: the Acquire load pairs with the Release in `Region::set_committed`, which runs
-//!   after the memory is committed. The section loads the committed size with `ldar`. The branch after a load
-//!   of the limit or of the committed size would also order all later stores. Only a batch that widens its
-//!   stack reads the limit and the committed size.
-//! * *The commit*: the plain (Relaxed) store may become visible before the objects that it publishes. Later
-//!   operations of the CPU follow in program order, or after a context switch, which is a full barrier. A
-//!   drain reads objects only after its `membarrier`. The `membarrier` is a full barrier on each CPU that
-//!   runs a thread of the process. Threads on other CPUs use only the number of objects in a head.
-//! * *A drain's first store* is Relaxed: the `membarrier` makes the empty region visible to every section
-//!   that begins later.
-//! * *The address of the descriptor*: the kernel reads this address on the thread's CPU, in program order.
+//! * *The per-CPU pointer*: the portable code loads it with Acquire, which pairs with the Release store in
+//!   `Table::restore_region`. An operation that uses its region after a drain therefore sees the drain's writes to the
+//!   region. A section computes the addresses of all its accesses to the region from the per-CPU pointer. The address
+//!   dependency orders a section's accesses after its load of the per-CPU pointer. A section therefore loads the
+//!   pointer with a plain load.
+//! * *The limit of a stack*: the Acquire load pairs with the Release store in `Region::open`. A drain removes objects
+//!   from a closed stack while operations run on the CPU. After the removal, the drain opens the stack again. Pushes
+//!   after the drain overwrite stack entries that the drain has read. A section therefore loads the limit with `ldar`.
+//! * *The committed size of a region*: the Acquire load pairs with the Release store in `Region::set_committed`, which
+//!   runs after the memory is committed. A section loads the committed size with `ldar`, too. A branch after the load
+//!   of the limit or the committed size would order all later stores as well. Only a batch that grows its stack reads
+//!   the limit and the committed size.
+//! * *The commit*: a plain (Relaxed) store, which may become visible before the objects that it publishes. Later
+//!   operations on the same CPU are not affected: they follow in program order, or after a context switch, which is a
+//!   full barrier. A drain reads the objects on a stack only after its `membarrier`. The `membarrier` is a full barrier
+//!   on each CPU that runs a thread of the process. A thread on another CPU reads nothing from a head except the number
+//!   of objects.
+//! * *A drain's first store* can be Relaxed, because the `membarrier` makes the redirected pointer visible to every
+//!   section that begins later.
+//! * *The announcement of a section* (`rseq_cs`): the kernel reads the field on the thread's CPU, in program order.
 //!
-//! Code outside sections uses Rust's atomics, which use LSE instructions on processors that have them. The abort path
-//! counts aborts with a loop of `ldxr` and `stxr`, because every processor has these instructions.
+//! Code outside sections uses Rust's atomics, which compile to LSE instructions for processors that have them. The
+//! abort path counts aborts with a loop of `ldxr` and `stxr`, which every aarch64 processor has.
 //!
 //! # Registers
 //!
 //! In a program of more than 128 MiB, the linker may insert a veneer on the branch from the abort address to the
-//! section. A veneer writes `x16` and `x17`, so no restarted section reads `x16` or `x17`.
+//! section. A veneer may change `x16` and `x17`, so a section does not read these registers after a restart.
 
 use super::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
 use crate::region::{CAP, Class, LEN_MASK, LIMIT, NULL, OP_STEP, ROUND};
 use core::arch::asm;
 use core::ptr::NonNull;
 
-/// Returns the addresses of `__rseq_offset`, `__rseq_size` and `__libc_single_threaded`; null for each symbol that the
-/// libc lacks.
+/// Returns the addresses of the libc's symbols `__rseq_offset`, `__rseq_size` and `__libc_single_threaded`. An address
+/// is null if the libc lacks the symbol.
 ///
-/// The symbols are weak references through the GOT, so that the program also starts with a libc that lacks them.
+/// The symbols are weak references through the GOT, so that the program starts even if the libc lacks them.
 pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
     let (offset, size, alone);
     // SAFETY: the assembly only loads three addresses from the GOT. The address of an undefined weak symbol
@@ -66,7 +68,7 @@ pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
     (offset, size, alone)
 }
 
-/// The offset of `uslab_rseq_scratch` from the thread pointer.
+/// Returns the byte offset of `uslab_rseq_scratch` from the thread pointer.
 pub(super) fn scratch_offset() -> isize {
     let offset;
     // SAFETY: the assembly only loads a link-time constant from the GOT.
@@ -81,7 +83,7 @@ pub(super) fn scratch_offset() -> isize {
     offset
 }
 
-/// Returns the thread pointer, to which area offsets are relative.
+/// Returns the thread pointer, from which the offset of a `struct rseq` is measured.
 pub(super) fn thread_pointer() -> *mut u8 {
     let here;
     // SAFETY: the assembly only reads a register.
@@ -89,7 +91,7 @@ pub(super) fn thread_pointer() -> *mut u8 {
     here
 }
 
-/// Returns the CPU on which this thread runs, from the `struct rseq` at offset `area`.
+/// Returns the CPU number of this thread, read from the `struct rseq` at offset `area`.
 #[inline]
 pub(super) fn cpu_id_at(area: isize) -> u32 {
     let cpu: u32;
@@ -102,9 +104,10 @@ pub(super) fn cpu_id_at(area: isize) -> u32 {
     cpu
 }
 
-/// The instructions that all sections share. Labels: `66` is the descriptor, `4` the abort address, `5` the (re)start,
-/// and `2` the start of the section. The body of a section ends with the commit and `3:`. At the start of the body,
-/// `x16` is the address of the class's head on this CPU, and `w` is that head. The body of a section may use `x17`.
+/// The instructions with which every section begins. Label `66` is the descriptor, label `4` the abort address, label
+/// `5` the restart address, and label `2` the start of the section. The body of a section ends with the committing
+/// store and the label `3:`. When the body starts, `x16` is the address of the head of the class's stack on this CPU,
+/// and `w` is the head's value. The body of a section may overwrite `x17`.
 macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
     asm!(
         descriptor!(),
@@ -139,8 +142,8 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
 } }
 
 impl PcpuPtr {
-    /// Pops the newest object of the class on this CPU. Returns `None` if the stack is empty, or the thread
-    /// has no CPU.
+    /// Pops the newest object from the class's stack on this CPU. Returns `None` if the stack is empty, or if the
+    /// thread's CPU has no region.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<NonNull<u8>> {
         let round: *mut u8;
@@ -168,9 +171,10 @@ impl PcpuPtr {
         NonNull::new(round)
     }
 
-    /// Pushes an object on the class's stack on this CPU. Returns `false` if no place is usable, the object
-    /// is already on top, or the thread has no CPU. After the section, `push` prefetches a cache line for
-    /// writing: the object's line if the stack has fewer than `quiet` objects, else the head's line.
+    /// Pushes an object on the class's stack on this CPU. Returns `false` if the stack is full, if the object is
+    /// already on top of it, or if the thread's CPU has no region. After the section, `push` prefetches a cache line
+    /// for writing. The prefetched line is the object's line if the stack has fewer than `quiet` objects, and the
+    /// head's line otherwise.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
         // SAFETY: each word leads to a region with a stack of the class, to which only sections of its CPU
@@ -206,8 +210,8 @@ impl PcpuPtr {
         true
     }
 
-    /// Pushes a batch on this CPU's region, like [`Region::push_batch`](crate::region::Region::push_batch).
-    /// `rounds` must have at least one object.
+    /// Pushes a batch of objects on the class's stack on this CPU, like
+    /// [`Region::push_batch`](crate::region::Region::push_batch). The batch must contain at least one object.
     #[inline(never)]
     pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
         // SAFETY: each word leads to a region with a stack of the class. The pushed objects are stored above
@@ -263,8 +267,8 @@ impl PcpuPtr {
         true
     }
 
-    /// Pops a batch from this CPU's region, like [`Region::pop_batch`](crate::region::Region::pop_batch). `count` must
-    /// be at least 1.
+    /// Pops a batch of `count` objects from the class's stack on this CPU, like
+    /// [`Region::pop_batch`](crate::region::Region::pop_batch). The number `count` must be at least 1.
     #[inline(never)]
     pub(super) fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
         // SAFETY: each word leads to a region with a stack of the class. The section pops only if the stack

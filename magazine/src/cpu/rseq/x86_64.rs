@@ -1,15 +1,15 @@
-//! The sections for x86-64, and the location of each thread's `struct rseq`. The module [`rseq`](super) describes the
-//! rules for sections.
+//! The restartable sequences (sections) for x86-64, and the location of each thread's `struct rseq`. The module
+//! [`rseq`](super) describes the rules for sections.
 
 use super::{ABORTS, COMMITTED, CPU_ID, PcpuPtr, RSEQ_CS, descriptor};
 use crate::region::{CAP, Class, LIMIT, NULL, OP_STEP, ROUND};
 use core::arch::asm;
 use core::ptr::NonNull;
 
-/// Returns the addresses of `__rseq_offset`, `__rseq_size` and `__libc_single_threaded`; null for each symbol that the
-/// libc lacks.
+/// Returns the addresses of the libc's symbols `__rseq_offset`, `__rseq_size` and `__libc_single_threaded`. An address
+/// is null if the libc lacks the symbol.
 ///
-/// The symbols are weak references through the GOT, so that the program also starts with a libc that lacks them.
+/// The symbols are weak references through the GOT, so that the program starts even if the libc lacks them.
 pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
     let (offset, size, alone);
     // SAFETY: the assembly only loads three addresses from the GOT. The address of an undefined weak symbol
@@ -31,7 +31,7 @@ pub(super) fn symbols() -> (*const isize, *const u32, *const u8) {
     (offset, size, alone)
 }
 
-/// The offset of `uslab_rseq_scratch` from the thread pointer.
+/// Returns the byte offset of `uslab_rseq_scratch` from the thread pointer.
 pub(super) fn scratch_offset() -> isize {
     let offset;
     // SAFETY: the assembly only loads a link-time constant from the GOT.
@@ -42,7 +42,7 @@ pub(super) fn scratch_offset() -> isize {
     offset
 }
 
-/// Returns the thread pointer, to which area offsets are relative.
+/// Returns the thread pointer, from which the offset of a `struct rseq` is measured.
 pub(super) fn thread_pointer() -> *mut u8 {
     let here;
     // SAFETY: the first word of the thread control block is its own address.
@@ -52,7 +52,7 @@ pub(super) fn thread_pointer() -> *mut u8 {
     here
 }
 
-/// Returns the CPU on which this thread runs, from the `struct rseq` at offset `area`.
+/// Returns the CPU number of this thread, read from the `struct rseq` at offset `area`.
 #[inline]
 pub(super) fn cpu_id_at(area: isize) -> u32 {
     let cpu: u32;
@@ -64,9 +64,10 @@ pub(super) fn cpu_id_at(area: isize) -> u32 {
     cpu
 }
 
-/// The instructions that all sections share. Labels: `66` is the descriptor, `4` the abort address, `5` the (re)start,
-/// and `2` the start of the section. The body of a section ends with the commit and `3:`. At the start of the body, `t`
-/// is the address of the class's head on this CPU, `w` is that head, and `n` is the stack's length.
+/// The instructions with which every section begins. Label `66` is the descriptor, label `4` the abort address, label
+/// `5` the restart address, and label `2` the start of the section. The body of a section ends with the committing
+/// store and the label `3:`. When the body starts, `t` is the address of the head of the class's stack on this CPU, `w`
+/// is the head's value, and `n` is the stack's length.
 macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
     asm!(
         descriptor!(),
@@ -95,8 +96,8 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
 } }
 
 impl PcpuPtr {
-    /// Pops the newest object of the class on this CPU. Returns `None` if the stack is empty, or the thread
-    /// has no CPU.
+    /// Pops the newest object from the class's stack on this CPU. Returns `None` if the stack is empty, or if the
+    /// thread's CPU has no region.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<NonNull<u8>> {
         let round: *mut u8;
@@ -124,10 +125,11 @@ impl PcpuPtr {
         NonNull::new(round)
     }
 
-    /// Pushes an object on the class's stack on this CPU. Returns `false` if no place is usable, the object
-    /// is already on top, or the thread has no CPU. After the section, `push` prefetches a cache line for
-    /// writing: the object's line if the stack has fewer than `quiet` objects, else the head's line. A
-    /// conditional move selects the cache line to prefetch, because the CPU would mispredict a branch.
+    /// Pushes an object on the class's stack on this CPU. Returns `false` if the stack is full, if the object is
+    /// already on top of it, or if the thread's CPU has no region. After the section, `push` prefetches a cache line
+    /// for writing. The prefetched line is the object's line if the stack has fewer than `quiet` objects, and the
+    /// head's line otherwise. A conditional move selects the cache line to prefetch, because a branch would often be
+    /// mispredicted.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
         // SAFETY: each word leads to a region with a stack of the class, to which only sections of its CPU
@@ -161,8 +163,8 @@ impl PcpuPtr {
         true
     }
 
-    /// Pushes a batch on this CPU's region, like [`Region::push_batch`](crate::region::Region::push_batch).
-    /// `rounds` must have at least one object.
+    /// Pushes a batch of objects on the class's stack on this CPU, like
+    /// [`Region::push_batch`](crate::region::Region::push_batch). The batch must contain at least one object.
     #[inline(never)]
     pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
         // SAFETY: each word leads to a region with a stack of the class. The pushed objects are stored above
@@ -212,8 +214,8 @@ impl PcpuPtr {
         true
     }
 
-    /// Pops a batch from this CPU's region, like [`Region::pop_batch`](crate::region::Region::pop_batch). `count` must
-    /// be at least 1.
+    /// Pops a batch of `count` objects from the class's stack on this CPU, like
+    /// [`Region::pop_batch`](crate::region::Region::pop_batch). The number `count` must be at least 1.
     #[inline(never)]
     pub(super) fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
         // SAFETY: each word leads to a region with a stack of the class. The section pops only if the stack

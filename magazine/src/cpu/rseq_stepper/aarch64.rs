@@ -1,9 +1,9 @@
-//! Registers of an interrupted aarch64 thread.
+//! Access to the registers of an interrupted thread, on aarch64.
 
 use super::super::sections::{Code, Register};
 use nix::libc;
 
-/// The registers in the format of a signal handler's context.
+/// The register contents, in the format of a signal handler's context.
 #[derive(Clone, Copy)]
 pub(super) struct Registers {
     general: [libc::c_ulonglong; 31],
@@ -11,10 +11,11 @@ pub(super) struct Registers {
     flags: libc::c_ulonglong,
 }
 
-/// Traps with all registers unchanged. After the trap, the registers have the values that the handler set.
+/// Executes a trap instruction, and changes no register before it. When `trap` returns, the registers have the values
+/// that the signal handler set.
 ///
 /// # Safety
-/// The caller must have installed the handler for this trap.
+/// The caller must have installed a signal handler for this trap.
 pub(super) unsafe fn trap() {
     // SAFETY: the installed handler handles this trap, by this function's contract.
     unsafe { core::arch::asm!("brk #0") };
@@ -40,11 +41,11 @@ impl Registers {
     pub(super) fn jump(&mut self, to: usize) {
         self.pc = to as u64;
     }
-    /// Address of the trap, which is the current instruction.
+    /// Returns the address of the trap instruction, which is the program counter.
     pub(super) fn trapped(&self) -> usize {
         self.pc as usize
     }
-    /// Returns the registers with the program counter after the trap.
+    /// Returns the registers with the program counter advanced past the trap instruction.
     pub(super) fn after_trap(mut self) -> Self {
         self.pc += size_of::<Code>() as u64;
         self

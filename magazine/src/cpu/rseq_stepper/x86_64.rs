@@ -1,18 +1,19 @@
-//! Registers of an interrupted x86-64 thread.
+//! Access to the registers of an interrupted thread, on x86-64.
 
 use super::super::sections::Register;
 use nix::libc;
 
-/// The registers in the format of a signal handler's context.
+/// The register contents, in the format of a signal handler's context.
 #[derive(Clone, Copy)]
 pub(super) struct Registers([libc::greg_t; 23]);
 
 const RIP: usize = libc::REG_RIP as usize;
 
-/// Traps with all registers unchanged. After the trap, the registers have the values that the handler set.
+/// Executes a trap instruction, and changes no register before it. When `trap` returns, the registers have the values
+/// that the signal handler set.
 ///
 /// # Safety
-/// The caller must have installed the handler for this trap.
+/// The caller must have installed a signal handler for this trap.
 pub(super) unsafe fn trap() {
     // SAFETY: the installed handler handles this trap, by this function's contract.
     unsafe { core::arch::asm!("int3") };
@@ -28,26 +29,26 @@ impl Registers {
         unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs = self.0 };
     }
     pub(super) fn get(&self, register: Register) -> u64 {
-        self.0[greg(register)] as u64
+        self.0[context_register_index(register)] as u64
     }
     pub(super) fn set(&mut self, register: Register, value: u64) {
-        self.0[greg(register)] = value as libc::greg_t;
+        self.0[context_register_index(register)] = value as libc::greg_t;
     }
     pub(super) fn jump(&mut self, to: usize) {
         self.0[RIP] = to as libc::greg_t;
     }
-    /// Address of the trap, which is the byte before the current instruction.
+    /// Returns the address of the one-byte trap instruction, which is one below the program counter.
     pub(super) fn trapped(&self) -> usize {
         self.0[RIP] as usize - 1
     }
-    /// Returns the registers; their program counter already points behind the trap.
+    /// Returns the registers unchanged, because the program counter already points behind the trap instruction.
     pub(super) fn after_trap(self) -> Self {
         self
     }
 }
 
-/// Returns the index of a register in a signal handler's context.
-fn greg(register: Register) -> usize {
+/// Returns the index of a register in the context of a signal handler.
+fn context_register_index(register: Register) -> usize {
     use Register::{R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI};
     let known = [
         (RAX, libc::REG_RAX),

@@ -1,4 +1,4 @@
-//! Tests of stacks, drains and sweeps, and of a drain's exclusive access to a region on real CPUs.
+//! Tests of stacks, drains and sweeps. On real CPUs, a test checks that a drain has exclusive access to a region.
 
 use super::*;
 
@@ -85,7 +85,7 @@ fn drain_takes_only_the_requested_classes() {
     assert!(table.put(1, one, &rounds(1..9)), "the stack is closed until an operation opens it");
 }
 
-/// Regression: retiring a class took every CPU's region away, twice.
+/// Regression: returning a class number took away the region of every CPU, and did so twice.
 #[test]
 fn retiring_a_class_leaves_unused_cpus_alone() {
     let table = simulated(3, 64 << 10);
@@ -124,8 +124,7 @@ fn retiring_a_class_leaves_unused_cpus_alone() {
     assert_eq!(table.class(8), Some(two));
 }
 
-/// Regression: a drain flushed objects that another drain was still flushing, so that each object had two
-/// owners.
+/// Regression: a drain flushed objects that another drain was still flushing, so that an object had two owners.
 #[test]
 fn drain_skips_rounds_being_flushed_by_a_concurrent_drain() {
     let table = simulated(2, 64 << 10);
@@ -153,12 +152,12 @@ fn rounds_are_flushed_only_by_their_drain() {
     let region = table.region(0).unwrap();
     region.take(class, 5);
     region.hand_over(class, 4, 6);
-    assert_eq!([5, 6].map(|drain| region.taken_by(class, drain)), [3, 0]);
+    assert_eq!([5, 6].map(|drain| region.rounds_taken_by(class, drain)), [3, 0]);
     region.hand_over(class, 5, 6);
-    assert_eq!([5, 6].map(|drain| region.taken_by(class, drain)), [0, 3]);
+    assert_eq!([5, 6].map(|drain| region.rounds_taken_by(class, drain)), [0, 3]);
 }
 
-/// A drain may take long, so growing an open stack must not need the lock of drains.
+/// Growing an open stack must not need the drain lock, because a drain may take a long time.
 #[test]
 fn open_stack_grows_during_a_drain() {
     let table = simulated(1, 1 << 20);
@@ -170,7 +169,7 @@ fn open_stack_grows_during_a_drain() {
     assert!(table.open(&Operation::new(), 0, class, 1000) && region.committed() >= class.end(1000));
 }
 
-/// A reap takes all idle stacks, and no stack that was used since the last reap.
+/// A reap takes all stacks that are idle, and no stack that was used since the last reap.
 #[test]
 fn reap_takes_only_idle_stacks() {
     let table = simulated(2, 64 << 10);
@@ -222,8 +221,9 @@ fn stacks_of_a_freed_class_number_are_empty() {
     assert_eq!(table.len(2, other), 2, "another class is unchanged");
 }
 
-/// One stack is open and empty, and must not accept a late free. Another stack is closed with objects on it,
-/// as after a fork. The objects on the closed stack must not stay.
+/// When the class is retired, one stack is open and empty. An empty stack of a retired class must not accept a late
+/// free. Another stack is closed but contains objects, as after a fork. When a class is retired, objects on its closed
+/// stacks must be removed.
 #[test]
 fn retiring_a_class_closes_and_empties_its_stacks() {
     let table = simulated(2, 64 << 10);
@@ -242,7 +242,7 @@ fn retiring_a_class_closes_and_empties_its_stacks() {
     assert_eq!(table.class(8), Some(class));
 }
 
-/// No layer ever collects the objects that the sweep took.
+/// In this test, no layer collects the swept objects.
 #[test]
 fn class_number_freed_during_a_drain_is_reusable() {
     let table = simulated(1, 64 << 10);
@@ -252,11 +252,11 @@ fn class_number_freed_during_a_drain_is_reusable() {
     table.sweep(0..1, DrainScope::All, |_| true);
     table.retire(class);
     assert_eq!(table.class(8), Some(class));
-    assert_eq!(table.limits_of(class), (8, 8, 0, false));
+    assert_eq!(table.class_limits(class), (8, 8, 0, false));
     assert!(table.put(0, class, &rounds(1..4)));
 }
 
-/// A region's words of one class must not overlap the words of another class.
+/// In a region, the control words and entries of one stack must not overlap the words of another stack.
 #[test]
 fn stack_words_of_different_classes_do_not_overlap() {
     let table = simulated(1, 1 << 20);
@@ -271,7 +271,11 @@ fn stack_words_of_different_classes_do_not_overlap() {
         region.take(*class, n as u64 + 1);
     }
     for (n, class) in classes.iter().enumerate() {
-        assert_eq!((region.served(*class), region.taken_by(*class, n as u64 + 1)), ((2, 0), 2), "{class:?}");
+        assert_eq!(
+            (region.served(*class), region.rounds_taken_by(*class, n as u64 + 1)),
+            ((2, 0), 2),
+            "{class:?}"
+        );
     }
 }
 
@@ -290,8 +294,8 @@ fn cpu_without_a_region_always_misses() {
 
 // ---------------------------------------------------------------- fork
 
-/// In the child, claims of other threads must be released. Objects that another thread's drain had not begun
-/// to flush must be on their stacks.
+/// In the child of a fork, claims of other threads must be released. Objects that another thread's drain had not begun
+/// to flush must be on their stacks again.
 #[test]
 fn forked_child_inherits_no_claim_or_drain() {
     let table = simulated(2, 64 << 10);
@@ -324,15 +328,15 @@ fn forked_child_inherits_no_claim_or_drain() {
         };
         std::thread::scope(|scope| scope.spawn(child).join()).unwrap();
         // Restores the parent's state, in which the drain ends. SAFETY: no other thread uses the table.
-        unsafe { table.close_again(class) };
+        unsafe { table.close_class_again(class) };
         while taken.pop().is_some() {}
     });
     crate::on_cpu(0);
     assert!(table.drains.try_lock().is_some() && table.making.try_lock().is_some());
 }
 
-/// The record of a running drain is on the stack of the draining thread. The test overwrites the record's stack memory
-/// after the drain's end. A fork must not read the overwritten stack memory.
+/// The record of a running drain is on the call stack of the draining thread. After the drain, the test overwrites this
+/// stack memory. A fork after the drain must not read the overwritten record.
 #[test]
 fn fork_reads_no_record_of_a_finished_drain() {
     #[inline(never)]
@@ -348,19 +352,19 @@ fn fork_reads_no_record_of_a_finished_drain() {
     old_stack_memory_is_overwritten();
     // SAFETY: no other thread uses the table.
     unsafe { table.forget_other_threads() };
-    assert_eq!(table.limits_of(class), (8, 8, 0, false));
+    assert_eq!(table.class_limits(class), (8, 8, 0, false));
 }
 
-/// The report shows how long a CPU was without its region.
+/// The drain statistics include the longest time for which a drain kept a CPU from using its region.
 #[test]
-fn longest_drain_time_covers_each_drain() {
+fn drain_statistics_report_the_longest_drain_time() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
     assert_eq!(table.drains().longest_away, Duration::ZERO);
     let own = |time: Duration| {
         let _one_at_a_time = table.lock_drains();
-        assert!(table.own_regions(0..1, |_| true, &mut |_| std::thread::sleep(time)));
+        assert!(table.with_region_ownership(0..1, |_| true, &mut |_| std::thread::sleep(time)));
     };
     own(Duration::from_millis(20));
     let longest = table.drains().longest_away;
@@ -369,7 +373,7 @@ fn longest_drain_time_covers_each_drain() {
     assert!(table.drains().longest_away >= longest, "the longest drain counts, not the last");
 }
 
-/// If no region was used, no thread has to wait for the drain.
+/// A drain does not interrupt a CPU whose region was never used.
 #[test]
 fn drain_takes_only_used_regions() {
     for cpus in [Cpus::os(), Cpus::simulated(3, 1).unwrap()] {
@@ -382,7 +386,7 @@ fn drain_takes_only_used_regions() {
                 while since.elapsed().is_zero() {}
                 owned += 1;
             };
-            assert!(table.own_regions(0..u32::MAX, |_| true, &mut look));
+            assert!(table.with_region_ownership(0..u32::MAX, |_| true, &mut look));
             owned
         };
         assert_eq!((own(), table.drains()), (0, Drains::default()));
@@ -399,7 +403,7 @@ fn drain_takes_only_used_regions() {
 // ---------------------------------------------------------------- sweeps
 
 #[test]
-fn joined_drain_returns_rounds_to_their_class() {
+fn swept_rounds_are_flushed_to_their_own_class() {
     let table = simulated(3, 64 << 10);
     let [one, two, silent] = [8; 3].map(|reach| table.class(reach).unwrap());
     for (start, class) in [(1, one), (11, two), (21, silent)] {
@@ -446,7 +450,7 @@ fn joined_drain_returns_rounds_to_their_class() {
     );
 }
 
-/// Regression: each sweep removed the classes from the list, so that a shrink after a reap found no class to sweep.
+/// Regression: a sweep of idle stacks removed busy classes from the list, so that a later full sweep did not find them.
 #[test]
 fn drain_of_idle_stacks_leaves_busy_classes_for_a_full_drain() {
     let table = simulated(1, 64 << 10);
@@ -476,7 +480,7 @@ fn drained_rounds_of_a_retired_class_are_dropped() {
     assert_eq!(table.len(1, class), 3, "the earlier layer took part");
 }
 
-/// Regression: the stacks stayed closed in the child, and their objects were lost.
+/// Regression: in the child of a fork, drained stacks stayed closed, and their objects were lost.
 #[test]
 fn forked_child_finds_drained_rounds_on_its_stacks() {
     let table = simulated(2, 64 << 10);
@@ -502,7 +506,8 @@ fn forked_child_finds_drained_rounds_on_its_stacks() {
 
 // ---------------------------------------------------------------- real CPUs
 
-/// After the fence, a region belongs to the drain alone. The test reads the region twice and must read equal words.
+/// After its fence, a drain has exclusive access to a region. The test reads the region twice, and both reads must
+/// return the same contents.
 #[test]
 fn region_taken_by_a_drain_is_not_written() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
@@ -570,7 +575,7 @@ fn region_taken_by_a_drain_is_not_written() {
                     looks += 1;
                 };
                 let _one_at_a_time = table.lock_drains();
-                assert!(table.own_regions(0..table.cpus.count(), |_| true, &mut owned));
+                assert!(table.with_region_ownership(0..table.cpus.count(), |_| true, &mut owned));
             }
             stop.store(true, Relaxed);
             (looks, used, written)

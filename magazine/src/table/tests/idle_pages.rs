@@ -1,15 +1,15 @@
-//! Tests of decommitting the pages of idle stacks.
+//! Tests of decommitting pages that contain only idle stacks.
 
 use super::*;
 
-/// Memory that records the granted and the decommitted ranges.
-struct NotingMemory {
+/// Heap memory that records which ranges were committed and decommitted.
+struct RecordingMemory {
     heap: Heap,
     granted: crate::sync::Mutex<Vec<Range<usize>>>,
     decommitted: crate::sync::Mutex<Vec<Range<usize>>>,
 }
 // SAFETY: all methods call the heap's methods, and `decommit` zeroes the memory.
-unsafe impl Memory for NotingMemory {
+unsafe impl Memory for RecordingMemory {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
     }
@@ -27,8 +27,8 @@ unsafe impl Memory for NotingMemory {
         true
     }
 }
-/// `drop` contains the check, because a table treats a panic in any other method as a refusal.
-impl Drop for NotingMemory {
+/// The check is in `drop`, because a table treats a panic in any other method as a refusal.
+impl Drop for RecordingMemory {
     fn drop(&mut self) {
         let granted = self.granted.lock().clone();
         let is_granted = |at: usize| granted.iter().any(|granted| granted.contains(&at));
@@ -42,20 +42,20 @@ impl Drop for NotingMemory {
     }
 }
 
-fn noting_table(cpus: u32) -> Table<NotingMemory> {
-    noting_table_with_region(cpus, 128 << 10)
+fn recording_table(cpus: u32) -> Table<RecordingMemory> {
+    recording_table_with_region(cpus, 128 << 10)
 }
-fn noting_table_with_region(cpus: u32, region: usize) -> Table<NotingMemory> {
+fn recording_table_with_region(cpus: u32, region: usize) -> Table<RecordingMemory> {
     let cpus = Cpus::simulated(cpus, 1).unwrap();
-    let heap = Heap::new(Table::<NotingMemory>::footprint(&cpus, region)).unwrap();
+    let heap = Heap::new(Table::<RecordingMemory>::footprint(&cpus, region)).unwrap();
     let [granted, decommitted] = [(); 2].map(|()| crate::sync::Mutex::ranked(Rank::Faults, vec![]));
-    Table::new(cpus, region, NotingMemory { heap, granted, decommitted }).unwrap()
+    Table::new(cpus, region, RecordingMemory { heap, granted, decommitted }).unwrap()
 }
 
-/// Regression: the uncommitted rest of a class's room was decommitted, too.
+/// Regression: a decommit also decommitted the part of a class's room that had never been committed.
 #[test]
 fn decommit_skips_memory_that_was_never_committed() {
-    let table = noting_table_with_region(1, 1 << 20);
+    let table = recording_table_with_region(1, 1 << 20);
     let class = table.class(20_000).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
     let (region, pages) = (table.region(0).unwrap(), table.numbers[class.index as usize].pages());
@@ -67,7 +67,7 @@ fn decommit_skips_memory_that_was_never_committed() {
 
 #[test]
 fn decommit_of_idle_stacks_keeps_neighbouring_stacks() {
-    let table = noting_table(2);
+    let table = recording_table(2);
     // Two classes share a page, one class has two pages, and one class of another size shares no page.
     let [a, b] = [100; 2].map(|reach| table.class(reach).unwrap());
     let large = table.class(700).unwrap();
@@ -105,7 +105,7 @@ fn decommit_of_idle_stacks_keeps_neighbouring_stacks() {
 
 #[test]
 fn unused_stack_has_no_page_to_decommit() {
-    let table = noting_table(1);
+    let table = recording_table(1);
     let [used, unused] = [700, 700].map(|reach| table.class(reach).unwrap());
     assert!(table.put(0, used, &rounds(1..9)));
     assert_eq!(table.drain_all(DrainScope::All, &[used, unused]).len(), 1);
@@ -119,10 +119,10 @@ fn unused_stack_has_no_page_to_decommit() {
     assert_eq!(*table.memory.decommitted.lock(), [decommitted]);
 }
 
-/// Regression: the objects were overwritten with zeros before the supplier received them.
+/// Regression: drained objects were overwritten with zeros before the supplier received them.
 #[test]
 fn page_with_rounds_being_flushed_is_not_decommitted() {
-    let table = noting_table(1);
+    let table = recording_table(1);
     let class = table.class(700).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
     table.drain(0..1, DrainScope::All, [class].into_iter(), |_, taken| {
@@ -134,7 +134,7 @@ fn page_with_rounds_being_flushed_is_not_decommitted() {
 
 #[test]
 fn operation_count_survives_the_decommit_of_its_stack() {
-    let table = noting_table(1);
+    let table = recording_table(1);
     let class = table.class(700).unwrap();
     let region = table.region(0).unwrap();
     for round in 1..=2 {
@@ -156,11 +156,11 @@ fn operation_count_survives_the_decommit_of_its_stack() {
     );
 }
 
-/// Regression: decommitting a class's page on another CPU closed a stack that held objects and that no drain
-/// had seen.
+/// Regression: decommitting an idle stack on one CPU closed the stack of the same class on another CPU, although it
+/// held objects that no drain had taken.
 #[test]
 fn decommit_on_another_cpu_leaves_undrained_stacks_unchanged() {
-    let table = noting_table(2);
+    let table = recording_table(2);
     let class = table.class(700).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
     table.drain(0..1, DrainScope::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
@@ -178,7 +178,7 @@ fn adjacent_pages_form_a_single_decommit_run() {
     assert_eq!(pages.runs().collect::<Vec<_>>(), [0..2, 63..66, 1023..1024]);
 }
 
-/// The heap decommits no memory. Stacks are closed although their memory is not decommitted, and can be used again.
+/// The heap cannot decommit memory. Stacks that were closed for a failed decommit can be used again.
 #[test]
 fn failed_decommit_is_not_reported_as_decommitted() {
     let table = simulated(1, 128 << 10);

@@ -23,7 +23,7 @@ fn rounds(numbers: Range<usize>) -> Vec<NonNull<u8>> {
     numbers.map(round).collect()
 }
 
-/// Creates a table of `cpus` simulated CPUs, on heap memory, with regions of `region` bytes.
+/// Creates a table in heap memory for `cpus` simulated CPUs, with regions of `region` bytes.
 fn simulated(cpus: u32, region: usize) -> Table<Heap> {
     let cpus = Cpus::simulated(cpus, 1).unwrap();
     let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
@@ -31,7 +31,7 @@ fn simulated(cpus: u32, region: usize) -> Table<Heap> {
 }
 
 impl<M: Memory> Table<M> {
-    /// Pushes objects on the class's stack on `cpu`. No other thread may use the class's stack on `cpu`.
+    /// Pushes the objects `rounds` on the class's stack on `cpu`. No other thread may use this stack during the call.
     fn put(&self, cpu: u32, class: Class, rounds: &[NonNull<u8>]) -> bool {
         let region = self.region(cpu).unwrap();
         let push = || region.push_batch(class, rounds, Commit::Done);
@@ -59,7 +59,7 @@ fn collected(table: &Table<impl Memory>, class: Class) -> Vec<usize> {
     rounds
 }
 
-/// A profile that must see only allocations closes only the inlined allocation paths.
+/// To observe only allocations, a heap profile closes only the inlined allocation paths.
 #[test]
 fn inlined_frees_stay_open_while_allocations_are_closed() {
     use crate::shadow::TestSupplier;
@@ -102,8 +102,8 @@ fn inlined_frees_stay_open_while_allocations_are_closed() {
     assert_eq!(supplier.free.borrow().len(), 100);
 }
 
-/// A profile that must see all operations closes all inlined paths. A drain during the profile must leave inlined paths
-/// closed.
+/// To observe all operations, a heap profile closes all inlined paths. A drain that runs during the profile must leave
+/// the inlined paths closed.
 #[test]
 fn closed_inlined_paths_always_miss() {
     use crate::shadow::TestSupplier;
@@ -147,7 +147,8 @@ fn closed_inlined_paths_always_miss() {
     assert_eq!(supplier.free.borrow().len(), 100);
 }
 
-/// Checks the word for each CPU number that a section may read, including the two numbers that mean "no CPU".
+/// The test checks the per-CPU pointer for each CPU number that a section may read, including the two numbers that mean
+/// "no CPU".
 #[test]
 fn closed_cpu_words_point_to_the_empty_region() {
     use crate::Mechanism;
@@ -176,7 +177,7 @@ fn closed_cpu_words_point_to_the_empty_region() {
             check([sections, sections && with_frees]);
             // A drain takes all regions away, and restores only the open words.
             let one_at_a_time = table.lock_drains();
-            assert!(table.own_regions(0..count, |_| true, &mut |_| ()));
+            assert!(table.with_region_ownership(0..count, |_| true, &mut |_| ()));
             check([sections, sections && with_frees]);
             drop(one_at_a_time);
             table.open_inlined();

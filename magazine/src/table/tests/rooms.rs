@@ -1,4 +1,4 @@
-//! Tests of class numbers, their rooms, and the committed part of regions.
+//! Tests of class numbers, of the space (*room*) of each class in a region, and of the committed part of regions.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn class_numbers_are_allocated_freed_and_reused() {
 }
 
 #[test]
-fn class_count_is_limited_by_numbers_and_region_size() {
+fn number_of_classes_is_limited_by_class_numbers_and_region_size() {
     let numbers = |region, reach| {
         let table = simulated(1, region);
         core::iter::from_fn(|| table.class(reach)).count()
@@ -32,16 +32,17 @@ fn class_count_is_limited_by_numbers_and_region_size() {
     assert_eq!(numbers(64 << 10, u16::MAX), 0);
 }
 
-/// Number of test cases, and of steps in each case. Under Miri, the test runs few cases.
+/// The number of property test cases, and the number of steps in each case. Under Miri, the property test runs only a
+/// few cases.
 const CASES_AND_STEPS: (u32, usize) = if cfg!(miri) { (4, 20) } else { (200, 200) };
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: CASES_AND_STEPS.0, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Class numbers are allocated and returned in any order. No two stacks share a word, and no stack extends past the
-    /// end of its region.
+    /// The test allocates and returns class numbers in random order. No two stacks may overlap, and no stack may extend
+    /// past the end of its region.
     #[test]
-    fn rooms_never_overlap(steps in prop::collection::vec((0..3_u8, any::<u16>(), 0..16_u8), 1..CASES_AND_STEPS.1)) {
+    fn stacks_of_different_classes_never_overlap(steps in prop::collection::vec((0..3_u8, any::<u16>(), 0..16_u8), 1..CASES_AND_STEPS.1)) {
         let (table, mut classes) = (simulated(1, 2 << 20), Vec::<(Class, usize)>::new());
         for (step, number, bits) in steps {
             if step == 0 && !classes.is_empty() {
@@ -61,7 +62,8 @@ proptest! {
     }
 }
 
-/// Words at equal offsets of different pages compete for one set of the processor's cache.
+/// Large stacks begin at different offsets, because words at the same offset of different pages compete for one set of
+/// the processor's cache.
 #[test]
 fn large_stacks_begin_at_different_page_offsets() {
     let table = simulated(1, 2 << 20);
@@ -71,7 +73,7 @@ fn large_stacks_begin_at_different_page_offsets() {
     assert_eq!(two.abs_diff(one) / LINE, 7, "the lowest rounds of neighbours share no line's set");
 }
 
-/// A room is the smallest power of two that holds the stack at every possible offset.
+/// The size of a room is the smallest power of two for which the stack fits at every possible offset.
 #[test]
 fn each_stack_gets_the_smallest_sufficient_room() {
     let rooms = [1, 4, 5, 12, 13, 252, 253, 388, 389, 1216].map(Table::<Heap>::room);
@@ -90,9 +92,9 @@ fn each_stack_gets_the_smallest_sufficient_room() {
     assert_eq!(rooms, expected);
 }
 
-/// A pop recognises the end of its stack by the null word below the stack.
+/// A pop detects an empty stack by the null word below the stack's first entry.
 #[test]
-fn word_below_a_stack_stays_null() {
+fn null_word_below_a_stack_is_never_overwritten() {
     let table = simulated(2, 128 << 10);
     let classes = [1, 2, 7, 8, 500, 1216].map(|reach| (table.class(reach).unwrap(), usize::from(reach)));
     for cpu in 0..2 {
@@ -125,7 +127,8 @@ fn word_below_a_stack_stays_null() {
 
 // ---------------------------------------------------------------- memory
 
-/// A heap that grants memory below a limit, and grants no memory twice.
+/// Heap memory in which a commit succeeds only below a limit. Dropping the memory panics if a range was committed
+/// twice.
 struct RefusingMemory {
     heap: Heap,
     granted: Counter,
@@ -147,7 +150,7 @@ unsafe impl Memory for RefusingMemory {
         true
     }
 }
-/// `drop` contains the check, because a table treats a panic in any other method as a refusal.
+/// The check is in `drop`, because a table treats a panic in any other method as a refusal.
 impl Drop for RefusingMemory {
     fn drop(&mut self) {
         let mut committed_ranges = self.committed_ranges.lock().clone();
@@ -167,7 +170,7 @@ fn refusing_table(cpus: u32, region: usize) -> Table<RefusingMemory> {
     Table::new(cpus, region, RefusingMemory { heap, granted, committed_ranges }).unwrap()
 }
 
-/// Regression: the panic reached the caller of the allocation.
+/// Regression: a panic while memory was committed propagated to the caller of the allocation.
 #[test]
 fn panicking_commit_counts_as_refused() {
     struct PanickingMemory(Heap);
@@ -244,14 +247,14 @@ fn stack_may_end_at_the_committed_region_end() {
     assert!(table.put(0, class, &rounds(1..2)) && table.put(0, class, &rounds(2..places + 1)));
     let region = table.region(0).unwrap();
     assert_eq!((region.committed(), class.end(region.cap(class))), (COMMIT_STEP, COMMIT_STEP));
-    assert!(!table.commit_places(&Operation::new(), 0, class, places as u32), "the table is unchanged");
+    assert!(!table.commit_stack_places(&Operation::new(), 0, class, places as u32), "the table is unchanged");
     assert!(
-        !table.commit_places(&Operation::new(), 0, class, places as u32 + 1),
+        !table.commit_stack_places(&Operation::new(), 0, class, places as u32 + 1),
         "no more room is available"
     );
 }
 
-/// A heap in which the commit of a region does not end until another thread requests the region's memory.
+/// Heap memory in which the commit of a region blocks until another thread requests the same memory.
 struct SlowCommitHeap {
     heap: Heap,
     requested: AtomicBool,
@@ -287,7 +290,7 @@ fn region_uses_memory_committed_by_a_concurrent_thread() {
         SlowCommitHeap { heap, requested: AtomicBool::new(false), asked_again: AtomicBool::new(false) };
     let table = Table::new(cpus, region, memory).unwrap();
     let class = table.class(8).unwrap();
-    let commit = || table.commit_places(&Operation::new(), 0, class, 8);
+    let commit = || table.commit_stack_places(&Operation::new(), 0, class, 8);
     std::thread::scope(|scope| {
         let first = scope.spawn(commit);
         while !table.memory.requested.load(Relaxed) {
@@ -300,10 +303,10 @@ fn region_uses_memory_committed_by_a_concurrent_thread() {
     assert_eq!(table.region(0).unwrap().committed(), COMMIT_STEP);
 }
 
-/// System memory that is readable everywhere and writable only after a commit. A write to an uncommitted part ends the
-/// program.
+/// Memory from `mmap` that is readable from the start, and writable only after a commit. A write to uncommitted memory
+/// terminates the program.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
-struct GrantingMemory {
+struct ProtectedMemory {
     base: NonNull<u8>,
     bytes: usize,
 }
@@ -312,7 +315,7 @@ mod granting_memory {
     use super::*;
     use nix::libc;
 
-    impl GrantingMemory {
+    impl ProtectedMemory {
         pub(super) fn new(bytes: usize) -> Self {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             // SAFETY: the mapping is new, at an address that the system chooses, and overlaps no other mapping.
@@ -321,18 +324,18 @@ mod granting_memory {
             Self { base: NonNull::new(base.cast()).unwrap(), bytes }
         }
     }
-    impl Drop for GrantingMemory {
+    impl Drop for ProtectedMemory {
         fn drop(&mut self) {
             // SAFETY: `new` mapped the range, and only this value uses it.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
         }
     }
     // SAFETY: the value owns the mapping, and hands out only its address.
-    unsafe impl Send for GrantingMemory {}
+    unsafe impl Send for ProtectedMemory {}
     // SAFETY: the value hands out only the mapping's address, and no method writes to the mapping.
-    unsafe impl Sync for GrantingMemory {}
+    unsafe impl Sync for ProtectedMemory {}
     // SAFETY: the memory is mapped until drop, begins at a page and is zero, and granted parts are writable.
-    unsafe impl Memory for GrantingMemory {
+    unsafe impl Memory for ProtectedMemory {
         fn base(&self) -> NonNull<u8> {
             self.base
         }
@@ -351,12 +354,12 @@ mod granting_memory {
     }
 }
 
-/// No thread writes to the region of a CPU that was never used, or to a stack that was never used.
+/// The regions of unused CPUs, and unused stacks, must never be written.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(miri, uslab_heap))))]
 #[test]
 fn unused_regions_are_never_written() {
     let (cpus, region) = (Cpus::simulated(2, 1).unwrap(), 1 << 20);
-    let memory = GrantingMemory::new(Table::<GrantingMemory>::footprint(&cpus, region));
+    let memory = ProtectedMemory::new(Table::<ProtectedMemory>::footprint(&cpus, region));
     let table = Table::new(cpus, region, memory).unwrap();
     let [near, _, far] = [8, 16000, 16000].map(|reach| table.class(reach).unwrap());
     let both = [near, far];
@@ -388,10 +391,10 @@ fn unused_regions_are_never_written() {
     assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().committed()), [COMMIT_STEP, 0]);
 }
 
-/// The space for depot magazines follows the empty region. The depots' space has the size of a region, and is
-/// committed step by step.
+/// In a table's memory, the space for depot magazines comes after the empty region. The space for depot magazines is as
+/// large as a region, and is committed step by step.
 #[test]
-fn room_for_depot_magazines_is_reused() {
+fn memory_of_depot_magazines_is_reused() {
     let magazine = size_of::<crate::depot::Slot>();
     let region = 512 * magazine;
     assert!(region > COMMIT_STEP && region.is_multiple_of(ALIGN));
@@ -415,7 +418,8 @@ fn room_for_depot_magazines_is_reused() {
     assert_eq!(all().0, 512);
 }
 
-/// A layer whose table gets no memory allocates from its supplier, and loses no object.
+/// If the table cannot commit memory, the layer passes objects directly from and to its supplier, and loses none of
+/// them.
 #[test]
 fn rounds_return_to_the_supplier_if_the_region_has_no_memory() {
     use crate::test_round::TestRound;
@@ -445,7 +449,8 @@ fn regions_are_committed_for_used_cpus_and_existing_classes() {
     assert!(!table.open(&Operation::new(), 4, near, 1), "a CPU without a region");
 }
 
-/// A region that only reserves addresses has its full size. Regions on a heap share a fixed amount of memory.
+/// Regions that only reserve addresses all have the full size. Regions in heap memory divide a fixed amount of memory
+/// among them.
 #[test]
 fn table_footprint_covers_words_regions_and_depots() {
     for count in [1, 3, 32, 1024] {
@@ -488,9 +493,9 @@ fn stack_heads_are_never_at_the_start_of_a_cache_line() {
     }
 }
 
-/// Threads that concurrently request space for a magazine get different blocks.
+/// Threads that concurrently request memory for a depot magazine get different blocks.
 #[test]
-fn concurrent_requests_for_magazine_rooms_get_distinct_rooms() {
+fn concurrent_requests_for_magazine_memory_get_distinct_blocks() {
     let (rounds, each) = if cfg!(miri) { (1, 10) } else { (20, 400) };
     for _ in 0..rounds {
         let (table, at_once) = (simulated(1, 2 << 20), std::sync::Barrier::new(4));
@@ -507,7 +512,8 @@ fn concurrent_requests_for_magazine_rooms_get_distinct_rooms() {
     }
 }
 
-/// Regression: a region of more than 4 MiB was accepted, and the first free of a class beyond 4 MiB panicked.
+/// Regression: a table accepted regions of more than 4 MiB, and the first free of a class whose stack was beyond 4 MiB
+/// panicked.
 #[test]
 fn region_above_four_mib_is_refused() {
     let cpus = Cpus::simulated(1, 1).unwrap();

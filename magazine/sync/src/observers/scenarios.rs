@@ -1,4 +1,4 @@
-//! Scenarios: threads add and remove observers while other threads call them.
+//! Test scenarios in which threads add and remove observers while other threads call them.
 
 use super::{Observers, Place};
 use crate::{Arc, Mutex, UnsafeCell, thread};
@@ -6,14 +6,14 @@ use std::sync::Arc as Shared;
 
 type SharedObservers = Shared<Observers<dyn Fn() + Send + Sync>>;
 
-/// A cell that observers read, and that the test writes when no observer can run.
+/// A cell that observers read. The test writes the cell when no observer can be running.
 struct ObservedCell(UnsafeCell<u32>);
 // SAFETY: the checker reports a racing write of the cell.
 unsafe impl Sync for ObservedCell {}
 // SAFETY: the checker reports a racing write of the cell.
 unsafe impl Send for ObservedCell {}
 
-/// An observer's reference to the cell. Dropping the observer writes the cell.
+/// A reference from an observer to the cell. The cell is written when the observer is dropped.
 struct Watch(Arc<ObservedCell>);
 impl Drop for Watch {
     fn drop(&mut self) {
@@ -40,8 +40,8 @@ fn call(all: &SharedObservers) {
     all.each(|observer| observer());
 }
 
-/// An observer's data is initialised before the observer's first call. No call of the observer runs after `remove`
-/// returns.
+/// An observer's data is initialised before its first call, even if another thread calls it. No call of the observer
+/// runs after `remove` returns.
 fn observer() {
     let here = SharedObservers::default();
     let there = here.clone();
@@ -50,8 +50,8 @@ fn observer() {
     t.join().unwrap();
 }
 
-/// A reused observer slot is empty for its new owner.
-fn two_observers() {
+/// If a slot is reused, the new observer finds it empty.
+fn reused_slot_is_empty() {
     let here = SharedObservers::default();
     let there = here.clone();
     let t = thread::spawn(move || observe(&there).into_iter().for_each(|observer| remove(&there, observer)));
@@ -65,8 +65,8 @@ fn two_observers() {
     observe(&here).into_iter().for_each(|observer| remove(&here, observer));
 }
 
-/// The second observer gets the slot of the first observer, whose last call may still be running.
-fn one_after_the_other() {
+/// A second observer gets the slot of the first observer, whose last call may still be running.
+fn second_observer_reuses_slot() {
     let here = SharedObservers::default();
     let there = here.clone();
     let t = thread::spawn(move || call(&there));
@@ -76,7 +76,8 @@ fn one_after_the_other() {
     t.join().unwrap();
 }
 
-/// An observer removes itself: the end of its last call frees the slot, and `remove` does not wait.
+/// In this scenario, an observer removes itself. When an observer removes itself, `remove` does not wait, and the end
+/// of its last call frees the slot.
 fn observer_drops_itself() {
     let here = SharedObservers::default();
     let own: Arc<Mutex<Option<Place>>> = Arc::new(Mutex::new(None));
@@ -104,10 +105,10 @@ crate::scenarios! {
         bug("dropping an observer does not wait for its calls", "observers", "Causality violation");
     }
     two_observers_of_one_place {
-        loom("two observers compete for one place", Model::new(Bound::Preemptions(3), 900), two_observers);
+        loom("two observers compete for one place", Model::new(Bound::Preemptions(3), 900), reused_slot_is_empty);
     }
     one_observer_after_the_other {
-        loom("two observers run one after the other during a call", Model::new(Bound::Preemptions(3), 24_000), one_after_the_other);
+        loom("two observers run one after the other during a call", Model::new(Bound::Preemptions(3), 24_000), second_observer_reuses_slot);
         bug("an observer slot is freed during a call", "observers", "maximum number of branches");
     }
     an_observer_that_drops_itself {

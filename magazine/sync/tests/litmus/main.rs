@@ -1,9 +1,10 @@
-//! Compares the outcomes that loom explores for litmus tests with the outcomes that RC11 allows.
+//! Compares two sets of outcomes of litmus tests: the outcomes that loom explores, and the outcomes that the memory
+//! model RC11 allows.
 //!
-//! `shapes.txt` contains the litmus tests and their published outcomes; with these outcomes, the tests check the RC11
-//! enumerator in `rc11.rs`. `outcomes.txt` has loom's outcomes, with and without the facade's repairs. `limits.txt`
-//! explains each difference from RC11. All three text files must agree with the outcomes of the run. `LITMUS_WRITE=1`
-//! rewrites `outcomes.txt`.
+//! The file `shapes.txt` contains the litmus tests and their published outcomes. The published outcomes are used to
+//! check the RC11 enumerator in `rc11.rs`. The file `outcomes.txt` contains the outcomes that loom explores, with and
+//! without the repairs of `uslab_sync`. The file `limits.txt` explains each difference from RC11. The tests check that
+//! all three files agree with the actual outcomes. `LITMUS_WRITE=1` rewrites `outcomes.txt`.
 #![allow(clippy::disallowed_methods, reason = "uslab_magazine is not a dependency here")]
 #![allow(missing_docs, unreachable_pub, reason = "a test")]
 
@@ -22,18 +23,18 @@ fn shapes() -> Vec<Shape> {
     Shape::parse_all(include_str!("shapes.txt"))
 }
 
-/// Returns `true` if a published outcome covers `outcome`.
-fn is_published(outcome: &str, published: &[String]) -> bool {
+/// Returns `true` if `outcome` contains all values of the published outcome `published`.
+fn is_published_outcome(outcome: &str, published: &[String]) -> bool {
     let parts: Vec<&str> = outcome.split(' ').collect();
     published.iter().all(|wanted| parts.contains(&wanted.as_str()))
 }
 
-/// Returns the published outcomes that `model` contradicts.
+/// Returns the published claims that contradict the memory model `model`.
 fn disagreements(shapes: &[Shape], model: Model) -> Vec<String> {
     let mut wrong = Vec::new();
     for shape in shapes {
         let found = allowed(shape, model).outcomes;
-        let says = |outcome: &[String]| found.iter().any(|found| is_published(found, outcome));
+        let says = |outcome: &[String]| found.iter().any(|found| is_published_outcome(found, outcome));
         let contradicting =
             shape.published.iter().filter(|published| says(&published.outcome) != published.allowed);
         wrong.extend(contradicting.map(|published| format!("{}: {published:?}: {found:?}", shape.name)));
@@ -73,7 +74,7 @@ fn dropping_any_litmus_axiom_contradicts_published_outcomes() {
     }
 }
 
-/// The table of loom's limits: the name and the explanation of each limit.
+/// Returns the name and the explanation of each known limitation of loom, from `limits.txt`.
 fn limits() -> Vec<(&'static str, String)> {
     let mut limits: Vec<(&str, String)> = Vec::new();
     for line in include_str!("limits.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -86,7 +87,7 @@ fn limits() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn each_known_loom_limit_belongs_to_a_litmus_shape() {
+fn each_known_loom_limit_explains_a_litmus_test() {
     let limits = limits();
     let shapes = shapes();
     let used: BTreeSet<&str> = shapes.iter().flat_map(|shape| &shape.limits).map(String::as_str).collect();
@@ -103,7 +104,7 @@ mod compared {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use uslab_sync::check::record;
 
-    /// RC11 with one limitation of loom added, if a changed axiom can express the limitation.
+    /// Returns RC11 with one limitation of loom, or `None` if a change of an axiom cannot express the limitation.
     fn model_with_limit(limit: &str) -> Option<Model> {
         match limit {
             "sc-accesses" => Some(Model { sc_accesses: false, ..RC11 }),
@@ -112,8 +113,8 @@ mod compared {
         }
     }
 
-    /// Runs `f` for each litmus test, on two threads.
-    fn on_two_threads<T: Send>(shapes: &[Shape], f: impl Fn(&Shape) -> T + Sync) -> Vec<T> {
+    /// Runs `f` once for each litmus test, on two threads.
+    fn run_on_two_threads<T: Send>(shapes: &[Shape], f: impl Fn(&Shape) -> T + Sync) -> Vec<T> {
         let next = AtomicUsize::new(0);
         let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
             let work = || {
@@ -131,7 +132,7 @@ mod compared {
         done.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// The difference between loom's outcomes and the outcomes that RC11 allows.
+    /// Describes the difference between the outcomes that loom explored and the outcomes that RC11 allows.
     fn difference(allowed: &BTreeSet<String>, explored: &ExploredOutcomes) -> String {
         if let Some(failure) = &explored.failure {
             return format!("fails: {failure}");
@@ -161,7 +162,7 @@ mod compared {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| ()));
         let shapes = shapes();
-        let results = on_two_threads(&shapes, |shape| {
+        let results = run_on_two_threads(&shapes, |shape| {
             (allowed(shape, RC11).outcomes, explore::<Facade>(shape), explore::<Stock>(shape))
         });
         std::panic::set_hook(hook);
@@ -220,7 +221,7 @@ mod compared {
         record(name, 4, "2 and 3 and none", shapes.len(), executions, start.elapsed());
     }
 
-    /// Unrepaired loom misses some outcomes.
+    /// Without the repairs of `uslab_sync`, loom misses some outcomes of these litmus tests.
     #[test]
     fn planted() {
         let bug = "a store skips the shadow copy";
@@ -238,14 +239,14 @@ mod compared {
         println!("CAUGHT {bug} | property K1 | execution 1 | misses outcomes");
     }
 
-    /// loom with `loom-0.7.2.patch` still misses these outcomes. `.ci/loom` runs this test.
+    /// Tests the outcomes that loom misses even with `loom-0.7.2.patch`. The script `.ci/loom` runs this test.
     #[test]
     #[ignore = "for a patched loom"]
     fn patched() {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| ()));
         let shapes = shapes();
-        let results = on_two_threads(&shapes, |shape| {
+        let results = run_on_two_threads(&shapes, |shape| {
             let explored = explore::<Stock>(shape);
             (difference(&allowed(shape, RC11).outcomes, &explored), explored.executions)
         });

@@ -1,4 +1,5 @@
-//! Parses litmus tests from text. A litmus test is a small program with its published outcomes:
+//! Parses litmus tests from a text format. A litmus test is a small concurrent program, together with its published
+//! outcomes:
 //!
 //! ```text
 //! MP+ra                                                 a name in the first column
@@ -8,16 +9,18 @@
 //!   limit name                                          why loom differs
 //! ```
 //!
-//! All memory locations start as 0. `x=1 rlx` is a store, and `r0=x rlx` is a load. `x:=1` and `r0:=x` are plain
-//! accesses, so they may race. `r0=add(x,1) rlx` is a read-modify-write, as are `sub`, `and`, `or`, `xor`, `max`, `min`
-//! and `swap`. `r0=cas(x,0,1) acqrel/rlx` and `weak_exchanges` are compare-exchanges. `F sc` is a fence. A statement after
-//! `r0==1?` runs only if register `r0` has the value 1. An unassigned register prints as `-`. A weak exchange that
-//! failed spuriously prints as `0!`.
+//! All memory locations are initially 0. `x=1 rlx` is a relaxed store to location `x`, and `r0=x rlx` is a relaxed load
+//! into register `r0`. `x:=1` and `r0:=x` are non-atomic accesses, which may be a data race. `r0=add(x,1) rlx` is a
+//! read-modify-write, which stores the old value in `r0`. The other read-modify-writes are `sub`, `and`, `or`, `xor`,
+//! `max`, `min` and `swap`. `r0=cas(x,0,1) acqrel/rlx` is a compare-exchange, with the orderings for success and
+//! failure. With `weak` in place of `cas`, it is a weak compare-exchange. `F sc` is a sequentially consistent fence.
+//! The prefix `r0==1?` means that the statement runs only if register `r0` has the value 1. In an outcome, `-` means
+//! that the register was never assigned. The value `0!` means that a weak exchange failed spuriously.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Memory ordering of an access or a fence.
+/// The memory ordering of an access or a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Order {
     Plain,
@@ -47,7 +50,7 @@ impl Order {
     }
 }
 
-/// A value that a statement stores.
+/// The value that a statement stores.
 #[derive(Clone, Copy, Debug)]
 pub enum Value {
     Number(u64),
@@ -105,16 +108,16 @@ pub enum Op {
 
 #[derive(Clone, Debug)]
 pub struct Statement {
-    /// The statement runs only if this register has this value.
+    /// A register and a value: the statement runs only if the register has this value.
     pub guard: Option<(usize, u64)>,
     pub op: Op,
 }
 
-/// Final value of a register.
+/// The final value of a register in one execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FinalRegister {
     pub value: u64,
-    /// True if a weak exchange failed although it found the expected value.
+    /// True if a weak exchange failed spuriously, although it found the expected value.
     pub spurious: bool,
 }
 
@@ -127,11 +130,11 @@ impl Statement {
     }
 }
 
-/// A published claim about one outcome of a litmus test.
+/// A published claim that a litmus test can or cannot have a certain outcome.
 #[derive(Clone, Debug)]
 pub struct PublishedOutcome {
     pub allowed: bool,
-    /// `race`, or the values of some registers and memory locations.
+    /// The outcome: `race`, or the values of some registers and memory locations.
     pub outcome: Vec<String>,
     pub source: String,
 }
@@ -142,20 +145,20 @@ pub struct Shape {
     pub threads: Vec<Vec<Statement>>,
     pub places: Vec<String>,
     pub registers: Vec<String>,
-    /// Memory locations with plain accesses.
+    /// The memory locations that have non-atomic accesses.
     pub plain: Vec<usize>,
-    /// Memory locations whose last value is part of the outcome.
+    /// The memory locations whose final value is part of the outcome.
     pub finals: Vec<usize>,
     pub published: Vec<PublishedOutcome>,
-    /// Names of the limits in `limits.txt` that explain why loom differs from RC11.
+    /// The limitations in `limits.txt` that explain why loom differs from RC11 for this program.
     pub limits: Vec<String>,
 }
 
-/// The outcome of a program with a data race.
+/// The name of the outcome of a program that has a data race.
 pub const RACE: &str = "race";
 
 impl Shape {
-    /// Parses all litmus tests of a text.
+    /// Parses all litmus tests in a text.
     pub fn parse_all(text: &str) -> Vec<Self> {
         let mut shapes: Vec<Self> = Vec::new();
         for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
@@ -233,13 +236,13 @@ impl Shape {
                 Value::Number(number(right))
             };
             let order = access(order);
-            self.note_plain(place, order);
+            self.record_plain_access(place, order);
             return Op::Store { place, value, order };
         }
         let register = self.register_index(left);
         let Some((operation, arguments)) = right.split_once('(') else {
             let (place, order) = (self.place_index(right), access(order));
-            self.note_plain(place, order);
+            self.record_plain_access(place, order);
             return Op::Load { register, place, order };
         };
         let arguments: Vec<&str> = arguments.trim_end_matches(')').split(',').collect();
@@ -261,13 +264,13 @@ impl Shape {
             }
         }
     }
-    fn note_plain(&mut self, place: usize, order: Order) {
+    fn record_plain_access(&mut self, place: usize, order: Order) {
         if order == Order::Plain && !self.plain.contains(&place) {
             self.plain.push(place);
         }
     }
 
-    /// Formats an outcome as text.
+    /// Formats an outcome as text, in the notation of the published outcomes.
     pub fn outcome(&self, registers: &Registers, last: impl Fn(usize) -> u64) -> String {
         let mut named = BTreeMap::new();
         for (name, found) in self.registers.iter().zip(registers) {
@@ -284,7 +287,7 @@ impl Shape {
         parts.join(" ")
     }
 
-    /// Number of weak exchanges in the program.
+    /// Returns the number of weak exchanges in the program.
     #[cfg(loom)]
     pub fn weak_exchanges(&self) -> u32 {
         let weak = |statement: &&Statement| matches!(statement.op, Op::Exchange { weak: true, .. });

@@ -1,28 +1,28 @@
-//! Enumerates the outcomes that RC11 allows.
+//! Enumerates the outcomes of a litmus test that the memory model RC11 allows.
 //!
-//! The model is RC11 of "Repairing Sequential Consistency in C/C++11" (Lahav, Vafeiadis, Kang, Hur, Dreyer;
-//! PLDI 2017). The relations in this module have the paper's names. A candidate execution consists of a run
-//! of each thread with guessed read values, a write for each read (`rf`), and an order of the writes to each
-//! location (`mo`). A candidate execution is consistent if these axioms hold:
+//! RC11 is defined in "Repairing Sequential Consistency in C/C++11" (Lahav, Vafeiadis, Kang, Hur, Dreyer; PLDI 2017).
+//! The relations in this module have the same names as in the paper. A candidate execution consists of three choices: a
+//! run of each thread with guessed read values, a matching write for each read (`rf`), and an order of the writes to
+//! each location (`mo`). A candidate execution is allowed if it satisfies the following axioms:
 //!
-//! - coherence: the relation `hb; eco?` is irreflexive,
-//! - atomicity: the relations `rmw` and `rb; mo` are disjoint,
-//! - SC: the relation `psc` is acyclic,
-//! - no thin air: the union of `sb` and `rf` is acyclic.
+//! - coherence: the relation `hb; eco?` is irreflexive;
+//! - atomicity: the relations `rmw` and `rb; mo` are disjoint;
+//! - SC: the relation `psc` is acyclic;
+//! - no out-of-thin-air values: the union of `sb` and `rf` is acyclic.
 
 use crate::program::{Change, FinalRegister, Op, Order, RACE, Registers, Shape, Value};
 use std::collections::BTreeSet;
 
-/// RC11, or a variant with a changed axiom that explains a difference.
+/// A memory model: RC11, or a variant in which an axiom is changed or dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
-    /// True if a release sequence continues through later stores of its thread, as in C++11 and the paper. C++20 has
-    /// dropped the rule on later stores (P0982).
+    /// True if a release sequence includes later stores by the same thread, as in C++11 and in the paper. C++20 has
+    /// dropped the rule about later stores (P0982).
     pub own_stores_continue: bool,
-    /// True if SC accesses (not fences) are sequentially consistent. If the flag is false, SC accesses are only acquire
-    /// and release accesses.
+    /// True if SC accesses are sequentially consistent. The flag does not affect SC fences. If `sc_accesses` is false,
+    /// SC accesses are only acquire and release accesses.
     pub sc_accesses: bool,
-    /// True if the coherence axiom of the module documentation applies.
+    /// True if the coherence axiom, which the module documentation states, applies.
     pub coherence: bool,
     pub atomicity: bool,
     pub sc: bool,
@@ -40,7 +40,7 @@ pub const RC11: Model = Model {
 
 const MAX_EVENTS: usize = 32;
 
-/// A binary relation of events, as one row of successors per event.
+/// A binary relation between events. For each event, it has a bitmap of the related events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Rel([u32; MAX_EVENTS]);
 
@@ -80,7 +80,7 @@ impl Rel {
         }
         inverse
     }
-    /// The transitive closure: one or more steps.
+    /// Returns the transitive closure of the relation.
     fn closure(mut self) -> Self {
         for middle in 0..MAX_EVENTS {
             for a in 0..MAX_EVENTS {
@@ -91,7 +91,7 @@ impl Rel {
         }
         self
     }
-    /// The reflexive closure: zero steps or one step.
+    /// Returns the reflexive closure of the relation.
     fn maybe(&self) -> Self {
         Self(std::array::from_fn(|a| self.0[a] | 1 << a))
     }
@@ -101,7 +101,7 @@ impl Rel {
     fn is_acyclic(&self) -> bool {
         self.closure().is_irreflexive()
     }
-    /// The identity relation on a set of events, `[set]`.
+    /// Returns the identity relation on a set of events, which the paper writes as `[set]`.
     fn identity(set: u32) -> Self {
         Self(std::array::from_fn(|a| set & 1 << a))
     }
@@ -116,13 +116,13 @@ enum Kind {
 
 #[derive(Clone, Copy, Debug)]
 struct Event {
-    /// The event's thread; `None` for the event that initialises a memory location.
+    /// The thread of the event; `None` for the initial write of a memory location.
     thread: Option<usize>,
     kind: Kind,
     place: usize,
     value: u64,
     order: Order,
-    /// True for the write of a read-modify-write; the read is the event before the write.
+    /// True for the write of a read-modify-write. The read of a read-modify-write is the event before its write.
     changes: bool,
 }
 
@@ -132,8 +132,8 @@ struct Run {
     registers: Registers,
 }
 
-/// All runs of a thread whose reads return some of `values`.
-fn all_runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
+/// Returns all runs of a thread in which each read returns one of `values`.
+fn all_thread_runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
     let mut runs = vec![Run { events: Vec::new(), registers: vec![None; shape.registers.len()] }];
     for statement in &shape.threads[thread] {
         let mut longer_runs = Vec::new();
@@ -202,13 +202,13 @@ fn all_runs(shape: &Shape, thread: usize, values: &BTreeSet<u64>) -> Vec<Run> {
     runs
 }
 
-/// The values that memory locations may hold.
+/// Returns all values that memory locations can have in any execution.
 fn values(shape: &Shape) -> BTreeSet<u64> {
     let mut values = BTreeSet::from([0]);
     // Each iteration propagates a value through one more statement.
     for _ in 0..=shape.threads.iter().map(Vec::len).sum::<usize>() {
         let written: Vec<u64> = (0..shape.threads.len())
-            .flat_map(|thread| all_runs(shape, thread, &values))
+            .flat_map(|thread| all_thread_runs(shape, thread, &values))
             .flat_map(|run| run.events)
             .filter(|event| event.kind == Kind::Write)
             .map(|event| event.value)
@@ -222,10 +222,10 @@ fn values(shape: &Shape) -> BTreeSet<u64> {
     values
 }
 
-/// The outcomes that `model` allows.
+/// Returns the outcomes of a program that `model` allows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Allowed {
-    /// If any execution has a data race, the set contains only [`RACE`], because the behaviour is undefined.
+    /// If any execution has a data race, the result contains only [`RACE`], because the behaviour is then undefined.
     pub outcomes: BTreeSet<String>,
     pub executions: u64,
 }
@@ -233,12 +233,12 @@ pub struct Allowed {
 pub fn allowed(shape: &Shape, model: Model) -> Allowed {
     let values = values(shape);
     let runs: Vec<Vec<Run>> =
-        (0..shape.threads.len()).map(|thread| all_runs(shape, thread, &values)).collect();
+        (0..shape.threads.len()).map(|thread| all_thread_runs(shape, thread, &values)).collect();
     let mut allowed = Allowed { outcomes: BTreeSet::new(), executions: 0 };
     let mut chosen = vec![0; runs.len()];
     loop {
         let picked: Vec<&Run> = chosen.iter().zip(&runs).map(|(&at, runs)| &runs[at]).collect();
-        Candidate::new(shape, model, &picked).each_consistent(&mut allowed);
+        CandidateExecution::new(shape, model, &picked).add_consistent_executions(&mut allowed);
         // Advances to the next combination of runs.
         let Some(at) = (0..runs.len()).find(|&at| chosen[at] + 1 < runs[at].len()) else { break };
         chosen[..at].fill(0);
@@ -250,8 +250,8 @@ pub fn allowed(shape: &Shape, model: Model) -> Allowed {
     allowed
 }
 
-/// The events of one combination of runs, and the relations that do not depend on `rf` and `mo`.
-struct Candidate<'s> {
+/// The events of one combination of thread runs, and all relations that do not depend on `rf` and `mo`.
+struct CandidateExecution<'s> {
     shape: &'s Shape,
     model: Model,
     events: Vec<Event>,
@@ -261,7 +261,7 @@ struct Candidate<'s> {
     same_place: Rel,
 }
 
-impl<'s> Candidate<'s> {
+impl<'s> CandidateExecution<'s> {
     fn new(shape: &'s Shape, model: Model, runs: &[&Run]) -> Self {
         let made = |place| Event {
             thread: None,
@@ -309,8 +309,8 @@ impl<'s> Candidate<'s> {
         self.events.iter().enumerate().filter(|(_, event)| holds(event)).fold(0, |set, (at, _)| set | 1 << at)
     }
 
-    /// Adds all consistent executions of these events to `allowed`.
-    fn each_consistent(&self, allowed: &mut Allowed) {
+    /// Adds the outcomes of all consistent executions of these events to `allowed`.
+    fn add_consistent_executions(&self, allowed: &mut Allowed) {
         let reads: Vec<usize> =
             (0..self.events.len()).filter(|&e| self.events[e].kind == Kind::Read).collect();
         let sources: Vec<Vec<usize>> = reads
@@ -337,7 +337,7 @@ impl<'s> Candidate<'s> {
                 self.linear_orders(&mut Vec::new(), &writes.collect::<Vec<_>>())
             })
             .collect();
-        each_choice(&sources, |chosen| {
+        for_each_choice(&sources, |chosen| {
             let mut rf = Rel::NONE;
             for (&read, &&write) in reads.iter().zip(chosen) {
                 rf.add(write, read);
@@ -349,11 +349,11 @@ impl<'s> Candidate<'s> {
             if self.model.coherence && !hb.is_irreflexive() {
                 return;
             }
-            each_choice(&orders, |chosen| self.finish(&rf, &hb, chosen, allowed));
+            for_each_choice(&orders, |chosen| self.finish(&rf, &hb, chosen, allowed));
         });
     }
 
-    /// The total orders of `writes` that are consistent with program order.
+    /// Returns all total orders of `writes` that respect program order.
     fn linear_orders(&self, before: &mut Vec<usize>, writes: &[usize]) -> Vec<Vec<usize>> {
         if before.len() == writes.len() {
             return vec![before.clone()];
@@ -441,8 +441,8 @@ impl<'s> Candidate<'s> {
     }
 }
 
-/// Calls `f` with each way to take one element from each list.
-fn each_choice<T>(lists: &[Vec<T>], mut f: impl FnMut(&[&T])) {
+/// Calls `f` for every combination of one element from each list.
+fn for_each_choice<T>(lists: &[Vec<T>], mut f: impl FnMut(&[&T])) {
     fn from<'l, T>(lists: &'l [Vec<T>], chosen: &mut Vec<&'l T>, f: &mut impl FnMut(&[&T])) {
         let Some(list) = lists.get(chosen.len()) else { return f(chosen) };
         for one in list {

@@ -1,4 +1,4 @@
-//! Runs litmus tests under loom, with and without the facade's repairs.
+//! Runs litmus tests under loom, with and without the repairs of `uslab_sync`.
 
 use crate::program::{FinalRegister, Op, Order, RACE, Registers, Shape, Statement, Value};
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use uslab_sync::check::loom;
 
-/// An implementation of a program's memory locations.
+/// An implementation of the memory locations, fences and threads of a litmus test.
 pub(crate) trait Memory: 'static {
     type AtomicCell;
     type PlainCell;
@@ -28,7 +28,7 @@ pub(crate) trait Memory: 'static {
     fn fence(order: Ordering);
     fn spawn(f: impl FnOnce() -> Registers + 'static) -> Self::Thread;
     fn join(thread: Self::Thread) -> Registers;
-    /// Makes the `k`-th weak exchange fail spuriously, if the implementation can.
+    /// Makes the `k`-th weak exchange fail spuriously, if the implementation supports it.
     fn arm(k: u32);
 }
 
@@ -103,7 +103,7 @@ memory! {
     Stock, loom, loom::sync::atomic::AtomicU64, loom::cell::UnsafeCell<u64>, loom, loom::sync::atomic::fence, |_| ()
 }
 memory! {
-    Facade, uslab_sync, uslab_sync::AtomicU64, uslab_sync::UnsafeCell<u64>, uslab_sync, uslab_sync::fence, uslab_sync::weak_arm
+    Facade, uslab_sync, uslab_sync::AtomicU64, uslab_sync::UnsafeCell<u64>, uslab_sync, uslab_sync::fence, uslab_sync::arm_spurious_failure
 }
 
 enum MemoryCell<M: Memory> {
@@ -165,7 +165,7 @@ fn run<M: Memory>(statements: &[Statement], places: &[MemoryCell<M>], count: usi
     registers
 }
 
-/// The outcomes that a checker explored.
+/// The outcomes that loom explored, and the number of executions.
 #[derive(Debug)]
 pub(crate) struct ExploredOutcomes {
     pub outcomes: BTreeSet<String>,
@@ -173,7 +173,7 @@ pub(crate) struct ExploredOutcomes {
     pub failure: Option<String>,
 }
 
-/// Explores all outcomes of a litmus test, without a bound on pre-emptions.
+/// Explores all outcomes of a litmus test.
 pub(crate) fn explore<M: Memory>(shape: &Shape) -> ExploredOutcomes {
     let shape = Arc::new(shape.clone());
     let outcomes = Arc::new(Mutex::new(BTreeSet::new()));
@@ -236,7 +236,8 @@ pub(crate) fn explore<M: Memory>(shape: &Shape) -> ExploredOutcomes {
     ExploredOutcomes { outcomes, executions: executions.load(Ordering::Relaxed), failure }
 }
 
-/// The bound on pre-emptions for a litmus test. For larger litmus tests, a higher bound adds no outcome.
+/// Returns the bound on pre-emptions with which a litmus test is explored. For large litmus tests, a higher bound would
+/// add no outcome.
 pub(crate) fn bound(shape: &Shape) -> Option<usize> {
     let statements: usize = shape.threads.iter().map(Vec::len).sum();
     match shape.threads.len() {

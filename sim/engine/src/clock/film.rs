@@ -1,7 +1,7 @@
-//! A run in virtual time with the state after each operation, for a picture.
+//! Records a run in virtual time together with the state after each operation, so that a page can replay the run.
 
 use super::work::Workload;
-use super::{ClockError, Outcome, Profile, Ran, Team, drive};
+use super::{ClockError, FinishedOperation, Outcome, Profile, Team, drive};
 use crate::design::Design;
 use crate::model::{Model, Policy};
 use crate::observer::sentence;
@@ -12,12 +12,12 @@ use crate::view::{SeenCache, View, pages_of};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-/// The kind of a lock.
+/// What a lock protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "kebab-case")]
 pub enum LockKind {
-    /// The lock of the shared level (such as a depot) between CPUs and slabs.
+    /// The lock of the shared level, such as a depot, which is between the CPUs and the slabs.
     Depot,
     /// The lock of a cache's slab lists.
     Lists,
@@ -25,11 +25,11 @@ pub enum LockKind {
     Zone,
 }
 
-/// The time for which an operation held a lock, and waited for it.
+/// How long an operation waited for a lock, and how long it then held the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LockHold {
-    /// The lock.
+    /// What the acquired lock protects.
     pub lock: LockKind,
     /// The time in nanoseconds at which the CPU requested the lock.
     pub asked_ns: f64,
@@ -51,25 +51,25 @@ pub struct TimedOperation {
     pub holds: Vec<LockHold>,
     /// The number of cache lines that came from another CPU.
     pub lines: u64,
-    /// The state after the operation. The state's only step is the operation.
+    /// The state after the operation. The only step in this state is the operation.
     pub view: View,
 }
 
-/// A run in virtual time, operation by operation, in the order in which the operations began.
+/// A run in virtual time; its operations are in the order in which they began.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Film {
-    /// The result of the run, which equals the result of [`run`](super::run).
+    /// The outcome of the run, which equals the outcome of [`run`](super::run).
     pub outcome: Outcome,
     /// The state before the first operation.
     pub start: View,
-    /// The operations.
+    /// All operations of all CPUs, in order of their start.
     pub operations: Vec<TimedOperation>,
-    /// The state at the end, after the last interval.
+    /// The state at the end of the run, after the last interval.
     pub end: View,
 }
 
-/// The name of the cache.
+/// The name of the simulated cache.
 const NAME: &str = "object";
 
 /// Runs a generated workload as [`run`](super::run) does, and records the state after each operation.
@@ -92,7 +92,7 @@ pub fn film<P: Policy>(
     let (mut ends, mut seen) = (vec![], vec![]);
     // The CPU that allocated each object in use.
     let mut allocated_on = FxHashMap::default();
-    let mut watch = |model: &Model<'_, P>, ran: Option<Ran<'_>>| {
+    let mut watch = |model: &Model<'_, P>, ran: Option<FinishedOperation<'_>>| {
         let Some(ran) = ran else {
             ends.push(view(model, seen.len() as u64, 0.0, vec![]));
             return;
@@ -121,10 +121,10 @@ pub fn film<P: Policy>(
     Ok(Film { outcome, start, operations: seen, end })
 }
 
-fn step<P: Policy>(model: &Model<'_, P>, ran: &Ran<'_>, what: What) -> Step {
+fn step<P: Policy>(model: &Model<'_, P>, ran: &FinishedOperation<'_>, what: What) -> Step {
     let description = model.describe(ran.cpu, ran.cache, !ran.allocated, &[]);
     let (path, description) = description.map_or((None, String::new()), |(path, text)| (Some(path), text));
-    let Ran { cpu, cache, object, .. } = *ran;
+    let FinishedOperation { cpu, cache, object, .. } = *ran;
     let sentence = sentence(what, cpu, NAME, &description);
     Step { what, cpu, cache: Some(cache), object, path, sentence, did: vec![] }
 }
@@ -153,14 +153,14 @@ mod tests {
         type Out = (Outcome, Film);
 
         fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out {
-            let profile = Profile::built_in().next().expect("the list must not be empty");
+            let profile = Profile::built_in().next().expect("a profile must be built in");
             let run = run::<P>(&Pages::new(4).unwrap(), knobs.clone(), self.0, &profile, 256, 50, 7).unwrap();
             (run, film::<P>(&Pages::new(4).unwrap(), knobs, self.0, &profile, 256, 50, 7).unwrap())
         }
     }
 
     #[test]
-    fn film_adds_up_to_the_outcome_of_the_run() {
+    fn recorded_operations_add_up_to_the_outcome_of_the_run() {
         let designs = all::<NoPolicy>().map(|(name, _)| name).filter(|name| *name != "uslab");
         for design in designs.chain(["uslab-model:capacity=0"]) {
             for workload in ["server=12", "remote=30", "bursts=12", "handoff=16"] {

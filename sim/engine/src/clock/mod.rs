@@ -1,16 +1,16 @@
 //! Virtual time: the cost of operations on many CPUs.
 //!
-//! Each CPU has its own clock. The CPU whose clock is furthest behind runs next (of several, the lowest-numbered). The
-//! chosen CPU does one whole operation.
+//! Each CPU has its own clock. The CPU whose clock is furthest behind runs next; among CPUs with equal clocks, the
+//! lowest-numbered CPU runs. The CPU that runs next does one whole operation.
 //!
-//! - **A lock** becomes free at some point in time. A CPU that requests the lock earlier waits until then.
-//! - **A cache line** is held by the CPU that last wrote it, and by the CPUs that have read it since. A CPU
-//!   that reads a line fetches it if another CPU holds the line. A CPU that writes a line fetches it if other
-//!   CPUs share the line. The [profile](Profile) sets the price of each distance between CPUs.
+//! - **A lock** has a time at which it becomes free; a CPU that requests the lock earlier waits until this time.
+//! - **A cache line** is held by the CPU that last wrote it, and by the CPUs that have read it since. A CPU that reads
+//!   a line fetches it if only other CPUs hold the line. A CPU that writes a line fetches it if other CPUs share the
+//!   line. The [profile](Profile) sets the price of moving a line between two CPUs, which depends on their distance.
 //!
-//! A [`Model`] reports each part of an operation that uses more than the CPU's own memory: its [cost events](CostEvent). Each cost event
-//! names the lock that it takes, if any, the cache lines that it moves, and its work under the lock. A [`Profile`] sets
-//! the prices and names the source of each measurement.
+//! A [`Model`] reports a [cost event](CostEvent) for each part of an operation that the CPU's own memory cannot serve.
+//! Each cost event determines the lock that the CPU takes, the cache lines that move, and the work under the lock. A
+//! [`Profile`] sets the prices and names the source of each measurement.
 //!
 //! # Which lines
 //!
@@ -22,14 +22,14 @@
 //! | counters of operations | every operation that uses more than its CPU's memory | [`Lines::counts`], together with the lines of the depot's lock |
 //! | counters of slabs | a slab is created or freed | [`Lines::slabs`] |
 //!
-//! A test (`tests/sim/lines.rs`) runs the shipping allocator on 2, 4 and 8 simulated CPUs, with the operations that
-//! [`uslab-model`](crate::models::uslab) also gets. The test passes each load and store through a MESI protocol, and
-//! compares the number of cache lines moved with the model's number. Models of other designs have no memory, so this
-//! test cannot check the lines that they move.
+//! A test (`tests/sim/lines.rs`) runs the same operations on the shipping allocator, with 2, 4 and 8 simulated CPUs,
+//! and on [`uslab-model`](crate::models::uslab). The test passes each load and store of the allocator through a MESI
+//! protocol, and compares the number of cache lines moved with the model's number. Models of other designs simulate no
+//! memory contents, so this test cannot check the lines that they move.
 //!
-//! The clock counts neither reaps nor allocations of the allocator's own metadata. Each slab that is created
-//! or freed is assumed to take the zone lock. Because of per-CPU pages, the shipping code accesses the zone
-//! less often; each remaining access moves some twelve lines.
+//! The clock counts neither reaps nor allocations of the allocator's own metadata. The clock assumes that each creation
+//! or free of a slab takes the zone lock. Per-CPU pages let the shipping code access the zone less often, but each
+//! remaining access moves about twelve cache lines.
 
 mod film;
 mod profile;
@@ -55,10 +55,10 @@ use team::Team;
 use trace::Trace;
 use uslab_magazine::Paths;
 
-/// A lock of the simulated machine. Each cache has its own locks, identified by the cache's number.
+/// A lock that simulated CPUs take. Each cache has its own locks, identified by the cache's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Lock {
-    /// The lock of the level between CPUs and slabs that all CPUs share: a depot, a barn or a shared array.
+    /// The lock of the shared level between CPUs and slabs: a depot, a barn or a shared array.
     Depot(u32),
     /// The lock of a cache's slab lists.
     Lists(u32),
@@ -81,17 +81,17 @@ impl Lock {
 enum Line {
     /// The line that contains a lock and the data that the lock protects.
     Lock(Lock),
-    /// A container's slot in the depot of a cache; slots are counted from the bottom.
+    /// The line of one slot in a cache's depot, which can hold a container; slots are counted from the bottom.
     Place(u32, u32),
-    /// The frame metadata of a page.
+    /// The line with a page's frame metadata.
     Frame(u32),
-    /// The counters of a cache that change in each operation which needs more than the memory of its CPU.
+    /// The line with a cache's operation counters, which change whenever a CPU's own memory cannot serve an operation.
     Counts(u32),
-    /// The counters of a cache's slabs.
+    /// The line with the counters of a cache's slabs.
     Slabs(u32),
 }
 
-/// Counts of one lock, or sums over all locks of a kind.
+/// Statistics of one lock, or sums over all locks of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LockCounts {
@@ -109,46 +109,46 @@ pub struct LockCounts {
 pub struct Outcome {
     /// The number of CPUs.
     pub cpus: u32,
-    /// Allocations and frees of all CPUs.
+    /// The number of allocations and frees of all CPUs.
     pub operations: u64,
-    /// Nanoseconds until the last CPU finished.
+    /// The time in nanoseconds at which the last CPU finished.
     pub ns: f64,
-    /// Operations per microsecond, of all CPUs together.
+    /// The number of operations per microsecond, on all CPUs together.
     pub operations_per_us: f64,
     /// The fraction of all CPUs' time that was spent waiting for locks.
     pub waiting: f64,
-    /// The number of cache lines that moved, per operation.
+    /// The number of cache lines that moved between CPUs, per operation.
     pub lines_per_operation: f64,
-    /// The locks of the shared levels between CPUs and slabs.
+    /// The statistics of the locks of the shared levels between CPUs and slabs.
     pub depot: LockCounts,
-    /// The locks of the slab lists.
+    /// The statistics of the locks of the slab lists.
     pub lists: LockCounts,
     /// The lock of the page allocator.
     pub zone: LockCounts,
-    /// The operations, counted by the level that served them.
+    /// The number of operations that each level served.
     #[cfg_attr(test, ts(type = "Record<Path, number>"))]
     pub paths: Paths,
-    /// Slabs of all caches at the end.
+    /// The number of slabs of all caches at the end.
     pub slabs: u64,
-    /// The number of objects that a magazine, sheaf or array of the first cache holds at the end; 0 if the design has
-    /// none.
+    /// The capacity of a magazine, sheaf or array of the first cache at the end; 0 if the design has no such
+    /// containers.
     pub container: u32,
 }
 
-/// The effects of one operation, which determine the operation's cost.
+/// The effects of one operation, from which the operation's cost is computed.
 struct OperationEffects<'a> {
     /// The cache's number in the stream.
     cache: u32,
     cost_events: &'a [CostEvent],
-    /// Pages whose frame metadata the operation accessed.
+    /// The pages whose frame metadata the operation accessed.
     frames: &'a [u32],
     /// `true` if the operation took its CPU's lock.
     takes_cpu_lock: bool,
-    /// The number of objects in the container that the operation takes from the depot or puts into it.
+    /// The number of objects in the container that the operation moves into or out of the depot.
     container_objects: u32,
-    /// The container's slot in the depot.
+    /// The depot slot of the container that the operation moves.
     depot_slot: u32,
-    /// `true` if an allocation takes the container out of the depot.
+    /// `true` if the operation is an allocation that takes the container out of the depot.
     taken: bool,
     lines: Lines,
 }
@@ -184,7 +184,7 @@ struct Clock<'p> {
     profile: &'p Profile,
     /// The time at which each lock becomes free.
     free: FxHashMap<Lock, f64>,
-    /// The CPUs that hold each line: the last writer, and the CPUs that have read the line since.
+    /// For each line, the CPUs that hold the line: the last writer, and the CPUs that have read the line since.
     lines: FxHashMap<Line, Vec<u32>>,
     counts: FxHashMap<Lock, LockCounts>,
     moved_lines: u64,
@@ -206,8 +206,8 @@ impl<'p> Clock<'p> {
         }
     }
 
-    /// Sums the counts of all locks of a kind. Waiting times are added in the order of the locks' numbers, so that
-    /// repeated runs give bit-identical sums.
+    /// Sums the statistics of all locks of one kind. Waiting times are added in the order of the locks' numbers, so
+    /// that repeated runs give bit-identical sums.
     fn locks(&self, kind: fn(&Lock) -> bool) -> LockCounts {
         let mut locks: Vec<_> = self.counts.iter().filter(|(lock, _)| kind(lock)).collect();
         locks.sort_by_key(|(lock, _)| **lock);
@@ -218,8 +218,7 @@ impl<'p> Clock<'p> {
         })
     }
 
-    /// Returns the nanoseconds until the CPU holds the line or, for a write, until no other CPU holds the
-    /// line.
+    /// Returns the nanoseconds to move a line to a CPU for an access; 0 if the CPU need not fetch the line.
     fn fetch(&mut self, cpu: u32, line: Line, access: Access, effects: &OperationEffects<'_>) -> f64 {
         let copies = self.lines.entry(line).or_default();
         let has_copy = copies.contains(&cpu);
@@ -234,7 +233,7 @@ impl<'p> Clock<'p> {
             Some(holder) if access == Access::Write || !has_copy => {
                 let lines = effects.size(line);
                 self.moved_lines += u64::from(lines);
-                f64::from(lines) * self.profile.distance_ns(holder, cpu)
+                f64::from(lines) * self.profile.cache_line_move_ns(holder, cpu)
             }
             _ => 0.0,
         }
@@ -253,7 +252,7 @@ impl<'p> Clock<'p> {
                     (Some(Lock::Depot(effects.cache)), profile.exchange.ns)
                 }
                 CostEvent::Refill(n) | CostEvent::Flush(n) => {
-                    (Some(Lock::Lists(effects.cache)), profile.objects_ns(n))
+                    (Some(Lock::Lists(effects.cache)), profile.move_objects_ns(n))
                 }
                 CostEvent::Relist => (Some(Lock::Lists(effects.cache)), profile.relist.ns),
                 CostEvent::Remote => (None, profile.lock.ns + profile.object.ns),
@@ -310,11 +309,11 @@ impl<'p> Clock<'p> {
     }
 }
 
-/// The number of intervals in a run; depots adapt their sizes at the end of each interval. A run takes only
-/// milliseconds, so not even one real interval of some seconds would end during the run.
+/// The number of intervals into which a run is divided; depots adapt their sizes at the end of each interval. A run
+/// takes only milliseconds, so even one interval of real length (some seconds) would not end during the run.
 pub const INTERVALS: u64 = 20;
 
-/// The reason why a run failed.
+/// The reason why a run in virtual time failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClockError {
     /// The design does not support the workload.
@@ -353,11 +352,11 @@ pub fn run<P: Policy>(
     drive::<P>(pages, knobs, &[object], &mut team, profile, total, workload.think_ns(), &mut |_, _| ())
 }
 
-/// Runs a recorded stream without its idle times. Each CPU runs its own object operations as fast as
-/// possible. The free of an object that another CPU allocates waits until the allocation is done. The run
-/// ignores recorded times, pages that belong to no cache, and shrinks.
+/// Runs a recorded stream without its idle times. Each CPU runs its own object operations as fast as possible. The free
+/// of an object that another CPU allocates waits until the allocation is done. The run ignores recorded times, shrink
+/// operations, and pages that belong to no cache.
 ///
-/// Runs of one stream give bit-identical outcomes.
+/// Repeated runs of one stream give bit-identical outcomes.
 ///
 /// # Errors
 /// Returns a [`ClockError`].
@@ -372,13 +371,13 @@ pub fn run_stream<P: Policy>(
     drive::<P>(pages, knobs, &stream.caches, &mut trace, profile, operations, 0.0, &mut |_, _| ())
 }
 
-/// An operation that has run.
-struct Ran<'a> {
+/// An operation that a simulated CPU has completed.
+struct FinishedOperation<'a> {
     cpu: u32,
     cache: u32,
-    /// `true` for an allocation.
+    /// `true` if the operation is an allocation, `false` if it is a free.
     allocated: bool,
-    /// The place of the object: its slab's first page, and its index in the slab.
+    /// The location of the object: its slab's first page, and its index in the slab.
     object: Option<(u32, u16)>,
     from_ns: f64,
     to_ns: f64,
@@ -387,9 +386,9 @@ struct Ran<'a> {
     lines: u64,
 }
 
-/// Runs about `operations_goal` operations of a source; after each operation, the CPU does other work for
-/// `think_ns` nanoseconds. `watch` receives the model before the first operation, after each operation
-/// (together with the operation), and at the end.
+/// Runs about `operations_goal` operations of a source; after each operation, the CPU does other work for `think_ns`
+/// nanoseconds. Calls `watch` with the model before the first operation, after each operation (also with this
+/// operation), and at the end.
 #[expect(clippy::too_many_arguments, reason = "all callers are in this module")]
 fn drive<'p, P: Policy>(
     pages: &'p Pages,
@@ -399,7 +398,7 @@ fn drive<'p, P: Policy>(
     profile: &Profile,
     operations_goal: u64,
     think_ns: f64,
-    watch: &mut dyn FnMut(&Model<'p, P>, Option<Ran<'_>>),
+    watch: &mut dyn FnMut(&Model<'p, P>, Option<FinishedOperation<'_>>),
 ) -> Result<Outcome, ClockError> {
     let cpus = pages.allocator().cpus().count();
     let mut model = Model::<P>::new(pages, knobs)?;
@@ -455,7 +454,7 @@ fn drive<'p, P: Policy>(
         let object = allocated_object.as_ref().map_or(freed_place, |object| model.place(cache, object));
         watch(
             &model,
-            Some(Ran {
+            Some(FinishedOperation {
                 cpu,
                 cache,
                 allocated: allocated_object.is_some(),
@@ -493,7 +492,7 @@ fn drive<'p, P: Policy>(
     })
 }
 
-/// A point in virtual time; points can be sorted.
+/// A virtual time in nanoseconds, with a total order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct VirtualTime(f64);
 

@@ -1,4 +1,4 @@
-//! The prices of a machine.
+//! The prices of a machine's operations, in nanoseconds.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,15 +15,14 @@ pub struct Price {
     pub source: String,
 }
 
-/// A group of neighbouring CPUs. Two CPUs are in one group if the division of their numbers by `cpus` gives equal
-/// quotients.
+/// A group of neighbouring CPUs. Two CPUs are in one group if dividing their numbers by `cpus` gives equal quotients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Level {
-    /// The number of CPUs in a group; 0 if one group has all CPUs.
+    /// The number of CPUs in a group; 0 if one group contains all CPUs.
     pub cpus: u32,
-    /// The time to move a cache line between two CPUs of the group, from the CPU that has written the line.
+    /// The time to move a cache line to a CPU of the group from the CPU of the group that last wrote the line.
     pub line: Price,
 }
 
@@ -34,8 +33,8 @@ pub struct Level {
 pub struct Profile {
     /// The machine's name.
     pub name: String,
-    /// The largest number of CPUs on which predictions from the profile were compared with measurements; 0 without
-    /// comparison.
+    /// The largest number of CPUs on which predictions from the profile were compared with measurements; 0 if they were
+    /// never compared.
     pub validated_cpus: u32,
     /// The price of an allocation or free that the CPU's own layer serves.
     pub own: Price,
@@ -45,7 +44,7 @@ pub struct Profile {
     pub exchange: Price,
     /// The price of moving one object out of a slab or into a slab, while the list lock is held.
     pub object: Price,
-    /// The price of moving each further object while the list lock stays held.
+    /// The price of moving each object after the first while the list lock stays held.
     pub batched: Price,
     /// The price of moving a slab from one list to another.
     pub relist: Price,
@@ -55,7 +54,7 @@ pub struct Profile {
     pub levels: Vec<Level>,
 }
 
-/// The error of a text that is not a valid profile.
+/// The error for a text that is not a valid profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadProfile(String);
@@ -97,7 +96,7 @@ impl Profile {
             if !(price.ns >= 0.0 && min <= price.ns && price.ns <= max) {
                 let Price { ns, .. } = price;
                 return Err(BadProfile(format!(
-                    "{name}: {ns} ns of {min} to {max}: expected a number from 0 in its spread"
+                    "{name}: {ns} ns with a spread of {min} to {max}; expected a price of 0 or more, inside its spread"
                 )));
             }
         }
@@ -136,13 +135,13 @@ impl Profile {
         all.into_iter().map(|(name, price)| (name.to_owned(), price)).chain(lines)
     }
     /// Returns the nanoseconds for moving `n` objects out of slabs or into slabs while the list lock stays held.
-    pub fn objects_ns(&self, n: u32) -> f64 {
+    pub fn move_objects_ns(&self, n: u32) -> f64 {
         n.checked_sub(1)
             .map_or(0.0, |further_objects| self.object.ns + f64::from(further_objects) * self.batched.ns)
     }
     /// Returns the nanoseconds for moving a cache line from CPU `from`, which has written the line, to CPU
     /// `to`.
-    pub fn distance_ns(&self, from: u32, to: u32) -> f64 {
+    pub fn cache_line_move_ns(&self, from: u32, to: u32) -> f64 {
         let is_shared_level = |level: &&Level| level.cpus == 0 || from / level.cpus == to / level.cpus;
         self.levels.iter().find(is_shared_level).map_or(0.0, |level| level.line.ns)
     }

@@ -1,22 +1,22 @@
-//! Sources, which generate the operations of CPUs.
+//! Sources of operations for simulated CPUs.
 
 /// The next action that a source requests from a CPU.
 pub(super) enum Next<O> {
-    /// Allocate an object of a cache. The value of `bytes` is used only for large kmalloc.
+    /// Allocate an object of a cache. The field `bytes` is used only for large kmalloc.
     Alloc { cache: u32, bytes: u64 },
-    /// Free an object of a cache.
+    /// The CPU returns an object to its cache.
     Free { cache: u32, object: O },
     /// Stay idle until the given time.
     IdleUntil(f64),
     /// Stay idle until another CPU's allocation [wakes](Source::allocated) this CPU.
     SleepUntilWoken,
-    /// The CPU has no more operations.
+    /// The source has no more operations for the CPU.
     Done,
 }
 
 /// A source of operations for all CPUs.
 pub(super) trait Source<O> {
-    /// Returns the next action of a CPU; the CPU is free from the time `now` on.
+    /// Returns the next action of a CPU that is free from the time `now` on.
     fn next(&mut self, cpu: u32, now: f64) -> Next<O>;
     /// Receives an object whose allocation ends at the time `end_ns`. Returns the CPU that slept until this
     /// allocation, if any.

@@ -10,7 +10,7 @@ pub(super) struct Team<O> {
     shared: SharedState<O>,
 }
 
-/// The state that CPUs share.
+/// The state that all simulated CPUs share.
 struct SharedState<O> {
     /// The current virtual time of the running CPU.
     now: f64,
@@ -20,7 +20,7 @@ struct SharedState<O> {
 }
 
 /// The time in nanoseconds between two checks of an idle CPU for work.
-const IDLE_NS: f64 = 50.0;
+const IDLE_POLL_NS: f64 = 50.0;
 
 impl<O> Team<O> {
     pub(super) fn new(workload: &Workload, cpus: u32, operations: u64, seed: u64) -> Self {
@@ -39,7 +39,7 @@ impl<O> Source<O> for Team<O> {
             ScriptAction::Free(object) => Next::Free { cache: 0, object },
             ScriptAction::Wait => {
                 let first = self.shared.sent_objects[cpu as usize].front().map(|(arrival, _)| *arrival);
-                Next::IdleUntil(first.filter(|arrival| *arrival > now).unwrap_or(now + IDLE_NS))
+                Next::IdleUntil(first.filter(|arrival| *arrival > now).unwrap_or(now + IDLE_POLL_NS))
             }
             ScriptAction::Done => Next::Done,
         }

@@ -9,7 +9,7 @@ use crate::models::uslab::{self, Uslab};
 fn price(ns: f64) -> Price {
     Price { ns, spread: [ns, ns], source: "made up".to_owned() }
 }
-/// A test profile: the two CPUs of a pair have a distance of 10 ns, other CPUs have a distance of 100 ns.
+/// A test profile: CPUs of a pair are 10 ns apart, and all other CPUs are 100 ns apart.
 fn profile() -> Profile {
     Profile {
         name: "made up".to_owned(),
@@ -24,7 +24,7 @@ fn profile() -> Profile {
         levels: vec![Level { cpus: 2, line: price(10.0) }, Level { cpus: 0, line: price(100.0) }],
     }
 }
-/// The effects of a free in a design with two locks that CPUs share.
+/// The effects of a free in a design that has two locks shared by all CPUs.
 fn effects<'a>(cost_events: &'a [CostEvent], frames: &'a [u32]) -> OperationEffects<'a> {
     let lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
     OperationEffects {
@@ -40,7 +40,7 @@ fn effects<'a>(cost_events: &'a [CostEvent], frames: &'a [u32]) -> OperationEffe
 }
 
 #[test]
-fn simulated_hit_costs_its_work_and_cpu_lock() {
+fn simulated_hit_costs_its_work_and_the_cpu_lock() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     assert_eq!(clock.charge(0, 7.0, &effects(&[], &[0])), (8.0, false));
@@ -86,7 +86,7 @@ fn simulated_caches_share_no_lock_or_cache_line() {
 }
 
 #[test]
-fn depot_lock_is_released_before_the_magazine_travels() {
+fn depot_lock_is_released_before_the_magazine_is_fetched() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     assert_eq!(clock.charge(0, 0.0, &effects(&[CostEvent::Exchange], &[])), (7.0, false));
@@ -128,7 +128,7 @@ fn written_cache_lines_become_exclusive() {
 }
 
 #[test]
-fn counter_cache_lines_travel_with_their_objects() {
+fn cache_lines_of_counters_move_to_the_cpu_that_updates_them() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     let lines = Lines { depot: 1, lists: 2, counts: 3, slabs: 1 };
@@ -157,7 +157,7 @@ fn counter_cache_lines_travel_with_their_objects() {
 
 #[test]
 fn first_object_of_a_batch_includes_the_visit_cost() {
-    assert_eq!([0, 1, 5].map(|n| profile().objects_ns(n)), [0.0, 3.0, 5.0]);
+    assert_eq!([0, 1, 5].map(|n| profile().move_objects_ns(n)), [0.0, 3.0, 5.0]);
     let profile = profile();
     let mut clock = Clock::new(&profile);
     assert_eq!(clock.charge(0, 0.0, &effects(&[CostEvent::Flush(5)], &[])).0, 1.0 + 2.0 + 5.0);
@@ -173,7 +173,7 @@ fn outcome_after<P: Policy>(
     cpus: u32,
     seed: u64,
 ) -> Outcome {
-    let profile = Profile::built_in().next().expect("the list must not be empty");
+    let profile = Profile::built_in().next().expect("a profile must be built in");
     let pages = Pages::new(cpus).unwrap();
     run::<P>(&pages, knobs, &workload.parse().unwrap(), &profile, 64, operations, seed).unwrap()
 }
@@ -214,7 +214,7 @@ fn simulated_outcome_depends_only_on_the_seed() {
 }
 
 #[test]
-fn each_workload_ends_on_any_number_of_cpus() {
+fn each_workload_finishes_on_any_number_of_cpus() {
     let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
     for workload in names {
         for cpus in [1, 2, 3, 8] {
@@ -265,7 +265,10 @@ fn clock_profile_has_a_source_for_each_price() {
         }
     }
     let profile = profile();
-    assert_eq!([(0, 1), (1, 2), (2, 3)].map(|(from, to)| profile.distance_ns(from, to)), [10.0, 100.0, 10.0]);
+    assert_eq!(
+        [(0, 1), (1, 2), (2, 3)].map(|(from, to)| profile.cache_line_move_ns(from, to)),
+        [10.0, 100.0, 10.0]
+    );
     let text = serde_json::to_string(&profile).unwrap();
     assert_eq!(Profile::parse(&text), Ok(profile));
     for (from, to, error) in [

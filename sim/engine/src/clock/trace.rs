@@ -1,8 +1,8 @@
 //! Runs a recorded stream without its idle times: each CPU runs its own operations as fast as possible.
 //!
-//! The run keeps the order of each CPU's operations. The free of an object that another CPU allocates waits
-//! until the allocation is done. The run omits pages that belong to no cache, marks, shrinks, and objects
-//! that were allocated before the recording.
+//! The run keeps the order of each CPU's operations. The free of an object that another CPU allocates waits until the
+//! allocation is done. The run omits marks, shrink operations, pages that belong to no cache, and objects that were
+//! allocated before the recording.
 
 use super::source::{Next, Source};
 use crate::stream::{Action, Reader, Stream};
@@ -15,7 +15,7 @@ pub(super) struct Trace<O> {
     objects: Vec<Slot<O>>,
 }
 
-/// The birth number that all objects from before the stream share.
+/// The common birth number of all objects that were allocated before the stream began.
 const BORN_BEFORE_STREAM: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ enum Slot<O> {
 }
 
 impl<O> Trace<O> {
-    /// Returns `None` if the stream is damaged.
+    /// Reads the operations of a stream; returns `None` if the stream is damaged.
     pub(super) fn new(stream: &Stream) -> Option<Self> {
         let mut cpus = vec![vec![]; stream.cpus as usize];
         let (mut reader, mut objects) = (Reader::default(), 0);
@@ -138,7 +138,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     fn outcome<P: Policy>(stream: &Stream) -> Result<Outcome, ClockError> {
-        let profile = Profile::built_in().next().expect("the list must not be empty");
+        let profile = Profile::built_in().next().expect("a profile must be built in");
         run_stream::<P>(&Pages::of(stream).unwrap(), P::Knobs::default(), stream, &profile)
     }
 
@@ -211,7 +211,7 @@ mod tests {
         check::<Uslab>();
     }
 
-    /// Two CPUs use two separate caches, or one shared cache.
+    /// Compares two CPUs that use separate caches with two CPUs that share one cache.
     #[test]
     fn caches_of_a_trace_run_independently() {
         let run = |caches: u32| {
@@ -245,7 +245,7 @@ mod tests {
         let mut bytes = stream.write();
         let knobs = bonwick94::Knobs::default;
         let pages = Pages::new(4).unwrap();
-        let profile = Profile::built_in().next().expect("the list must not be empty");
+        let profile = Profile::built_in().next().expect("a profile must be built in");
         // A changed byte gives an error or a runnable stream, never a panic.
         let mut damaged_streams = 0;
         for at in (20..bytes.len()).step_by(97) {

@@ -20,27 +20,27 @@ enum Kind {
     Pairs,
     /// Each CPU allocates this number of objects, then frees all of them, last allocated first.
     Bursts(u64),
-    /// CPUs work in pairs: one CPU allocates objects, and its partner frees them. A queue with this number of places
+    /// CPUs work in pairs: one CPU allocates objects, and its partner frees them. A queue of at most this many objects
     /// connects the two CPUs of a pair.
     Handoff(u64),
     /// Each CPU allocates an object and frees it, repeatedly, but another CPU does this percentage of the frees.
     Remote(u64),
-    /// CPU 0 allocates this number of tasks for each CPU; each CPU frees its tasks, then waits until all other CPUs
-    /// have done so.
+    /// CPU 0 allocates this number of tasks for each CPU; each CPU frees its tasks and waits until all CPUs have
+    /// finished.
     ForkJoin(u64),
     /// Each CPU serves this number of connections, which open and close at random.
     Server(u64),
-    /// The workload `server`, in which one of this number of connections moves to another CPU before it closes.
+    /// The workload `server`, but one in this many connections moves to another CPU before it closes.
     Migrate(u64),
 }
 
-/// The error of a text that is not a [`Workload`].
+/// The error for a text that is not a [`Workload`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadWorkload(String);
 
 impl Workload {
-    /// The accepted forms of a workload's text, with descriptions.
+    /// The accepted spellings of a workload, each with a description.
     pub const ALL: [(&'static str, &'static str); 7] = [
         ("pairs", "one object, allocated and freed again"),
         ("bursts=N", "N objects allocated, then freed, the last one first (256)"),
@@ -82,15 +82,15 @@ impl FromStr for Workload {
             Some(Ok(n)) if (1..=max).contains(&n) => Ok(n),
             _ => Err(BadWorkload(format!("`{text}`: expected {name}=N with N from 1 to {max}"))),
         };
-        const MAX_WITHOUT_TIME: u64 = 1 << 20;
+        const MAX_GROUP_SIZE: u64 = 1 << 20;
         let kind = match name {
             "pairs" if number.is_none() => Kind::Pairs,
-            "bursts" => Kind::Bursts(n(256, MAX_WITHOUT_TIME)?),
-            "handoff" => Kind::Handoff(n(64, MAX_WITHOUT_TIME)?),
+            "bursts" => Kind::Bursts(n(256, MAX_GROUP_SIZE)?),
+            "handoff" => Kind::Handoff(n(64, MAX_GROUP_SIZE)?),
             "remote" => Kind::Remote(n(10, 100)?),
-            "fork-join" => Kind::ForkJoin(n(32, MAX_WITHOUT_TIME)?),
-            "server" => Kind::Server(n(1000, MAX_WITHOUT_TIME)?),
-            "migrate" => Kind::Migrate(n(100, MAX_WITHOUT_TIME)?),
+            "fork-join" => Kind::ForkJoin(n(32, MAX_GROUP_SIZE)?),
+            "server" => Kind::Server(n(1000, MAX_GROUP_SIZE)?),
+            "migrate" => Kind::Migrate(n(100, MAX_GROUP_SIZE)?),
             _ => {
                 let names = Self::ALL.map(|(names, _)| names).join(", ");
                 return Err(BadWorkload(format!("unknown workload `{text}`; expected one of {names}")));
@@ -115,7 +115,7 @@ pub enum ScriptAction<O> {
 
 /// The channel through which CPUs exchange objects, in virtual time or between threads.
 pub trait Exchange<O> {
-    /// Takes the first object that was sent to the CPU `cpu_number`. Returns `None` if the queue is empty.
+    /// Takes the first object that was sent to the CPU `cpu_number`. Returns `None` if no sent object is waiting.
     fn take(&mut self, cpu_number: u32) -> Option<O>;
     /// Sends an object to a CPU.
     fn send(&mut self, receiver: u32, object: O);
@@ -129,8 +129,8 @@ pub trait Exchange<O> {
 
 /// The operations of one CPU under a [`Workload`].
 ///
-/// Runs in virtual time and on real threads use equal scripts. Each CPU has its own random numbers, so its operations
-/// do not depend on the speed of other CPUs.
+/// A workload has the same scripts in virtual time and on real threads. Each CPU has its own random numbers, so its
+/// operations do not depend on the speed of other CPUs.
 #[derive(Debug)]
 pub struct Script<O> {
     kind: Kind,
@@ -139,9 +139,9 @@ pub struct Script<O> {
     /// The number of operations left to run.
     remaining: u64,
     objects: VecDeque<O>,
-    /// `true` while a burst allocates.
+    /// `true` while the CPU allocates the objects of a burst.
     filling: bool,
-    /// The number of tasks made in the current fork-join round.
+    /// The number of tasks that were allocated in the current fork-join round.
     tasks_made: u64,
     rng: Xoshiro256PlusPlus,
 }
@@ -208,7 +208,7 @@ impl<O> Script<O> {
                 _ if exchange.waiting(self.number + 1) >= n => ScriptAction::Wait,
                 _ => ScriptAction::Alloc,
             },
-            Kind::Handoff(_) => self.free_received(exchange, self.number - 1),
+            Kind::Handoff(_) => self.request_free_of_received(exchange, self.number - 1),
             Kind::Remote(_) => match self.objects.pop_back().or_else(|| exchange.take(self.number)) {
                 Some(object) => ScriptAction::Free(object),
                 None if self.remaining > 0 => ScriptAction::Alloc,
@@ -222,7 +222,7 @@ impl<O> Script<O> {
     }
 
     /// Requests frees of the objects that the CPU `maker` sends, until `maker` has finished.
-    fn free_received(&self, exchange: &mut impl Exchange<O>, maker: u32) -> ScriptAction<O> {
+    fn request_free_of_received(&self, exchange: &mut impl Exchange<O>, maker: u32) -> ScriptAction<O> {
         // The code reads `finished` first, so that objects sent before the end are visible.
         let finished = exchange.is_finished(maker);
         match exchange.take(self.number) {
@@ -234,7 +234,7 @@ impl<O> Script<O> {
 
     fn fork_join(&mut self, exchange: &mut impl Exchange<O>, n: u64) -> ScriptAction<O> {
         if self.number != 0 {
-            return self.free_received(exchange, 0);
+            return self.request_free_of_received(exchange, 0);
         }
         let tasks = n * u64::from(self.cpus);
         if self.tasks_made == tasks {

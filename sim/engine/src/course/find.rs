@@ -1,10 +1,10 @@
-//! Lists all labs, and finds the right answers.
+//! Lists the labs of the course, and computes the right answers to their questions.
 
 use super::code;
 use super::lab::{Answer, Lab};
 use super::questions::{self, ask};
 
-/// Returns all labs, with numbers that depend on the seed.
+/// Returns all labs of the course; the seed determines the numbers in their questions.
 pub fn labs(seed: u32) -> Vec<Lab> {
     questions::LABS.iter().map(|lab| lab.lab(seed)).chain(code::LABS.iter().map(|lab| lab.lab())).collect()
 }

@@ -1,8 +1,8 @@
-//! The data of a course lab.
+//! The data types of a course lab.
 
 use serde::Serialize;
 
-/// A lab of the course: its texts and the student's task.
+/// A lab of the course, with its texts and the student's task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Lab {
@@ -14,9 +14,9 @@ pub struct Lab {
     pub minutes: u32,
     /// A description of the lab for students.
     pub about: &'static str,
-    /// The lesson of the lab, for teachers.
+    /// The lesson that the lab teaches, for teachers.
     pub shows: &'static str,
-    /// Common mistakes, for teachers.
+    /// Common mistakes of students, for teachers.
     pub pitfall: &'static str,
     /// The student's task.
     pub work: Work,
@@ -37,7 +37,7 @@ pub enum Work {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Code {
-    /// A source file that compiles but lacks the student's part.
+    /// A source file that compiles but lacks the code that the student must write.
     pub starter: &'static str,
     /// The criteria by which the judge decides, one sentence each.
     pub judged_by: &'static [&'static str],
@@ -58,7 +58,7 @@ pub struct Question {
     pub script: String,
 }
 
-/// The kind of an answer. Every answer is a number.
+/// The kind of an answer to a question. Every answer is a number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "kebab-case")]
@@ -75,11 +75,11 @@ pub enum Expects {
 pub struct Answer {
     /// The right number, or the index of the right choice.
     pub right: u64,
-    /// The explanation of the answer.
+    /// The explanation of the right answer.
     pub why: String,
-    /// The operation of the script that shows the answer.
+    /// The number of the script's operation that shows the answer.
     pub at: u64,
-    /// Memory strips that show the answer, if no script runs.
+    /// Memory strips that show the answer to a question without a script.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub strips: Vec<Strip>,
 }
@@ -90,8 +90,8 @@ pub struct Answer {
 pub struct Strip {
     /// A description of the strip.
     pub said: String,
-    /// The pieces of the strip, without gaps, each with its size in bytes and its contents. `None` for a piece without
-    /// contents.
+    /// The pieces of the strip, without gaps, each with its size in bytes and its contents. The contents are `None` for
+    /// a piece without contents.
     pub pieces: Vec<(u32, Option<String>)>,
 }
 

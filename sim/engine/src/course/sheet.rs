@@ -12,15 +12,15 @@ use std::collections::BTreeMap;
 pub struct Sheet {
     /// The version of the course that the sheet belongs to. The current version is [`Sheet::COURSE_VERSION`].
     pub course: u32,
-    /// The name of the student.
+    /// The student's name.
     pub name: String,
-    /// The seed of the numbers in the questions.
+    /// The seed from which the numbers in the questions were generated.
     pub seed: u32,
-    /// The answers of each lab, in the order of its questions. `null` represents a missing answer.
+    /// For each lab, the answers in the order of its questions. The value `null` represents a missing answer.
     pub answers: BTreeMap<String, Vec<Option<u64>>>,
 }
 
-/// The error of a text that is not a sheet of this course.
+/// The error for a text that is not an answer sheet of this course.
 #[derive(Debug, thiserror::Error)]
 pub enum SheetError {
     /// The text is not valid JSON.
@@ -32,34 +32,34 @@ pub enum SheetError {
     /// The sheet names an unknown lab.
     #[error("unknown lab `{0}`; expected one of the labs with questions: {1}")]
     Lab(String, String),
-    /// The sheet has more answers than the lab has questions.
+    /// The sheet has more answers for a lab than the lab has questions.
     #[error("lab {lab}: {found} answers; expected at most {expected}")]
     TooMany {
         /// The lab's name.
         lab: String,
-        /// The number of answers.
+        /// The number of answers in the sheet.
         found: usize,
-        /// The number of questions.
+        /// The number of questions in the lab.
         expected: usize,
     },
 }
 
-/// A sheet compared with the right answers.
+/// An answer sheet after its answers were compared with the right answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MarkedSheet {
     /// The student's name.
     pub name: String,
-    /// The seed of the numbers in the questions.
+    /// The seed from which the numbers in the questions were generated.
     pub seed: u32,
-    /// The number of right answers.
+    /// The number of right answers in the sheet.
     pub right: usize,
-    /// The number of questions.
+    /// The number of questions in all labs of the course.
     pub of: usize,
-    /// The marks by lab and question.
+    /// The mark of each answer, by lab and question.
     pub marks: Vec<Marks>,
 }
 
-/// The mark of one answer.
+/// The mark that one answer received.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Marks {
     /// The lab's name.

@@ -24,7 +24,7 @@ use uslab::{Geometry, GeometryError, OrderRule};
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::Cpus;
 
-/// The options of [`Bonwick94`]; the model has no options.
+/// The options type of [`Bonwick94`], which has no options.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {}
@@ -33,7 +33,7 @@ pub(crate) const PARTIAL: u8 = 0;
 pub(crate) const EMPTY: u8 = 1;
 pub(crate) const FULL: u8 = 2;
 
-/// A cache as in the slab allocator of 1994.
+/// A cache that follows the rules of the 1994 slab allocator.
 #[derive(Debug)]
 pub struct Bonwick94;
 
@@ -45,7 +45,7 @@ impl Policy for Bonwick94 {
     const LISTS: &'static [&'static str] = &["partial", "empty", "full"];
 
     fn geometry(size: usize, _: u32, _: &Knobs) -> Result<Geometry, GeometryError> {
-        an_eighth_of_waste(size, u8::MAX)
+        geometry_wasting_at_most_an_eighth(size, u8::MAX)
     }
     fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &Knobs) -> Self {
         Self
@@ -67,7 +67,7 @@ impl Policy for Bonwick94 {
 
 /// Returns the geometry of the smallest order at which a slab holds an object and wastes at most an eighth. The order
 /// is at most `most`, unless a single object needs a larger order.
-pub(crate) fn an_eighth_of_waste(size: usize, most: u8) -> Result<Geometry, GeometryError> {
+pub(crate) fn geometry_wasting_at_most_an_eighth(size: usize, most: u8) -> Result<Geometry, GeometryError> {
     let with = |order| {
         let rule = OrderRule { min_order: order, max_order: order, min_objects: 1, ..OrderRule::for_cpus(1) };
         Geometry::new(size, 0, &rule)
@@ -83,7 +83,7 @@ pub(crate) fn an_eighth_of_waste(size: usize, most: u8) -> Result<Geometry, Geom
     }
 }
 
-/// Takes an object from the first slab that has a free object.
+/// Takes an object from the first slab on the list that has a free object.
 pub(crate) fn take(op: &mut Op<'_>) -> Result<Object, NoMemory> {
     let slab = match op.slabs.first(PARTIAL).or_else(|| op.slabs.first(EMPTY)) {
         Some(slab) => slab,

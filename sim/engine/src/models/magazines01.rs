@@ -8,18 +8,17 @@
 //!               slabs as [`bonwick94`](super::bonwick94)
 //! ```
 //!
-//! The model runs the real code of the layer, with its real locks, on simulated CPUs. If no magazine can
-//! serve an allocation, one object is taken from a slab; therefore only frees fill magazines. The magazine
-//! size depends on the object's size. The magazine size grows when CPUs contend for the depot, which only a
-//! clock that models locks can show. Every 15 seconds the depot starts a new measurement of its working set.
-//! Shrinking empties all magazines.
+//! The model runs the real code of the layer, with its real locks, on simulated CPUs. If no magazine can serve an
+//! allocation, one object is taken from a slab; therefore only frees fill magazines. The magazine size depends on the
+//! object's size. Contention for the depot also makes magazines larger, but only a clock that models locks shows this
+//! growth. Every 15 seconds the depot starts a new measurement of its working set. Shrinking empties all magazines.
 //!
 //! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3; the sizes are from illumos.
 
 use super::bonwick94::{self, release_empty};
 use crate::design::NoMemory;
 use crate::held::{Held, Holder};
-use crate::model::{CostEvent, Knob, Op, Policy, by_geometry};
+use crate::model::{CostEvent, Knob, Op, Policy, default_from_geometry};
 use crate::slabs::Object;
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -28,7 +27,7 @@ use uslab::{Geometry, GeometryError};
 use uslab_lab::classic::{Cache, Sizes, Slab};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// The magazine size, which illumos derives from the object's size.
+/// The option for the magazine size, which illumos derives from the object's size.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
@@ -36,7 +35,7 @@ pub struct Knobs {
     pub magsize: Option<usize>,
 }
 
-/// A cache with the magazine layer of 2001.
+/// A cache that follows the rules of the 2001 magazine layer.
 #[derive(Debug)]
 pub struct Magazines01 {
     cache: Cache<Object, FlushCollector>,
@@ -56,9 +55,9 @@ impl Slab<Object> for FlushCollector {
     }
 }
 
-/// The types of magazines, each with three numbers: the objects in a magazine; the object size above which a
-/// cache starts with this type; the object size below which a cache can grow to the next type.
-const TYPES: [(usize, usize, usize); 9] = [
+/// The types of magazines, each as three numbers: the objects in a magazine; the object size above which a cache starts
+/// with this type; the object size below which a cache can grow to the next type.
+const MAGAZINE_TYPES: [(usize, usize, usize); 9] = [
     (1, 3200, 65_536),
     (3, 256, 32_768),
     (7, 64, 16_384),
@@ -71,9 +70,9 @@ const TYPES: [(usize, usize, usize); 9] = [
 ];
 
 fn sizes(object: usize) -> Sizes {
-    let start = TYPES.iter().position(|(_, above, _)| object > *above).unwrap_or(3);
-    let largest = TYPES[start..].iter().find(|(.., grows_below)| object >= *grows_below);
-    let (first, ..) = TYPES[start];
+    let start = MAGAZINE_TYPES.iter().position(|(_, above, _)| object > *above).unwrap_or(3);
+    let largest = MAGAZINE_TYPES[start..].iter().find(|(.., grows_below)| object >= *grows_below);
+    let (first, ..) = MAGAZINE_TYPES[start];
     Sizes { first, largest: largest.map_or(first, |(rounds, ..)| *rounds), ..Sizes::default() }
 }
 
@@ -86,7 +85,9 @@ impl Policy for Magazines01 {
         means: "objects of a magazine at first",
         range: 1..=u32::MAX as u64,
         percent: false,
-        default: |size, cpus| by_geometry::<Self>(size, cpus, |geometry| sizes(geometry.stride()).first),
+        default: |size, cpus| {
+            default_from_geometry::<Self>(size, cpus, |geometry| sizes(geometry.stride()).first)
+        },
     }];
     const LISTS: &'static [&'static str] = bonwick94::Bonwick94::LISTS;
     const TICK: Option<u64> = Some(15_000_000_000);
@@ -113,7 +114,7 @@ impl Policy for Magazines01 {
     }
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
         self.visit(op, |cache| cache.free(object));
-        self.flush_collected(op);
+        self.flush_collected_objects(op);
     }
     fn tick(&mut self, _: &mut Op<'_>) {
         self.cache.end_interval();
@@ -123,7 +124,7 @@ impl Policy for Magazines01 {
     }
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
         self.cache.drain();
-        let held = self.flush_collected(op);
+        let held = self.flush_collected_objects(op);
         release_empty(op);
         held
     }
@@ -152,7 +153,7 @@ impl Magazines01 {
         }
         done
     }
-    fn flush_collected(&self, op: &mut Op<'_>) -> u64 {
+    fn flush_collected_objects(&self, op: &mut Op<'_>) -> u64 {
         let objects = self.cache.slab().0.take();
         let held = objects.len() as u64;
         if held > 0 {

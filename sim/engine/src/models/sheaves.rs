@@ -10,24 +10,23 @@
 //!              7.x: the node's partial slabs        6.18: as [`slub`](super::slub)
 //! ```
 //!
-//! - **Allocate**: take an object from the main sheaf. If the main sheaf is empty: swap it with a spare sheaf
-//!   that has objects; else exchange it for a full sheaf of the barn; else fill an empty sheaf and make this
-//!   sheaf the main sheaf. In 6.18 a non-blocking request does not fill a sheaf, but takes one object from
-//!   the layer below.
+//! - **Allocate**: take an object from the main sheaf. If the main sheaf is empty: swap it with a spare sheaf that has
+//!   objects; else exchange it for a full sheaf of the barn; else fill an empty sheaf and make this sheaf the main
+//!   sheaf. In Linux 6.18, a non-blocking request does not fill a sheaf, but takes one object from the layer below.
 //! - **Free**: put the object into the main sheaf. If the main sheaf is full: swap it with a spare sheaf that
 //!   has room; without a spare sheaf, make the full sheaf the spare sheaf; else exchange the main sheaf for
 //!   an empty sheaf of the barn. If the barn already has ten full sheaves, flush the spare sheaf.
 //! - **Free after a grace period**: put the object into the CPU's rcu sheaf. A full rcu sheaf waits for a
 //!   grace period as a whole. After the grace period, the rcu sheaf moves to the barn, or is flushed if the
 //!   barn has ten full sheaves.
-//! - **Refill** (7.x): slabs leave the front of the node's list until their free objects suffice to fill the
-//!   sheaf. The slab taken last serves objects first. A partly used slab returns to the back of the list, and
-//!   unused slabs return to its front. Empty slabs are freed if the list has
-//!   [`min_partial`](Knobs::min_partial) slabs. If the sheaf still has room, new slabs are created, and the
-//!   unused objects of the last new slab enter at the front.
-//! - **Flush** (7.x): return the objects to their slabs from the last to the first, each together with nearby
-//!   objects of the same slab. A slab that was full enters at the back of the list. A slab that becomes empty
-//!   is freed if the list has `min_partial` slabs.
+//! - **Refill** (7.x): slabs leave the front of the node's list until their free objects suffice to fill the sheaf. The
+//!   slab that left the list last supplies its objects first. A partly used slab returns to the back of the list, and
+//!   unused slabs return to its front. Empty slabs are freed if the list has [`min_partial`](Knobs::min_partial) slabs.
+//!   If the sheaf still has room, new slabs are created, and the unused objects of the last new slab enter at the
+//!   front.
+//! - **Flush** (7.x): return the objects to their slabs from the last to the first, each together with nearby objects
+//!   of the same slab. A slab that was full enters the list at its back. A slab that becomes empty is freed if the list
+//!   has `min_partial` slabs.
 //! - **Shrink**: flush all sheaves, free empty slabs, and sort the list, fullest first.
 //!
 //! Objects in sheaves count as active in `/proc/slabinfo`.
@@ -37,8 +36,8 @@
 
 use super::slub::{self, FULL, PARTIAL, Slub};
 use crate::design::{CallMode, NoMemory};
-use crate::held::{Held, Holder, OwnSlabs};
-use crate::model::{CostEvent, Knob, Op, Policy, by_geometry};
+use crate::held::{CpuOwnedSlabs, Held, Holder};
+use crate::model::{CostEvent, Knob, Op, Policy, default_from_geometry};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -52,12 +51,12 @@ use uslab_magazine::Cpus;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// The capacity of sheaves; 0 disables sheaves. `None` uses the recorded value, or else the value that the kernel
-    /// computes.
+    /// The capacity of a sheaf in objects; 0 disables sheaves. If `None`, the cache has the recorded capacity, or else
+    /// the capacity that the kernel computes.
     pub sheaf_capacity: Option<Capacity>,
-    /// The option `cpu_partial` of `slub`.
+    /// The option with the meaning that `cpu_partial` has in the design `slub`.
     pub cpu_partial: Option<u32>,
-    /// The option `min_partial` of `slub`.
+    /// The option with the meaning that `min_partial` has in the design `slub`.
     pub min_partial: Option<usize>,
     /// The option [`slub::Knobs::slab_min_objects`].
     pub slab_min_objects: Option<u32>,
@@ -67,13 +66,13 @@ pub struct Knobs {
     pub slab_max_order: Option<u8>,
 }
 
-/// The capacity of a sheaf: the text `N` is a number of objects, and `P%` a percentage.
+/// The capacity of a sheaf; as text, `N` is a number of objects, and `P%` is a percentage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "NumberOrText")]
 pub enum Capacity {
-    /// A number of objects, for all caches.
+    /// A number of objects, the same for all caches.
     Objects(u64),
-    /// A percentage of each cache's present capacity.
+    /// A percentage of the capacity that each cache has without this option.
     Percent(u64),
 }
 
@@ -84,10 +83,10 @@ enum NumberOrText {
     Text(String),
 }
 
-/// The error of a text that is not a [`Capacity`].
+/// The error for a text that is not a [`Capacity`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCapacity {
-    /// Neither a number of objects nor a percentage.
+    /// The text is neither a number of objects nor a percentage.
     #[error("N objects, up to {most}, or P%, such as 50%", most = Capacity::MAX_OBJECTS)]
     Form,
     /// The percentage is not a number or is too large.
@@ -96,7 +95,7 @@ pub enum BadCapacity {
 }
 
 impl Capacity {
-    /// The largest capacity in objects.
+    /// The largest capacity of a sheaf in objects.
     pub const MAX_OBJECTS: u64 = 1 << 16;
     /// The largest percentage.
     pub const MAX_PERCENT: u64 = 10_000;
@@ -155,7 +154,7 @@ impl Knobs {
 /// The largest number of full sheaves that a barn keeps, and also the largest number of empty sheaves.
 const BARN: usize = 10;
 /// The nanoseconds for which a full rcu sheaf waits: a typical grace period of a busy machine.
-const GRACE: u64 = 20_000_000;
+const GRACE_PERIOD_NS: u64 = 20_000_000;
 
 /// The layer below sheaves, which fills sheaves and accepts flushed objects.
 pub trait SlabLayer: std::fmt::Debug + Sized {
@@ -163,12 +162,12 @@ pub trait SlabLayer: std::fmt::Debug + Sized {
     const NAME: &'static str;
     /// A one-line description of the design that has this layer.
     const DESCRIPTION: &'static str;
-    /// The options of the design that has this layer: see [`Policy::KNOBS`].
+    /// The options that the design with this layer has: see [`Policy::KNOBS`].
     const KNOBS: &'static [Knob];
 
     /// Returns the number of objects in a sheaf, as the kernel computes it; 0 if the cache has no sheaves.
     fn capacity(name: &str, stride: usize) -> usize;
-    /// Creates the layer without slabs.
+    /// Creates the layer of a cache without slabs.
     fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self;
     /// Returns `true` if a request with the constraints in `manner` may fill a sheaf.
     fn refills(manner: CallMode) -> bool;
@@ -177,19 +176,19 @@ pub trait SlabLayer: std::fmt::Debug + Sized {
     /// # Errors
     /// Fails if memory is exhausted.
     fn alloc_without_sheaf(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
-    /// Fills a sheaf to `room` objects, or to fewer objects if memory is short.
+    /// Adds objects to a sheaf until it has `room` objects, or until memory is exhausted.
     fn refill(&mut self, op: &mut Op<'_>, sheaf: &mut Vec<Object>, room: usize);
-    /// Accepts flushed objects that belong to one slab.
+    /// Takes back flushed objects, which all belong to one slab.
     fn take_back(&mut self, op: &mut Op<'_>, objects: &[Object]);
     /// Gives a slab to the CPU: see [`Policy::adopt`].
     fn adopt(&mut self, _: &mut Op<'_>, _slab: u32) {}
     /// Frees as much memory as possible: see [`Policy::shrink`].
     fn shrink(&mut self, op: &mut Op<'_>);
     /// Returns the slabs that CPUs own: see [`Policy::own_slabs`].
-    fn own_slabs(&self) -> Vec<OwnSlabs>;
+    fn own_slabs(&self) -> Vec<CpuOwnedSlabs>;
 }
 
-/// A cache with sheaves.
+/// A cache that has sheaves on top of the slab layer `B`.
 #[derive(Debug)]
 pub struct Sheaves<B> {
     /// The number of objects in a sheaf; 0 if the cache has no sheaves.
@@ -217,7 +216,9 @@ pub(crate) const SHEAF_CAPACITY: Knob = Knob {
     means: "objects of a sheaf (0: no sheaves)",
     range: 0..=Capacity::MAX_OBJECTS,
     percent: true,
-    default: |size, cpus| by_geometry::<Slub>(size, cpus, |geometry| capacity_by_size(geometry.stride())),
+    default: |size, cpus| {
+        default_from_geometry::<Slub>(size, cpus, |geometry| capacity_by_size(geometry.stride()))
+    },
 };
 
 /// Returns the sheaf capacity as the kernel computes it: a base value for the object size, rounded up to fill the
@@ -262,9 +263,9 @@ impl<B: SlabLayer> Policy for Sheaves<B> {
         if self.capacity == 0 {
             return self.below.alloc_without_sheaf(op);
         }
-        self.end_grace(op);
+        self.end_grace_periods(op);
         if self.cpus[op.cpu as usize].main.is_empty() {
-            self.fill_main(op);
+            self.refill_main_sheaf(op);
         }
         match self.cpus[op.cpu as usize].main.pop() {
             Some(object) => Ok(object),
@@ -275,7 +276,7 @@ impl<B: SlabLayer> Policy for Sheaves<B> {
         if self.capacity == 0 {
             return self.below.take_back(op, &[object]);
         }
-        self.end_grace(op);
+        self.end_grace_periods(op);
         if op.manner == CallMode::AfterGrace {
             return self.free_after_grace(op, object);
         }
@@ -329,14 +330,14 @@ impl<B: SlabLayer> Policy for Sheaves<B> {
             self.in_grace.iter().map(|(_, full)| sheaf(Holder::Shared, "sheaf in grace period", full));
         cpus.chain(full).chain(in_grace).collect()
     }
-    fn own_slabs(&self) -> Vec<OwnSlabs> {
+    fn own_slabs(&self) -> Vec<CpuOwnedSlabs> {
         self.below.own_slabs()
     }
 }
 
 impl<B: SlabLayer> Sheaves<B> {
     /// Replaces the empty main sheaf by a sheaf with objects, if possible.
-    fn fill_main(&mut self, op: &mut Op<'_>) {
+    fn refill_main_sheaf(&mut self, op: &mut Op<'_>) {
         let Cpu { main, spare, .. } = &mut self.cpus[op.cpu as usize];
         if let Some(spare) = spare
             && !spare.is_empty()
@@ -403,11 +404,11 @@ impl<B: SlabLayer> Sheaves<B> {
         let rcu = &mut self.cpus[op.cpu as usize].rcu;
         rcu.push(object);
         if rcu.len() == self.capacity {
-            self.in_grace.push_back((op.ns + GRACE, core::mem::take(rcu)));
+            self.in_grace.push_back((op.ns + GRACE_PERIOD_NS, core::mem::take(rcu)));
         }
     }
     /// Moves sheaves whose grace period has ended to the barn.
-    fn end_grace(&mut self, op: &mut Op<'_>) {
+    fn end_grace_periods(&mut self, op: &mut Op<'_>) {
         while let Some((_, sheaf)) = self.in_grace.pop_front_if(|(then, _)| *then <= op.ns) {
             if self.full.len() < BARN {
                 self.full.push(sheaf);
@@ -416,7 +417,7 @@ impl<B: SlabLayer> Sheaves<B> {
             }
         }
     }
-    /// Flushes the objects of one slab together if at most two objects of other slabs are between them.
+    /// Objects of one slab are flushed together if at most two objects of other slabs are between them.
     fn flush(&mut self, op: &mut Op<'_>, mut objects: Vec<Object>) {
         const MAX_LOOKAHEAD: usize = 3;
         let mut batch = Vec::new();
@@ -437,7 +438,7 @@ impl<B: SlabLayer> Sheaves<B> {
     }
 }
 
-/// The layer below the sheaves of 6.18 and 6.19: current and partial slabs of each CPU.
+/// The layer below the sheaves of Linux 6.18 and 6.19: current and partial slabs of each CPU.
 impl SlabLayer for Slub {
     const NAME: &'static str = "sheaves-6.18";
     const DESCRIPTION: &'static str =
@@ -480,12 +481,12 @@ impl SlabLayer for Slub {
     fn shrink(&mut self, op: &mut Op<'_>) {
         <Self as Policy>::shrink(self, op);
     }
-    fn own_slabs(&self) -> Vec<OwnSlabs> {
+    fn own_slabs(&self) -> Vec<CpuOwnedSlabs> {
         <Self as Policy>::own_slabs(self)
     }
 }
 
-/// The layer below the sheaves of 7.x: the node's list of partial slabs, and full slabs on no list.
+/// The layer below the sheaves of Linux 7.x: the node's list of partial slabs, and full slabs on no list.
 #[derive(Debug)]
 pub struct Node {
     min_partial: usize,
@@ -549,7 +550,7 @@ impl SlabLayer for Node {
             && let Some(slab) = taken.pop()
         {
             op.did(CostEvent::Remote);
-            self.pour(op, slab, sheaf, room, End::Back);
+            self.move_free_objects(op, slab, sheaf, room, End::Back);
         }
         while let Some(slab) = taken.pop() {
             if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial {
@@ -561,7 +562,7 @@ impl SlabLayer for Node {
         while sheaf.len() < room
             && let Ok(slab) = op.make(FULL)
         {
-            self.pour(op, slab, sheaf, room, End::Front);
+            self.move_free_objects(op, slab, sheaf, room, End::Front);
         }
     }
     fn take_back(&mut self, op: &mut Op<'_>, objects: &[Object]) {
@@ -577,9 +578,9 @@ impl SlabLayer for Node {
         }
     }
     fn shrink(&mut self, op: &mut Op<'_>) {
-        slub::sort_partial(op);
+        slub::sort_partial_list(op);
     }
-    fn own_slabs(&self) -> Vec<OwnSlabs> {
+    fn own_slabs(&self) -> Vec<CpuOwnedSlabs> {
         vec![]
     }
 }
@@ -587,7 +588,7 @@ impl SlabLayer for Node {
 impl Node {
     /// Moves free objects of a slab that is on no list to a sheaf, until the sheaf has `room` objects. If free objects
     /// remain, the slab is put on the node's list.
-    fn pour(&self, op: &mut Op<'_>, slab: u32, sheaf: &mut Vec<Object>, room: usize, rest: End) {
+    fn move_free_objects(&self, op: &mut Op<'_>, slab: u32, sheaf: &mut Vec<Object>, room: usize, rest: End) {
         while sheaf.len() < room
             && let Some(object) = op.slabs.take(slab)
         {

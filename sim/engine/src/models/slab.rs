@@ -11,15 +11,15 @@
 //!   partial slabs, free slabs, full slabs              at most `free_limit` free objects, beyond them free slabs go
 //! ```
 //!
-//! - **Allocate**: take an object from the CPU's array. If the array is empty, take `batchcount` objects from
-//!   the shared array; else from partial slabs, then free slabs, then one new slab. An array that was not
-//!   used since its last reap takes only 16 objects.
-//! - **Free**: put the object into the CPU's array. If the array is full, its oldest `batchcount` objects
-//!   move to the shared array, as far as they fit. Objects that do not fit into the shared array move to
-//!   their slabs. A slab that gets a free object moves to the back of the partial list.
-//! - **Every two seconds**: a fifth of each array that was not used since the last time moves to slabs. Every
-//!   four seconds, a fifth of a shared array that was not used since the last time moves to slabs. If no
-//!   allocation needed a free slab since the last reap, a fifth of the limit on free slabs is freed.
+//! - **Allocate**: take an object from the CPU's array. If the array is empty, take `batchcount` objects from the
+//!   shared array; else from partial slabs, then free slabs, then one new slab. An array that was not used since its
+//!   last reap takes only 16 objects from the lower levels.
+//! - **Free**: put the object into the CPU's array. If the array is full, its oldest `batchcount` objects move to the
+//!   shared array, until that array is full. Objects that do not fit into the shared array move to their slabs. A slab
+//!   that gets a free object moves to the back of the partial list.
+//! - **Every two seconds**: a fifth of each CPU array that was not used in these two seconds moves to slabs. Every four
+//!   seconds, a fifth of a shared array that was not used in these four seconds moves to slabs. If no allocation needed
+//!   a free slab since the last reap, a fifth of the limit on free slabs is freed.
 //! - **Shrink**: flush all arrays, and free all free slabs.
 //!
 //! A slab has order 0 if this order wastes at most an eighth of the slab; otherwise it has order 1, or the order that
@@ -30,10 +30,10 @@
 //! alien arrays. In the model, a slab's metadata uses no space in the slab. In the model, all CPUs reap at the same
 //! time; in the kernel, the CPUs reap at different times.
 
-use super::bonwick94::{EMPTY, FULL, PARTIAL, an_eighth_of_waste};
+use super::bonwick94::{EMPTY, FULL, PARTIAL, geometry_wasting_at_most_an_eighth};
 use crate::design::{NoMemory, Unsupported};
 use crate::held::{Held, Holder};
-use crate::model::{CostEvent, Knob, Op, Policy, by_geometry};
+use crate::model::{CostEvent, Knob, Op, Policy, default_from_geometry};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -41,23 +41,23 @@ use uslab::{Geometry, GeometryError};
 use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::Cpus;
 
-/// The tunables that can be written to `/proc/slabinfo`.
+/// The tunables of SLAB, which can be changed through `/proc/slabinfo`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
     /// The number of objects in a CPU's array; `None` derives the number from the object size.
     pub limit: Option<u32>,
-    /// The number of objects that are moved together. `None` means half of `limit`.
+    /// The number of objects that are moved together. If `None`, the number is half of `limit`.
     pub batchcount: Option<u32>,
     /// The number of batches that fit into the shared array. `None` means 8 for objects of at most a page on a machine
     /// with several CPUs, and otherwise 0.
     pub shared: Option<u32>,
 }
 
-/// The number of objects with which an array is filled if it was not used recently.
+/// The number of objects with which an empty array is filled if the array was not used recently.
 const COLD_BATCH: usize = 16;
 
-/// Returns the number of objects that a CPU's array holds, which depends on the object size.
+/// Returns the default number of objects in a CPU's array, which depends on the object size.
 fn limit(size: usize) -> u32 {
     match size {
         131_073.. => 1,
@@ -68,12 +68,12 @@ fn limit(size: usize) -> u32 {
     }
 }
 
-/// Returns the number of batches that the shared array holds, which depends on the object size.
+/// Returns the default number of batches in the shared array, which depends on the object size.
 fn shared(size: usize, cpus: u32) -> u32 {
     if size <= PAGE_SIZE && cpus > 1 { 8 } else { 0 }
 }
 
-/// A cache with SLAB's policy.
+/// A cache that follows SLAB's rules.
 #[derive(Debug)]
 pub struct Slab {
     cpus: Vec<Array>,
@@ -111,7 +111,7 @@ impl Policy for Slab {
             range: 1..=u32::MAX as u64,
             percent: false,
             default: |size, cpus| {
-                by_geometry::<Slab>(size, cpus, |geometry| limit(geometry.stride()) as usize)
+                default_from_geometry::<Slab>(size, cpus, |geometry| limit(geometry.stride()) as usize)
             },
         },
         Knob {
@@ -120,7 +120,9 @@ impl Policy for Slab {
             range: 1..=u32::MAX as u64,
             percent: false,
             default: |size, cpus| {
-                by_geometry::<Slab>(size, cpus, |geometry| limit(geometry.stride()).div_ceil(2) as usize)
+                default_from_geometry::<Slab>(size, cpus, |geometry| {
+                    limit(geometry.stride()).div_ceil(2) as usize
+                })
             },
         },
         Knob {
@@ -129,7 +131,7 @@ impl Policy for Slab {
             range: 0..=u32::MAX as u64,
             percent: false,
             default: |size, cpus| {
-                by_geometry::<Slab>(size, cpus, |geometry| shared(geometry.stride(), cpus) as usize)
+                default_from_geometry::<Slab>(size, cpus, |geometry| shared(geometry.stride(), cpus) as usize)
             },
         },
     ];
@@ -139,13 +141,13 @@ impl Policy for Slab {
     fn accept(knobs: &Knobs) -> Result<(), Unsupported> {
         match (knobs.limit, knobs.batchcount) {
             (Some(limit), Some(batch)) if batch > limit => {
-                Err(Unsupported(format!("batchcount={batch}: at most `limit`, {limit}")))
+                Err(Unsupported(format!("batchcount={batch}: expected at most `limit`, which is {limit}")))
             }
             _ => Ok(()),
         }
     }
     fn geometry(size: usize, _: u32, _: &Knobs) -> Result<Geometry, GeometryError> {
-        an_eighth_of_waste(size, 1)
+        geometry_wasting_at_most_an_eighth(size, 1)
     }
     fn new(_: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
         let size = geometry.stride();
@@ -291,7 +293,7 @@ impl Slab {
                 op.slabs.relist(slab, PARTIAL, End::Back);
             }
         }
-        while op.slabs.free_in_all() > self.free_limit
+        while op.slabs.free_objects_in_all_slabs() > self.free_limit
             && let Some(slab) = op.slabs.last(EMPTY)
         {
             op.release(slab);

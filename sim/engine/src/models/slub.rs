@@ -1,9 +1,9 @@
 //! A model of SLUB's policy in Linux 6.1 to 6.17: which slab serves an allocation, to which slab an object is freed,
 //! and when a slab is created or freed.
 //!
-//! The model has no memory at its addresses, and takes no locks. Two parts are shared with the shipping allocator: the
-//! page allocator, and Linux's rule for the order of a slab ([`Geometry`]). The model was validated against
-//! `/proc/slabinfo` of real kernels.
+//! The model has no memory behind its addresses, and takes no locks. The model shares two components with the shipping
+//! allocator: the page allocator, and Linux's rule for the order of a slab ([`Geometry`]). The model was validated
+//! against `/proc/slabinfo` of real kernels.
 //!
 //! ```text
 //!   CPU 0                    CPU 1                     each CPU
@@ -34,32 +34,32 @@
 //! Source: Linux, `mm/slub.c` of 6.1 as described in the kernel's documentation and its authors' notes.
 
 use crate::design::NoMemory;
-use crate::held::OwnSlabs;
-use crate::model::{CostEvent, Knob, Op, Policy, by_geometry};
+use crate::held::CpuOwnedSlabs;
+use crate::model::{CostEvent, Knob, Op, Policy, default_from_geometry};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
 use uslab::{Geometry, GeometryError, OrderRule};
 use uslab_magazine::Cpus;
 
-/// The options that a kernel's boot parameters and `sysfs` files can change.
+/// The SLUB options that boot parameters and `sysfs` files of a kernel can change.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// The number of free objects that a CPU's partial slabs should contain. `None` derives the number from the object
-    /// size.
+    /// The number of free objects that a CPU's partial slabs should contain. If `None`, the number is derived from the
+    /// object size.
     pub cpu_partial: Option<u32>,
     /// The number of empty slabs that stay on the node's list; `None` derives the number from the object size.
     pub min_partial: Option<usize>,
-    /// The number of objects that a slab should hold, if the limit on its order permits it. `None` derives the number
-    /// from the number of CPUs.
+    /// The number of objects that a slab should hold, if the limit on its order permits it. If `None`, the number is
+    /// derived from the number of CPUs.
     pub slab_min_objects: Option<u32>,
-    /// The smallest order of a slab; `None` means 0.
+    /// The smallest order that a slab can have; `None` means 0.
     pub slab_min_order: Option<u8>,
     /// The largest order of a slab that holds more than one object; `None` means 3.
     pub slab_max_order: Option<u8>,
-    /// The number of CPUs of the machine, if it differs from the stream's number. For example, on 4 CPUs, CPU 1 also
-    /// runs the operations of CPU 5 of the stream.
+    /// The number of CPUs that the modelled machine has, if it differs from the stream's number. For example, on 4
+    /// CPUs, CPU 1 also runs the operations of CPU 5 of the stream.
     pub cpus: Option<u32>,
 }
 
@@ -84,14 +84,16 @@ impl Knobs {
     }
 }
 
-/// The options that the models with sheaves share.
+/// The SLUB options that the models with sheaves also have.
 pub(crate) const CPU_PARTIAL_KNOB: Knob = Knob {
     name: "cpu_partial",
     means: "objects that a CPU's partial slabs are to have room for (0: one such slab)",
     range: 0..=u32::MAX as u64,
     percent: false,
     default: |size, cpus| {
-        by_geometry::<Slub>(size, cpus, |geometry| Knobs::default().cpu_partial(geometry.stride()) as usize)
+        default_from_geometry::<Slub>(size, cpus, |geometry| {
+            Knobs::default().cpu_partial(geometry.stride()) as usize
+        })
     },
 };
 pub(crate) const MIN_PARTIAL_KNOB: Knob = Knob {
@@ -99,7 +101,7 @@ pub(crate) const MIN_PARTIAL_KNOB: Knob = Knob {
     means: "empty slabs that stay on the list of the node",
     range: 0..=u32::MAX as u64,
     percent: false,
-    default: |size, cpus| by_geometry::<Slub>(size, cpus, Geometry::min_partial),
+    default: |size, cpus| default_from_geometry::<Slub>(size, cpus, Geometry::min_partial),
 };
 pub(crate) const SLAB_MIN_OBJECTS_KNOB: Knob = Knob {
     name: "slab_min_objects",
@@ -126,13 +128,13 @@ pub(crate) const SLAB_MAX_ORDER_KNOB: Knob = Knob {
 /// The number of the list that contains each CPU's current slab.
 const CURRENT: u8 = 0;
 /// The number of the list that contains the slabs on CPUs' partial lists.
-const CPU_PARTIAL: u8 = 1;
+const CPU_PARTIAL_LIST: u8 = 1;
 /// The number of the list that contains the node's partial slabs.
 pub(super) const PARTIAL: u8 = 2;
 /// The number of the list that contains full slabs; in SLUB, full slabs are on no list.
 pub(super) const FULL: u8 = 3;
 
-/// A cache of SLUB: see the [module](self).
+/// A cache that follows SLUB's rules: see the [module](self).
 #[derive(Debug)]
 pub struct Slub {
     cpus: Vec<Cpu>,
@@ -225,7 +227,7 @@ impl Policy for Slub {
         } else if cpu.partial.len() < most {
             // The first slab serves first.
             cpu.partial.insert(0, slab);
-            op.slabs.relist(slab, CPU_PARTIAL, End::Back);
+            op.slabs.relist(slab, CPU_PARTIAL_LIST, End::Back);
         }
     }
 
@@ -239,18 +241,18 @@ impl Policy for Slub {
                 }
             }
             let partial = core::mem::take(&mut self.cpus[cpu].partial);
-            self.leave_all(op, partial);
+            self.return_slabs_to_node(op, partial);
         }
-        sort_partial(op);
+        sort_partial_list(op);
         0
     }
 
-    fn own_slabs(&self) -> Vec<OwnSlabs> {
+    fn own_slabs(&self) -> Vec<CpuOwnedSlabs> {
         let cpus = self.cpus.iter().zip(0..);
         cpus.flat_map(|(own, cpu)| {
             let current = own.current.into_iter().collect();
             [("current slab", current), ("partial slabs", own.partial.clone())]
-                .map(|(name, slabs)| OwnSlabs { cpu, name, slabs })
+                .map(|(name, slabs)| CpuOwnedSlabs { cpu, name, slabs })
         })
         .collect()
     }
@@ -258,7 +260,7 @@ impl Policy for Slub {
 
 /// The last step of a shrink: frees the node's empty slabs, and sorts the node's list so that the fullest slabs come
 /// first.
-pub(super) fn sort_partial(op: &mut Op<'_>) {
+pub(super) fn sort_partial_list(op: &mut Op<'_>) {
     let slabs: Vec<_> = op.slabs.walk(PARTIAL).collect();
     let (empty, rest): (Vec<_>, Vec<_>) = slabs.into_iter().partition(|slab| op.slabs.is_empty(*slab));
     empty.into_iter().for_each(|slab| op.release(slab));
@@ -273,7 +275,7 @@ pub(super) fn sort_partial(op: &mut Op<'_>) {
     sorted.into_iter().chain(rest).for_each(|slab| op.slabs.relist(slab, PARTIAL, End::Back));
 }
 
-/// The largest order that Linux has.
+/// The largest order of a block of pages in Linux.
 const MAX_LINUX_ORDER: u8 = 10;
 
 impl Slub {
@@ -300,7 +302,7 @@ impl Slub {
                 op.did(CostEvent::Swap);
                 slab
             }
-            None => match self.take_from_node(op, number) {
+            None => match self.take_slabs_from_node(op, number) {
                 Some(slab) => slab,
                 None => op.make(CURRENT)?,
             },
@@ -311,13 +313,13 @@ impl Slub {
         Ok(slab)
     }
     /// Takes the first slab of the node's list, and more slabs for the CPU's partial list.
-    fn take_from_node(&mut self, op: &mut Op<'_>, cpu: usize) -> Option<u32> {
+    fn take_slabs_from_node(&mut self, op: &mut Op<'_>, cpu: usize) -> Option<u32> {
         let first = op.slabs.first(PARTIAL)?;
         op.did(CostEvent::Relist);
         op.slabs.relist(first, CURRENT, End::Front);
         for _ in 0..self.cpu_partial_slabs / 2 + 1 {
             let Some(slab) = op.slabs.first(PARTIAL) else { break };
-            op.slabs.relist(slab, CPU_PARTIAL, End::Front);
+            op.slabs.relist(slab, CPU_PARTIAL_LIST, End::Front);
             self.cpus[cpu].partial.push(slab);
         }
         Some(first)
@@ -325,14 +327,14 @@ impl Slub {
 
     /// Adds a slab, which was full until now, to the CPU's partial list.
     fn keep(&mut self, op: &mut Op<'_>, cpu: usize, slab: u32) {
-        op.slabs.relist(slab, CPU_PARTIAL, End::Front);
+        op.slabs.relist(slab, CPU_PARTIAL_LIST, End::Front);
         let partial = &mut self.cpus[cpu].partial;
         let full = partial.len() >= self.cpu_partial_slabs;
         let older = if full { core::mem::take(partial) } else { Vec::new() };
         partial.push(slab);
-        self.leave_all(op, older);
+        self.return_slabs_to_node(op, older);
     }
-    fn leave_all(&self, op: &mut Op<'_>, slabs: Vec<u32>) {
+    fn return_slabs_to_node(&self, op: &mut Op<'_>, slabs: Vec<u32>) {
         slabs.into_iter().rev().for_each(|slab| self.leave(op, slab, End::Back));
     }
     /// Moves a slab that no CPU owns any longer to the node's list, or frees the slab.

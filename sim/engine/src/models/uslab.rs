@@ -1,5 +1,5 @@
-//! A model of the shipping allocator: the [specification](uslab_magazine_spec) of its magazine layer over its rules for
-//! slabs, without memory and locks.
+//! A model of the shipping allocator, without memory and locks: the [specification](uslab_magazine_spec) of its
+//! magazine layer on top of a model of its slab rules.
 //!
 //! The shipping code itself is available as a [design](crate::Shipping). The [clock](crate::clock) needs steps that the
 //! shipping code does not report, but the model does. A test runs the shipping code and the model on random streams.
@@ -7,32 +7,33 @@
 //! the level that served the operation.
 //!
 //! - **Fill**: takes objects from listed slabs, fullest first, lowest objects first; else from a new slab.
-//! - **Flush**: returns objects to their slabs, in batches of 32 objects. A slab that changes its fullness band moves to
-//!   the end of its new list. A slab that becomes empty is freed if at least `min_partial` slabs had room before its
-//!   last object was freed.
+//! - **Flush**: returns objects to their slabs, in batches of 32 objects. A slab that changes its fullness band moves
+//!   to the end of its new list. A slab that becomes empty is freed if, before its last object was freed, at least
+//!   `min_partial` slabs had free objects.
 //! - A [tick](Policy::tick) is a reap that also frees empty slabs. Streams contain no ticks: the simulated machine reaps
 //!   when it shrinks.
 //! - **Shrink**: flushes all stacks, CPU by CPU, and the depot. Empty slabs are freed, and the slabs of each band are
 //!   sorted, fullest first.
 //!
-//! The model deliberately omits:
+//! The model deliberately omits these parts of the shipping allocator:
 //!
-//! - **The allocator's own memory**: stacks, magazines of depots, long bitmaps, and uncommitted pages.
-//!   Therefore no operation of the model is served at level [`Commit`](uslab_magazine::Path::Commit). The
-//!   level of an operation follows from its other steps, which the test compares. A depot of the model always
-//!   has room up to its limit; in the shipping code all depots share the addresses of one region.
+//! - **The allocator's own memory**: stacks, magazines of depots, long bitmaps, and uncommitted pages. Therefore no
+//!   operation of the model is served at the level [`Commit`](uslab_magazine::Path::Commit). The level that serves an
+//!   operation follows from its other steps, which the test does compare. A depot of the model always has room up to
+//!   its limit; in the shipping code all depots share the addresses of one region.
 //! - **Memory shortage**: smaller slabs, drains, shrinkers, and limits on stacks. An allocation of the model fails if
 //!   the page allocator has no page.
 //! - **Several nodes, bulk requests, constructors, limits and grace periods**, which no stream contains.
-//! - **The lock under which a CPU opens a stack** at its first miss.
+//! - **The lock that a CPU takes to open a stack** at its first miss.
 //!
 //! **Adaptation to contention**: the shipping code counts contention, but does not adapt to it.
 //!
-//! Source: `uslab::Magazines` for the sizes; `uslab` for the lists of a node and the order in which objects are flushed.
+//! Sources: `uslab::Magazines` for the sizes; `uslab` for the lists of a node and the order in which objects are
+//! flushed.
 
 use crate::design::{NoMemory, Unsupported};
 use crate::held::{Held, Holder};
-use crate::model::{CostEvent, Knob, Lines, Op, Policy, by_geometry};
+use crate::model::{CostEvent, Knob, Lines, Op, Policy, default_from_geometry};
 use crate::slabs::{End, Object, Slabs};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -40,15 +41,15 @@ use uslab::Geometry;
 use uslab_magazine::{Cpus, MAX_CAPACITY, MAX_DEPOT};
 use uslab_magazine_spec::{Budget, Event, Layer, Sizes, World};
 
-/// The sizes of magazines, stacks and depots; the fields have the names of `uslab_magazine::Config`. The value of a
-/// `None` field is derived from the object size.
+/// The sizes of magazines, stacks and depots; the fields have the names of `uslab_magazine::Config`. If a field is
+/// `None`, its value is derived from the object size.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
     /// The number of objects in a full magazine; with 0, the cache has no magazines, and no other field may
     /// be set.
     pub capacity: Option<u16>,
-    /// The largest number of objects that the first fill takes. `None` means 1.
+    /// The largest number of objects that the first fill of a stack takes. `None` means 1.
     pub first_fill: Option<u16>,
     /// The number of magazines, in addition to two, that fit into a stack.
     pub stock: Option<u16>,
@@ -56,8 +57,8 @@ pub struct Knobs {
     pub depot_limit: Option<u32>,
 }
 
-/// Returns the sizes for objects with a distance of `stride` bytes: magazines of 64 KiB, stacks of 256 KiB and depots
-/// of 4 MiB, within bounds.
+/// Returns the default sizes for objects with a distance of `stride` bytes: magazines of 64 KiB, stacks of 256 KiB and
+/// depots of 4 MiB, within bounds.
 fn sizes(stride: usize, knobs: &Knobs) -> Sizes {
     let by_size = ((64 << 10) / stride).clamp(4, 64);
     let capacity = knobs.capacity.map_or(by_size, usize::from);
@@ -76,7 +77,7 @@ fn sizes(stride: usize, knobs: &Knobs) -> Sizes {
 
 /// Returns a default that depends on the object size.
 fn by_size(size: usize, cpus: u32, of: fn(&Sizes) -> usize) -> u64 {
-    by_geometry::<Uslab>(size, cpus, |geometry| of(&sizes(geometry.stride(), &Knobs::default())))
+    default_from_geometry::<Uslab>(size, cpus, |geometry| of(&sizes(geometry.stride(), &Knobs::default())))
 }
 
 /// The number of the list with the slabs whose objects are all free. The next four numbers are the lists of the
@@ -89,15 +90,15 @@ const BATCH: usize = 32;
 /// A shrink sorts only slabs with at most this number of free objects.
 const SORTED: u16 = 32;
 
-/// A cache of `uslab`: see the [module](self).
+/// A cache that follows the rules of `uslab`: see the [module](self).
 #[derive(Debug)]
 pub struct Uslab {
-    /// `None` if the cache has no magazines, so that each operation accesses the slabs.
+    /// The magazine layer; `None` if the cache has no magazines, so that each operation accesses the slabs.
     layer: Option<Layer<Object>>,
     min_partial: usize,
 }
 
-/// The slabs of a cache, as the supplier of its layer.
+/// The slabs of a cache, which supply its magazine layer with objects.
 struct Supplier<'o, 'a> {
     op: &'o mut Op<'a>,
     min_partial: usize,
@@ -258,14 +259,14 @@ impl Policy for Uslab {
         let Sizes { capacity, reach, .. } = *layer.sizes();
         let stacks = (0..layer.cpus())
             .map(|cpu| Held::new(Holder::Cpu(cpu as u32), "stack", reach, layer.stack(0, cpu)));
-        let depot = layer.depot(0).in_take_order();
+        let depot = layer.depot(0).magazines_in_take_order();
         let depot = depot.map(|full| Held::new(Holder::Shared, "magazine", capacity, &full));
         stacks.chain(depot).collect()
     }
 }
 
 impl Uslab {
-    /// Ends a reaping interval. Returns the number of objects flushed to slabs.
+    /// Ends an interval of the reaper. Returns the number of objects flushed to slabs.
     fn reap(&mut self, op: &mut Op<'_>) -> u64 {
         let mut slabs = Supplier { op, min_partial: self.min_partial };
         self.layer.as_mut().map_or(0, |layer| layer.reap(&mut slabs) as u64)

@@ -4,19 +4,19 @@ use core::alloc::Layout;
 use core::ops::Range;
 use serde::Serialize;
 
-/// An allocator under study.
+/// An allocator that the lab studies.
 ///
-/// A free consumes the block's value. The compiler therefore rejects a second free of a block, and a free by an
-/// allocator of another type. Two allocators of one type share a block type. An allocator with its own memory
+/// A call of `free` consumes the block's value. The compiler therefore rejects a second free of a block, and a free by
+/// an allocator of another type. Two allocators of one type share a block type. An allocator with its own memory
 /// [panics](super::memory::Memory::checked_offset) if a caller passes it a block of another allocator.
 pub trait Allocator {
-    /// The handle of an allocated block.
+    /// The type of the handles of allocated blocks.
     type Block;
 
     /// The allocator's name in tables and on the command line.
     const NAME: &'static str;
     /// The condition under which freed memory can be reused.
-    const REUSE: Reuse = Reuse::Each;
+    const REUSE: ReuseCondition = ReuseCondition::Each;
 
     /// Allocates memory with the given layout; the memory contains arbitrary bytes. If no free memory is large enough,
     /// returns `None` and changes nothing.
@@ -39,7 +39,7 @@ pub trait Allocator {
 
     /// Returns the size in bytes of the managed memory, including free memory and headers; 0 if the size is unknown.
     fn capacity(&self) -> usize;
-    /// Returns the current free memory. The cost is a walk over all memory.
+    /// Returns the number and the sizes of the pieces of free memory. The cost is a walk over all memory.
     fn holes(&self) -> Holes;
     /// Returns the counts of the allocator's work so far.
     fn work(&self) -> Work;
@@ -50,15 +50,15 @@ pub trait Allocator {
     }
     /// Releases free memory that the allocator caches, as `malloc_trim` does.
     fn trim(&mut self) {}
-    /// Returns `true` if [`alloc`](Self::alloc) would serve `layout`, and `None` if the allocator cannot determine the
-    /// answer. The method inspects all memory instead of the free lists. Only tests call this method.
+    /// Returns `true` if [`alloc`](Self::alloc) would serve `layout`, and `None` if the allocator cannot predict this.
+    /// The method inspects all memory instead of searching the free lists. Only tests call this method.
     fn room(&self, _layout: Layout) -> Option<bool> {
         None
     }
     /// Checks that the allocator's data structures are consistent. Only tests call this method.
     ///
     /// # Errors
-    /// Returns a description of the first inconsistency, with its place.
+    /// Returns a description of the first inconsistency, with its address or index.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
@@ -67,7 +67,7 @@ pub trait Allocator {
 /// The condition under which freed memory can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reuse {
+pub enum ReuseCondition {
     /// The memory of a block can be reused as soon as the block is freed.
     Each,
     /// The memory of a block can be reused after all later blocks are freed.
@@ -78,7 +78,7 @@ pub enum Reuse {
     Never,
 }
 
-/// The number of free pieces, the size of the largest free piece, and the sum of all free pieces.
+/// The pieces of free memory: their number, the size of the largest, and the sum of their sizes.
 ///
 /// A piece is free memory that a single request can get. Adjacent free blocks count as one piece if one request can get
 /// all of them. Each free slot of a pool is a separate piece.
@@ -89,17 +89,17 @@ pub struct Holes {
     pub count: usize,
     /// The size of the largest piece in bytes.
     pub largest: usize,
-    /// The size of all pieces in bytes.
+    /// The sum of the sizes of all pieces, in bytes.
     pub total: usize,
 }
 
 impl Holes {
-    /// Adds a hole of `bytes` bytes; does nothing if `bytes` is 0.
+    /// Adds a free piece of `bytes` bytes; does nothing if `bytes` is 0.
     pub fn add(&mut self, bytes: usize) {
-        self.add_all(1, bytes);
+        self.add_pieces(1, bytes);
     }
-    /// Adds `count` holes of `bytes` bytes each.
-    pub fn add_all(&mut self, count: usize, bytes: usize) {
+    /// Adds `count` free pieces of `bytes` bytes each.
+    pub fn add_pieces(&mut self, count: usize, bytes: usize) {
         if count > 0 && bytes > 0 {
             self.count += count;
             self.largest = self.largest.max(bytes);
@@ -111,8 +111,9 @@ impl Holes {
 /// Counts of the work that an allocator has done. The lab shows counts rather than times, because the counts are equal
 /// in every run.
 ///
-/// A step inspects one place where free memory could be: a block, a slot, a list, a bitmap word, or a page of a chain.
-/// The module of each allocator defines the allocator's steps. The system's allocator counts only calls.
+/// A step is the inspection of one location where free memory could be: a block, a slot, a list, a bitmap word, or a
+/// page of a chain. The module of each allocator defines the allocator's steps. The system's allocator counts only
+/// calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Work {
     /// The number of allocated blocks.
@@ -123,11 +124,11 @@ pub struct Work {
     pub frees: u64,
     /// The steps of all searches, for free memory or for positions in lists.
     pub steps: u64,
-    /// The steps of the longest operation so far; `None` if steps are not counted separately for each operation.
+    /// The steps of the longest operation so far; `None` if the allocator does not count steps for each operation.
     pub longest: Option<u64>,
     /// The number of blocks split in two.
     pub splits: u64,
-    /// The number of times that two free neighbours were merged into one block.
+    /// The number of merges, each of which makes one block of two free neighbours.
     pub merges: u64,
     /// The bytes of headers, links and flags inside the managed memory that were read or written.
     pub touched: u64,
@@ -135,7 +136,7 @@ pub struct Work {
 
 impl Work {
     /// Counts an operation that took `steps` steps.
-    pub(super) fn add_search(&mut self, steps: u64) {
+    pub(super) fn count_search(&mut self, steps: u64) {
         self.steps += steps;
         self.longest = self.longest.max(Some(steps));
     }

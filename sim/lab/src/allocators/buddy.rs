@@ -12,10 +12,11 @@
 //!   bytes.
 //! - **Free**: merge the block with its buddy as long as the buddy is free and not split. The cost is O(log n) for a
 //!   memory of n bytes.
-//! - **Waste**: the rounding to powers of two. A request for 65 bytes occupies a block of 128 bytes, so 63 bytes are
-//!   wasted. If all sizes are equally likely, blocks occupy 4/3 times the requested bytes: a quarter of the occupied
-//!   bytes is waste. The often quoted factor 1.44 (after Russell, "Internal Fragmentation in a Class of Buddy Systems",
-//!   1977) is the mean ratio of occupied to requested bytes if all *octaves* are equally likely.
+//! - **Waste**: the bytes by which sizes are rounded up to powers of two. A request for 65 bytes occupies a block of
+//!   128 bytes, so 63 bytes are wasted. If all sizes are equally likely, blocks occupy 4/3 times the requested bytes: a
+//!   quarter of the occupied bytes is waste. The often quoted factor 1.44 (after Russell, "Internal Fragmentation in a
+//!   Class of Buddy Systems", 1977) is the mean ratio of occupied to requested bytes if all *octaves* are equally
+//!   likely.
 //!
 //! A table outside the memory has one byte for each unit of 16 bytes. The byte of a unit describes the block that
 //! begins at the unit. If the tags were inside the memory, blocks of 2^k bytes would hold less than 2^k bytes. The
@@ -28,10 +29,10 @@
 //! allocator and `uslab-buddy` are buddy allocators for pages, with orders 0 to 10. Game engines use buddy allocators
 //! for GPU memory.
 //!
-//! A step is the inspection of one order's list, or of one buddy.
+//! The lab counts each inspection of one order's list, or of one buddy, as a step.
 
 use super::allocator::{Allocator, Holes, Work};
-use super::memory::{ConfigError, Memory, NONE, Piece};
+use super::memory::{ConfigError, Memory, MemoryPiece, NONE};
 use core::alloc::Layout;
 use core::ops::Range;
 use uslab::pool::words::{Event, Words};
@@ -67,18 +68,18 @@ pub struct Buddy {
     work: Work,
 }
 
-/// Rounds `n` up to a power of two; 0 is rounded up to 1. Returns `None` if the result would overflow.
+/// Rounds `n` up to a power of two; 0 is rounded up to 1. Returns `None` if the rounded size would overflow.
 pub fn round_up_pow2(n: usize) -> Option<usize> {
     n.checked_next_power_of_two()
 }
 
-/// Returns the offset of the buddy of the block at `offset`.
-pub fn buddy_of(offset: usize, size: usize) -> usize {
+/// Returns the offset of the buddy that belongs to the block at `offset`.
+pub fn buddy_offset(offset: usize, size: usize) -> usize {
     offset ^ size
 }
 
 /// Returns the offset of the block that results from merging two buddies.
-pub fn merged_of(offset: usize, size: usize) -> usize {
+pub fn merged_block_offset(offset: usize, size: usize) -> usize {
     offset & !size
 }
 
@@ -187,7 +188,7 @@ impl Buddy {
         while order + 1 < self.heads.len() {
             steps += 1;
             let size = UNIT << order;
-            let buddy = buddy_of(position, size);
+            let buddy = buddy_offset(position, size);
             // A block at the end of the memory has no buddy. A split or used buddy has a different table byte than a
             // free buddy.
             if self.table.get(buddy / UNIT) != Some(&(FREE | order as u8)) {
@@ -195,7 +196,7 @@ impl Buddy {
             }
             self.unlink_block(buddy, order);
             self.memory.record(Event::Merged { at: buddy, bytes: size });
-            position = merged_of(position, size);
+            position = merged_block_offset(position, size);
             order += 1;
         }
         self.memory.record(Event::Searched(steps));
@@ -205,30 +206,31 @@ impl Buddy {
 
 /// Returns the order of the block that serves a layout. The block is large enough, and its offset is a multiple of the
 /// alignment.
-fn order_of(layout: Layout) -> Option<usize> {
+fn order_for_layout(layout: Layout) -> Option<usize> {
     let bytes = round_up_pow2(layout.size().max(layout.align()).max(UNIT))?;
     Some((bytes / UNIT).ilog2() as usize)
 }
 
 impl Allocator for Buddy {
-    type Block = Piece;
+    type Block = MemoryPiece;
     const NAME: &'static str = "buddy";
 
-    fn alloc(&mut self, layout: Layout) -> Option<Piece> {
-        let position =
-            order_of(layout).filter(|_| Memory::aligns(layout)).and_then(|order| self.alloc_block(order));
+    fn alloc(&mut self, layout: Layout) -> Option<MemoryPiece> {
+        let position = order_for_layout(layout)
+            .filter(|_| Memory::aligns(layout))
+            .and_then(|order| self.alloc_block(order));
         let block = position.map(|position| self.memory.piece(position, layout.size()));
         self.work.count_allocation(block)
     }
-    fn free(&mut self, block: Piece) {
+    fn free(&mut self, block: MemoryPiece) {
         let position = self.memory.checked_offset(&block);
         self.work.frees += 1;
         self.free_block(position);
     }
-    fn range(&self, block: &Piece) -> Range<usize> {
+    fn range(&self, block: &MemoryPiece) -> Range<usize> {
         block.at()..block.at() + (UNIT << (self.table[block.at() / UNIT] & ORDER))
     }
-    fn bytes<'b>(&'b mut self, block: &'b mut Piece) -> &'b mut [u8] {
+    fn bytes<'b>(&'b mut self, block: &'b mut MemoryPiece) -> &'b mut [u8] {
         self.memory.bytes(block)
     }
     fn capacity(&self) -> usize {
@@ -246,7 +248,7 @@ impl Allocator for Buddy {
         self.table.len() + size_of_val(self.heads.as_slice())
     }
     fn room(&self, layout: Layout) -> Option<bool> {
-        let wanted_order = order_of(layout).filter(|_| Memory::aligns(layout));
+        let wanted_order = order_for_layout(layout).filter(|_| Memory::aligns(layout));
         Some(
             wanted_order.is_some_and(|wanted_order| self.free_list().any(|(_, order)| order >= wanted_order)),
         )
@@ -258,7 +260,7 @@ impl Allocator for Buddy {
             let order = usize::from(byte & ORDER);
             if byte & (FREE | USED) == 0 || order >= self.heads.len() {
                 return Err(format!(
-                    "the byte at {position} is {byte:#x}, but the previous block ends there"
+                    "no block begins at {position}, where the previous block ends: the byte in the table is {byte:#x}"
                 ));
             }
             let size = UNIT << order;
@@ -274,7 +276,7 @@ impl Allocator for Buddy {
             }
             if byte & FREE != 0 {
                 if order + 1 < self.heads.len()
-                    && self.table.get(buddy_of(position, size) / UNIT) == Some(&byte)
+                    && self.table.get(buddy_offset(position, size) / UNIT) == Some(&byte)
                 {
                     return Err(format!(
                         "the free block of {size} bytes at {position} was not merged with its buddy"
@@ -284,7 +286,7 @@ impl Allocator for Buddy {
             }
         }
         if end != self.memory.len() {
-            return Err(format!("the blocks end at {end}"));
+            return Err(format!("the last block ends at {end}, which is not the end of the memory"));
         }
         for (order, free) in free.iter().enumerate() {
             let (mut free_list, mut position) = (vec![], self.heads[order]);
@@ -294,7 +296,9 @@ impl Allocator for Buddy {
             }
             free_list.sort_unstable();
             if free_list != *free {
-                return Err(format!("the list of order {order} has {free_list:?}, but {free:?} are free"));
+                return Err(format!(
+                    "the free list of order {order} contains {free_list:?}, but the free blocks are {free:?}"
+                ));
             }
         }
         Ok(())

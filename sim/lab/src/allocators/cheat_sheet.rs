@@ -1,4 +1,5 @@
-//! The cheat sheet, which describes in words when to use each allocator. The experiments contain the measurements.
+//! The cheat sheet, which describes in words when to use each allocator. The experiments contain the measurements for
+//! the cheat sheet.
 
 use super::registry::Name;
 
@@ -7,13 +8,13 @@ use super::registry::Name;
 pub struct CheatSheet {
     /// The page's name on the command line.
     pub name: &'static str,
-    /// The allocator in the lab; `None` if no workload that allocates blocks can drive the allocator.
+    /// The lab's allocator that the page describes; `None` if workloads of blocks cannot drive it.
     pub in_lab: Option<Name>,
     /// The sizes of the requests that the allocator serves.
     pub sizes: &'static str,
     /// The block lifetimes that suit the allocator.
     pub lifetimes: &'static str,
-    /// The worst-case cost of an allocation.
+    /// The cost of an allocation in the worst case.
     pub worst: &'static str,
     /// The kinds of waste that the allocator has.
     pub waste: &'static str,
@@ -309,7 +310,7 @@ pub static CHEAT_SHEETS: [CheatSheet; 15] = [
 ];
 
 /// Rows of advice: how a program uses its objects, the allocator to choose, and the page to read.
-pub static ADVICE: [[&str; 3]; 12] = [
+pub static ALLOCATOR_ADVICE: [[&str; 3]; 12] = [
     ["any", "end together: a frame, a request", "linear"],
     ["any", "nested: scopes within scopes", "stack"],
     ["one", "any order, one thread", "pool"],
@@ -347,7 +348,7 @@ mod tests {
 
     #[test]
     fn cheat_sheet_advice_names_existing_pages() {
-        for [.., take] in ADVICE {
+        for [.., take] in ALLOCATOR_ADVICE {
             let first = take.split([',', ' ']).next().unwrap();
             assert!(of(first).is_some(), "{take}");
         }

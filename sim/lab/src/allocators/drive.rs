@@ -13,10 +13,11 @@ use serde::Serialize;
 /// Options for driving a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The number of operations between two samples of the free memory; 0 takes a sample only at the end. Taking a
-    /// sample inspects all memory.
+    /// The number of operations between two samples of the free memory; with 0, only one sample is taken, at the end.
+    /// Taking a sample requires a walk over all memory.
     pub sample_every: u64,
-    /// `true` to fill blocks with patterns and check the patterns; `false` to leave the bytes of blocks unaccessed.
+    /// `true` to fill blocks with patterns and check the patterns; `false` to neither read nor write the bytes of
+    /// blocks.
     pub verify: bool,
     /// `true` to free all blocks and release cached memory before the last sample.
     pub free_all: bool,
@@ -28,18 +29,18 @@ impl Default for Options {
     }
 }
 
-/// The outcome of a workload.
+/// The outcome of a workload that an allocator served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// The allocator's name.
     pub allocator: String,
     /// The number of operations that the driver ran.
     pub operations: u64,
-    /// The number of allocations.
+    /// The number of allocations that the driver requested.
     pub allocs: u64,
-    /// The number of frees.
+    /// The number of frees that the driver requested.
     pub frees: u64,
-    /// The number of resizes.
+    /// The number of resizes that the driver requested.
     pub resizes: u64,
     /// The number of allocations and resizes for which no free memory was large enough. A refused resize leaves the
     /// block's size unchanged.
@@ -80,7 +81,7 @@ pub struct Sample {
 }
 
 /// The largest number of errors about overwritten bytes that are kept.
-const MAX_ERRORS: usize = 10;
+const MAX_OVERWRITE_ERRORS: usize = 10;
 
 struct HeldBlock<B> {
     block: B,
@@ -88,13 +89,13 @@ struct HeldBlock<B> {
     taken: u64,
 }
 
-struct Driver<'a, A: Allocator> {
+struct AllocatorDriver<'a, A: Allocator> {
     allocator: &'a mut A,
     blocks: FxHashMap<u64, HeldBlock<A::Block>>,
     options: Options,
     asked: u64,
     taken: u64,
-    /// The number of free bytes, or `None` if blocks have changed since the number was computed.
+    /// The number of free bytes; `None` if a block was allocated or freed since the last computation.
     free: Option<usize>,
     outcome: Outcome,
 }
@@ -104,7 +105,7 @@ fn pattern(id: u64, i: usize) -> u8 {
     (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ (i as u8).wrapping_mul(31) ^ (i >> 8) as u8
 }
 
-impl<A: Allocator> Driver<'_, A> {
+impl<A: Allocator> AllocatorDriver<'_, A> {
     fn alloc(&mut self, id: u64, layout: Layout) -> Option<HeldBlock<A::Block>> {
         let Some(mut block) = self.allocator.alloc(layout) else {
             self.outcome.refused += 1;
@@ -138,7 +139,7 @@ impl<A: Allocator> Driver<'_, A> {
         if self.options.verify {
             let bytes = self.allocator.bytes(&mut held.block);
             let damaged = bytes.iter().enumerate().position(|(i, byte)| *byte != pattern(id, i));
-            if let Some(i) = damaged.filter(|_| self.outcome.violations.len() < MAX_ERRORS) {
+            if let Some(i) = damaged.filter(|_| self.outcome.violations.len() < MAX_OVERWRITE_ERRORS) {
                 let (operation, size) = (self.outcome.operations, held.layout.size());
                 self.outcome.violations.push(format!(
                     "operation {operation}: byte {i} of the {size} of block {id} was overwritten"
@@ -207,8 +208,8 @@ impl<A: Allocator> Driver<'_, A> {
     }
 }
 
-/// Drives `allocator` through `ops`. Frees the remaining blocks after the last sample, or before the last sample if
-/// [`free_all`](Options::free_all) is set.
+/// Runs the operations `ops` on `allocator`. Frees the remaining blocks after the last sample, or before the last
+/// sample if [`free_all`](Options::free_all) is set.
 ///
 /// ```
 /// use uslab_lab::allocators::drive::{Options, drive};
@@ -223,14 +224,14 @@ impl<A: Allocator> Driver<'_, A> {
 /// ```
 ///
 /// # Errors
-/// Returns the first error of `ops`. Frees all live blocks even after an error.
+/// Returns the first error that `ops` reports. Frees all live blocks even after an error.
 pub fn drive<A: Allocator, E>(
     allocator: &mut A,
     ops: impl IntoIterator<Item = Result<Op, E>>,
     options: &Options,
 ) -> Result<Outcome, E> {
     let outcome = Outcome { allocator: A::NAME.to_owned(), ..Outcome::default() };
-    let mut driver = Driver {
+    let mut driver = AllocatorDriver {
         allocator,
         blocks: FxHashMap::default(),
         options: *options,
@@ -276,7 +277,7 @@ mod tests {
     use super::super::heap::{Fit, Order};
     use super::super::{Buddy, Heap, Pool, Segregated, Shipping, System, Tlsf, linear::Linear, tlsf::Search};
     use super::*;
-    use crate::workload::{Ops, OpsError, Workload};
+    use crate::workload::{OpsError, Workload, WorkloadOps};
     use std::convert::Infallible;
 
     fn layout(size: usize) -> Layout {
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn workload_drives_each_allocator_without_overwrites() {
+    fn each_allocator_serves_a_workload_without_overwrites() {
         let workload = Workload { operations: 3000, ..Workload::default() };
         let options = Options { sample_every: 500, free_all: true, ..Options::default() };
         fn run<A: Allocator>(allocator: &mut A, workload: &Workload, options: &Options) -> Outcome {
@@ -362,7 +363,7 @@ mod tests {
         assert_eq!((outcome.work.allocs, outcome.work.frees), (3, 2));
     }
 
-    /// A broken allocator that returns one and the same slot for every request.
+    /// A broken allocator that returns the same slot for every request.
     struct BrokenAllocator(Vec<u8>);
 
     impl Allocator for BrokenAllocator {
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn allocator_returning_memory_twice_is_detected() {
+    fn allocator_that_hands_out_memory_twice_is_detected() {
         let ops = [
             Op::Alloc { id: 0, layout: layout(8) },
             Op::Alloc { id: 1, layout: layout(8) },
@@ -404,7 +405,7 @@ mod tests {
     #[test]
     fn kernel_trace_drives_a_lab_allocator() {
         let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../data/files-6.1.trace.zst");
-        let ops = Ops::open(trace.as_ref()).unwrap().take(100_000);
+        let ops = WorkloadOps::open(trace.as_ref()).unwrap().take(100_000);
         let mut tlsf = Tlsf::new(64 << 20, 5, Search::Bitmaps).unwrap();
         let outcome = drive(&mut tlsf, ops, &Options::default()).unwrap();
         assert_eq!((outcome.operations, outcome.refused, outcome.missed), (100_000, 0, 0));

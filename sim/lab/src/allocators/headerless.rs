@@ -1,11 +1,11 @@
-//! A free list without headers, with a granule of any size, for the study of policies alone.
+//! A free list without block headers and with a granule of any size, to study allocation policies separately.
 //!
-//! The list itself is stored outside the memory. A block therefore takes the requested size, rounded up to the granule,
-//! and the list keeps holes of any size. With a granule of one byte, nothing is rounded. A [`Heap`](super::Heap) needs
-//! larger blocks, because its smallest block holds tags and links. If rounding and block sizes are equal, the
-//! headerless list and a `Heap` put each block at the same offset.
+//! The data of the list is stored outside the memory. A block therefore takes the requested size, rounded up to the
+//! granule, and the list keeps holes of any size. With a granule of one byte, sizes are not rounded. A
+//! [`Heap`](super::Heap) needs larger blocks, because its smallest block holds tags and links. If rounding and block
+//! sizes are equal, the headerless list and a `Heap` put each block at the same offset.
 //!
-//! A step is the inspection of one free block during a search.
+//! The lab counts each inspection of one free block during a search as a step.
 
 use super::heap::{Fit, Order};
 use core::ops::Range;
@@ -30,7 +30,8 @@ pub struct Headerless {
     granule: usize,
     fit: Fit,
     order: Order,
-    /// The free block at which a next-fit search begins. `None` means the first block of the list.
+    /// The free block at which a next-fit search begins. If the value is `None`, the search begins at the first block
+    /// of the list.
     rover: Option<usize>,
     splits: u64,
     steps: u64,
@@ -161,10 +162,10 @@ mod tests {
     use crate::workload::rng::Rng;
     use core::alloc::Layout;
 
-    /// The heap with headers is the reference. For blocks of the heap's sizes, the headerless list must choose the
-    /// heap's places under every policy.
+    /// For the block sizes of a heap with headers, the headerless list must choose the same locations as the heap,
+    /// under every policy.
     #[test]
-    fn headerless_and_heap_allocators_choose_equal_places() {
+    fn headerless_list_and_heap_choose_equal_offsets() {
         const BYTES: usize = 1 << 16;
         for fit in [Fit::First, Fit::Best, Fit::Next, Fit::Worst] {
             for order in [Order::Address, Order::Lifo] {

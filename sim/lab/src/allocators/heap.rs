@@ -1,10 +1,10 @@
 //! A heap with one free list and boundary tags: the library's [`BestFit`](uslab::pool::BestFit), in a memory that
 //! counts accesses.
 //!
-//! A step is the inspection of one free block during a search.
+//! The lab counts each inspection of one free block during a search as a step.
 
 use super::allocator::{Allocator, Holes, Work};
-use super::memory::{ConfigError, Memory, Piece, of_the_library};
+use super::memory::{ConfigError, Memory, MemoryPiece, of_the_library};
 use core::alloc::Layout;
 use core::ops::Range;
 use uslab::pool::best_fit::Blocks;

@@ -1,7 +1,8 @@
-//! The linear (bump) allocator: an offset that only moves forward. A single block cannot be freed.
+//! The linear (bump) allocator: it allocates by moving an offset forward. A linear allocator cannot free a single
+//! block.
 //!
 //! The library's [`Arena`](uslab::pool::Arena) provides the allocator's head, which moves along a chain of pages; the
-//! arena calls the pages chunks. This module adds to the arena:
+//! arena calls the pages chunks. This module adds these operations to the arena:
 //!
 //! - **Reset**, which frees all blocks in O(1) and then overwrites the freed bytes with [`FREED`], to expose reads
 //!   after a reset. [`without_fill`](Linear::without_fill) disables the overwriting.
@@ -11,11 +12,11 @@
 //! C++" (BitSquid blog, 2010). Shipping linear allocators are Unreal's `FMemStack`, Apache's `apr_pool`, and obstacks.
 //! Each thread can have its own allocator, which needs no lock.
 //!
-//! As an [`Allocator`], a linear allocator only counts frees, and frees everything when the last block is freed. A step
-//! is the use of one page.
+//! As an [`Allocator`], a linear allocator only counts frees, and frees everything when the last block is freed. The
+//! lab counts each use of a page as a step.
 
-use super::allocator::{Allocator, Holes, Reuse, Work};
-use super::memory::{ConfigError, Memory, Piece};
+use super::allocator::{Allocator, Holes, ReuseCondition, Work};
+use super::memory::{ConfigError, Memory, MemoryPiece};
 use core::alloc::Layout;
 use core::ops::Range;
 use uslab::pool::linear::{Chain, Head};
@@ -24,7 +25,7 @@ use uslab::pool::words::Span;
 /// The byte that overwrites freed memory.
 pub const FREED: u8 = 0xCD;
 
-/// A linear (bump) allocator. See the [module](self).
+/// A linear (bump) allocator, which frees all blocks together. See the [module](self).
 ///
 /// ```
 /// use std::alloc::Layout;
@@ -50,7 +51,7 @@ pub struct Linear {
     live: usize,
     /// A number that grows with each reset or rewind; blocks with an older number are already freed.
     epoch: u64,
-    /// `true` to overwrite freed bytes.
+    /// `true` if a reset or rewind overwrites the freed bytes.
     fills: bool,
     work: Work,
 }
@@ -74,15 +75,15 @@ impl Span for Page {
 /// The head's position before the first block.
 const START: Head = Head { chunk: 0, at: 0 };
 
-/// A block of a [`Linear`].
+/// A block that a [`Linear`] allocated.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LinearBlock {
     page: usize,
-    piece: Piece,
+    piece: MemoryPiece,
     epoch: u64,
 }
 
-/// The error of a stale mark: the head has been below the mark since the caller took the mark.
+/// The error for a stale mark: the head has been below the mark since the caller took the mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the mark at byte {mark} is stale: the head was below it, and is now at byte {head}")]
 pub struct StaleMark {
@@ -141,7 +142,7 @@ impl Linear {
         self.pages.head().chunk + 1
     }
 
-    /// Returns the range of each page, in the positions that blocks have.
+    /// Returns the range of each page, in the same virtual positions that blocks have.
     pub(crate) fn page_ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.pages.chunks().map(|page| page.base..page.base + page.size())
     }
@@ -173,7 +174,7 @@ impl Linear {
     }
 
     fn bump(&mut self, layout: Layout) -> Option<LinearBlock> {
-        self.work.add_search(1);
+        self.work.count_search(1);
         let address = match self.pages.place(layout) {
             Some(address) => address,
             None => {
@@ -184,7 +185,7 @@ impl Linear {
                     return None;
                 }
                 self.pages.push(Page { memory: Memory::new(bytes, 1, 1).ok()?, base }).ok()?;
-                self.work.add_search(1);
+                self.work.count_search(1);
                 self.pages.place(layout)?
             }
         };
@@ -238,7 +239,7 @@ impl Linear {
 impl Allocator for Linear {
     type Block = LinearBlock;
     const NAME: &'static str = "linear";
-    const REUSE: Reuse = Reuse::Together;
+    const REUSE: ReuseCondition = ReuseCondition::Together;
 
     fn alloc(&mut self, layout: Layout) -> Option<LinearBlock> {
         self.allocate(layout)
@@ -259,7 +260,7 @@ impl Allocator for Linear {
         let offset = self.pages.get(block.page).map_or(0, |page| page.base) + block.piece.at();
         offset..offset + block.piece.bytes()
     }
-    /// If a reset has freed the block, returns the bytes that are now at the block's place, or no bytes if the page was
+    /// If a reset has freed the block, returns the bytes that its memory now contains, or no bytes if the page was
     /// freed. The fill makes this use after free visible.
     fn bytes<'b>(&'b mut self, block: &'b mut LinearBlock) -> &'b mut [u8] {
         match self.pages.get_mut(block.page).filter(|page| page.memory.owns(&block.piece)) {
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(linear.used(), 74);
     }
 
-    /// Until a request fails, the free memory is one piece, and blocks take exactly the requested bytes.
+    /// Until a request fails, the free memory is a single piece, and blocks take exactly the requested bytes.
     #[test]
     fn linear_allocator_keeps_free_memory_in_one_piece() {
         let mut linear = Linear::fixed(10_000).unwrap();
@@ -347,8 +348,8 @@ mod tests {
         }
     }
 
-    /// The tutorial's listing checks `candidate + size > end`. For a huge request the sum overflows, so the listing
-    /// serves the request.
+    /// The listing of the tutorial "Memory Allocators from Scratch" checks `candidate + size > end`. For a huge request
+    /// the sum overflows, so the listing's check passes and the request is served.
     #[test]
     fn tutorial_listing_overflows_on_a_huge_request() {
         let listing = |head: usize, end: usize, size: usize| {
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn chained_arena_grows_by_pages_and_returns_them() {
+    fn chained_arena_grows_by_pages_and_frees_them_on_rewind() {
         let mut linear = Linear::growing(64, 256).unwrap();
         let mark = linear.mark();
         let first = linear.allocate(layout(40, 8)).unwrap();

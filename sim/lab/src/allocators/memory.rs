@@ -1,8 +1,8 @@
-//! The memory of an allocator under study. Offsets, not pointers, denote places in the memory.
+//! The memory of an allocator under study. Allocators denote locations in the memory by offsets instead of pointers.
 //!
-//! The headers and links of the textbook are stored in the memory as 32-bit numbers; a link is an offset. The code
-//! therefore computes places as the textbook does, but needs no `unsafe`. An overrun destroys the next header, as in
-//! real memory. New memory is zeroed.
+//! Headers and links are stored in the memory as 32-bit numbers, as in textbooks; a link is an offset. The code
+//! therefore computes addresses as textbook allocators do, but needs no `unsafe`. An overrun of a block destroys the
+//! next header, as in real memory. New memory is zeroed.
 
 use super::allocator::Work;
 use core::alloc::Layout;
@@ -29,14 +29,14 @@ pub struct Memory {
 
 /// An allocated block of a [`Memory`].
 #[derive(Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct MemoryPiece {
     /// The address of the block's memory, which identifies the memory.
     memory: usize,
     at: usize,
     bytes: usize,
 }
 
-impl Piece {
+impl MemoryPiece {
     /// Returns the block's offset from the start of the memory.
     pub fn at(&self) -> usize {
         self.at
@@ -47,7 +47,7 @@ impl Piece {
     }
 }
 
-/// The error of a parameter whose value is invalid.
+/// The error for a parameter with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {value}: expected {expected}")]
 pub struct ConfigError {
@@ -102,7 +102,7 @@ impl Memory {
         Ok(Self { skip, bytes, len, work: Work::default(), log: None })
     }
 
-    /// Returns the size in bytes.
+    /// Returns the size of the memory in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -112,20 +112,20 @@ impl Memory {
     }
 
     /// Returns the block of `bytes` bytes at offset `at`.
-    pub(super) fn piece(&self, offset: usize, bytes: usize) -> Piece {
+    pub(super) fn piece(&self, offset: usize, bytes: usize) -> MemoryPiece {
         debug_assert!(offset + bytes <= self.len);
-        Piece { memory: self.address(), at: offset, bytes }
+        MemoryPiece { memory: self.address(), at: offset, bytes }
     }
     /// Returns `true` if `piece` is a block of this memory.
-    pub fn owns(&self, piece: &Piece) -> bool {
+    pub fn owns(&self, piece: &MemoryPiece) -> bool {
         piece.memory == self.address()
     }
-    /// Returns the offset of `piece`; panics if the piece belongs to another memory.
+    /// Returns the offset of `piece`, which must be a block of this memory.
     ///
     /// # Panics
-    /// Panics if `piece` is a block of another memory. A caller that mixes up two allocators of one type thus fails
-    /// immediately.
-    pub fn checked_offset(&self, piece: &Piece) -> usize {
+    /// Panics if `piece` is a block of another memory. A caller that mixes up two allocators of one type therefore
+    /// fails immediately.
+    pub fn checked_offset(&self, piece: &MemoryPiece) -> usize {
         assert!(self.owns(piece), "the block belongs to another allocator");
         piece.at
     }
@@ -133,7 +133,7 @@ impl Memory {
     ///
     /// # Panics
     /// Panics if `piece` is a block of another memory.
-    pub(super) fn bytes(&mut self, piece: &Piece) -> &mut [u8] {
+    pub(super) fn bytes(&mut self, piece: &MemoryPiece) -> &mut [u8] {
         let offset = self.checked_offset(piece);
         self.slice_mut(offset..offset + piece.bytes)
     }
@@ -190,7 +190,7 @@ impl Words for Memory {
     }
     fn record(&mut self, event: Event) {
         match event {
-            Event::Searched(steps) => self.work.add_search(steps),
+            Event::Searched(steps) => self.work.count_search(steps),
             Event::Split { .. } => self.work.splits += 1,
             Event::Merged { .. } => self.work.merges += 1,
             _ => {}
@@ -206,26 +206,26 @@ impl Words for Memory {
 macro_rules! of_the_library {
     ($allocator:ty, $name:literal, $take:expr) => {
         impl Allocator for $allocator {
-            type Block = Piece;
+            type Block = MemoryPiece;
             const NAME: &'static str = $name;
 
-            fn alloc(&mut self, layout: Layout) -> Option<Piece> {
+            fn alloc(&mut self, layout: Layout) -> Option<MemoryPiece> {
                 let position = if Memory::aligns(layout) { $take(self, layout) } else { None };
                 let block = position.map(|offset| self.blocks.memory().piece(offset, layout.size()));
                 self.work.count_allocation(block)
             }
-            fn free(&mut self, block: Piece) {
+            fn free(&mut self, block: MemoryPiece) {
                 let offset = self.blocks.memory().checked_offset(&block);
                 self.work.frees += 1;
                 self.blocks.free_block(offset);
             }
-            fn range(&self, block: &Piece) -> Range<usize> {
+            fn range(&self, block: &MemoryPiece) -> Range<usize> {
                 block.at()..block.at() + self.blocks.size(block.at())
             }
-            fn bytes<'b>(&'b mut self, block: &'b mut Piece) -> &'b mut [u8] {
+            fn bytes<'b>(&'b mut self, block: &'b mut MemoryPiece) -> &'b mut [u8] {
                 self.blocks.memory_mut().bytes(block)
             }
-            /// The end markers take 16 bytes.
+            /// The two end markers of the heap take 16 bytes.
             fn capacity(&self) -> usize {
                 self.blocks.memory().len() - 16
             }
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn invalid_lab_memory_size_is_refused_with_accepted_sizes() {
+    fn invalid_lab_memory_size_error_names_the_accepted_sizes() {
         let memory = Memory::new(100, 1, 1).unwrap();
         assert!(memory.slice(0..100).as_ptr().addr().is_multiple_of(Memory::ALIGN));
         let error_of = |len, min, unit| Memory::new(len, min, unit).unwrap_err().to_string();
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the block belongs to another allocator")]
-    fn foreign_block_is_detected() {
+    fn block_of_another_memory_is_detected() {
         let (first, second) = (Memory::new(64, 1, 1).unwrap(), Memory::new(64, 1, 1).unwrap());
         second.checked_offset(&first.piece(0, 8));
     }

@@ -46,12 +46,12 @@ pub mod stack;
 pub mod system;
 pub mod tlsf;
 
-pub use allocator::{Allocator, Holes, Reuse, Work};
+pub use allocator::{Allocator, Holes, ReuseCondition, Work};
 pub use buddy::Buddy;
 pub use heap::Heap;
 pub use linear::Linear;
-pub use naive::{NeverReuses, ScansForFree};
-pub use pool::{External, Pool};
+pub use naive::{NeverReusingPool, ScanningPool};
+pub use pool::{ExternalListPool, Pool};
 pub use segregated::Segregated;
 #[cfg(feature = "experiments")]
 pub use shipping::Shipping;

@@ -1,4 +1,4 @@
-//! The naive pools: two different designs that often have one name.
+//! Naive pools: two different designs that are often called by one name.
 //!
 //! ```text
 //!   slots   | A |   | C |   |   | F | not opened ...
@@ -6,37 +6,37 @@
 //! ```
 //!
 //! Each slot has a flag, which is set while the slot is in use. A loop over the objects of a pool inspects all flags.
-//! The two designs differ only in how they allocate. [`NeverReuses`] always takes a slot that was never used, so each
-//! freed slot is lost and becomes a hole. [`ScansForFree`] takes the first free slot, and takes a slot that was never
-//! used only if no other slot is free. `ScansForFree` does not lose slots, but one allocation may inspect all slots.
-//! Many readers learn pools from the article "Arena pools: from naive pool to slot map", which shows the code of
-//! `NeverReuses` and measures `ScansForFree`.
+//! The two designs differ only in how they allocate. [`NeverReusingPool`] always takes a slot that was never used, so
+//! each freed slot is lost and becomes a hole. [`ScanningPool`] takes the first free slot, and takes a slot that was
+//! never used only if no other slot is free. `ScanningPool` does not lose slots, but one allocation may inspect all
+//! slots. Many readers learn pools from the article "Arena pools: from naive pool to slot map", which shows the code of
+//! `NeverReusingPool` and measures `ScanningPool`.
 //!
-//! - **Allocate**: O(1) in `NeverReuses`, O(slots) in `ScansForFree`. **Free**: O(1). **Loop over all objects**:
-//!   O(opened slots).
-//! - **Waste**: the unused part of each slot, and a flag with its padding. `NeverReuses` also wastes every freed slot.
+//! - **Allocate**: takes O(1) in `NeverReusingPool`, and O(slots) in `ScanningPool`. **Free**: O(1). **Loop over all
+//!   objects**: takes O(slots that were ever used).
+//! - **Waste**: the unused part of each slot, and a flag with its padding. `NeverReusingPool` also wastes every freed slot.
 //! - **Locality**: scanning from the front keeps live objects close together, which makes a walk faster.
 //!
-//! A step is the inspection of one flag during an allocation.
+//! The lab counts each inspection of a flag during an allocation as a step.
 
-use super::allocator::{Allocator, Holes, Reuse, Work};
+use super::allocator::{Allocator, Holes, ReuseCondition, Work};
 use super::linear::Linear;
-use super::memory::{ConfigError, Piece};
+use super::memory::{ConfigError, MemoryPiece};
 use super::slots::Slots;
 pub use super::slots::Walk;
 use core::alloc::Layout;
 use core::ops::Range;
 
-/// A pool that never reuses a slot. See the [module](self).
+/// A pool that never reuses a freed slot. See the [module](self).
 #[derive(Debug)]
-pub struct NeverReuses {
+pub struct NeverReusingPool {
     slots: Slots,
     work: Work,
 }
 
-/// A pool that scans for a free slot from the front. See the [module](self).
+/// A pool that scans its slots from the front to find a free slot. See the [module](self).
 #[derive(Debug)]
-pub struct ScansForFree {
+pub struct ScanningPool {
     slots: Slots,
     work: Work,
 }
@@ -56,11 +56,11 @@ macro_rules! common {
             pub fn slots(&self) -> usize {
                 self.slots.count()
             }
-            /// Walks over the pool's objects, and returns the counts of the walk.
+            /// Walks over the pool's slots, and returns how many slots the walk inspected and found in use.
             pub fn walk(&self) -> Walk {
                 self.slots.walk()
             }
-            /// Returns the number of slots whose object was freed and that the pool has not reused.
+            /// Returns the number of freed slots that the pool has not reused.
             pub fn dead(&self) -> usize {
                 let walk = self.walk();
                 walk.checked - walk.active
@@ -68,22 +68,22 @@ macro_rules! common {
         }
     };
 }
-common!(NeverReuses);
-common!(ScansForFree);
+common!(NeverReusingPool);
+common!(ScanningPool);
 
 macro_rules! slots {
     () => {
-        type Block = Piece;
+        type Block = MemoryPiece;
 
-        fn free(&mut self, block: Piece) {
-            let slot = self.slots.slot_of(&block);
+        fn free(&mut self, block: MemoryPiece) {
+            let slot = self.slots.slot_of_piece(&block);
             self.work.frees += 1;
             self.slots.set_active(slot, false);
         }
-        fn range(&self, block: &Piece) -> Range<usize> {
+        fn range(&self, block: &MemoryPiece) -> Range<usize> {
             self.slots.range(block)
         }
-        fn bytes<'b>(&'b mut self, block: &'b mut Piece) -> &'b mut [u8] {
+        fn bytes<'b>(&'b mut self, block: &'b mut MemoryPiece) -> &'b mut [u8] {
             self.slots.memory_mut().bytes(block)
         }
         fn capacity(&self) -> usize {
@@ -95,12 +95,12 @@ macro_rules! slots {
     };
 }
 
-impl Allocator for NeverReuses {
+impl Allocator for NeverReusingPool {
     const NAME: &'static str = "pool that never reuses";
-    const REUSE: Reuse = Reuse::Never;
+    const REUSE: ReuseCondition = ReuseCondition::Never;
     slots!();
 
-    fn alloc(&mut self, layout: Layout) -> Option<Piece> {
+    fn alloc(&mut self, layout: Layout) -> Option<MemoryPiece> {
         let slot = if self.slots.serves(layout) { self.slots.open() } else { None };
         let block = slot.map(|slot| {
             self.slots.set_active(slot, true);
@@ -116,11 +116,11 @@ impl Allocator for NeverReuses {
     }
 }
 
-impl Allocator for ScansForFree {
+impl Allocator for ScanningPool {
     const NAME: &'static str = "pool that scans";
     slots!();
 
-    fn alloc(&mut self, layout: Layout) -> Option<Piece> {
+    fn alloc(&mut self, layout: Layout) -> Option<MemoryPiece> {
         let slot = if self.slots.serves(layout) { self.scan() } else { None };
         let block = slot.map(|slot| {
             self.slots.set_active(slot, true);
@@ -136,13 +136,13 @@ impl Allocator for ScansForFree {
     }
 }
 
-impl ScansForFree {
+impl ScanningPool {
     fn scan(&mut self) -> Option<usize> {
         let opened = self.slots.opened_slots();
         let freed_slot = (0..opened).find(|slot| !self.slots.is_active(*slot));
         let steps = freed_slot.map_or(opened, |slot| slot + 1) as u64;
         self.slots.memory_mut().touch(steps);
-        self.work.add_search(steps);
+        self.work.count_search(steps);
         freed_slot.or_else(|| self.slots.open())
     }
 }
@@ -152,7 +152,7 @@ mod tests {
     use super::super::pool::Pool;
     use super::*;
 
-    /// Returns the layout of the particle in the article, which has 20 bytes of floats. The pool adds a flag to these
+    /// Returns the layout of the article's particle, which has 20 bytes of floats. The pool adds a flag to these 20
     /// bytes.
     fn particle() -> Layout {
         Layout::from_size_align(20, 4).unwrap()
@@ -163,8 +163,8 @@ mod tests {
 
     #[test]
     fn naive_pool_without_reuse_loses_freed_slots() {
-        let mut non_reusing_pool = NeverReuses::new(arena(10), particle()).unwrap();
-        let mut scans = ScansForFree::new(arena(10), particle()).unwrap();
+        let mut non_reusing_pool = NeverReusingPool::new(arena(10), particle()).unwrap();
+        let mut scans = ScanningPool::new(arena(10), particle()).unwrap();
         for _ in 0..10 {
             let block = non_reusing_pool.alloc(particle()).unwrap();
             non_reusing_pool.free(block);
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn pool_without_reuse_only_grows() {
-        let mut non_reusing_pool = NeverReuses::new(arena(1000), particle()).unwrap();
+        let mut non_reusing_pool = NeverReusingPool::new(arena(1000), particle()).unwrap();
         let mut live = std::collections::VecDeque::new();
         let mut opened = vec![];
         for turn in 0..1000 {
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn scan_steps_equal_the_slots_before_the_free_slot() {
-        let mut scans = ScansForFree::new(arena(100), particle()).unwrap();
+        let mut scans = ScanningPool::new(arena(100), particle()).unwrap();
         let mut blocks: Vec<_> = (0..100).map(|_| scans.alloc(particle()).unwrap()).collect();
         assert_eq!(scans.work().steps, 100 * 99 / 2, "n allocations must inspect n(n-1)/2 slots");
         scans.free(blocks.remove(70));
@@ -232,7 +232,7 @@ mod tests {
             walk(&pool, &live)
         }
         let span_from_front =
-            span(ScansForFree::new(arena(1000), particle()).unwrap(), |pool, _| pool.walk().span);
+            span(ScanningPool::new(arena(1000), particle()).unwrap(), |pool, _| pool.walk().span);
         let list = span(Pool::new(arena(1000), particle()).unwrap(), |pool, live| {
             live.iter().map(|block| pool.range(block).start / 20 + 1).max().unwrap()
         });
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_sharing_an_arena_refuses_foreign_bytes() {
+    fn naive_pool_refuses_an_arena_that_is_in_use() {
         // The article's loop visits slot after slot from the arena's base. If the arena is shared, the second slot is
         // not at the place that the loop expects.
         let mut shared = Linear::fixed(240).unwrap();
@@ -252,19 +252,21 @@ mod tests {
         let foreign = shared.allocate(Layout::from_size_align(8, 4).unwrap()).unwrap();
         let second = shared.allocate(slot).unwrap();
         assert_eq!((shared.range(&foreign).start, shared.range(&second).start), (24, 32));
-        let error = NeverReuses::new(shared, particle()).unwrap_err();
+        let error = NeverReusingPool::new(shared, particle()).unwrap_err();
         assert_eq!(error.to_string(), "an arena used up to byte 56: expected an empty arena");
     }
 
     #[test]
     fn invalid_slot_is_refused() {
         let pool = |size, align| {
-            NeverReuses::new(arena(1), Layout::from_size_align(size, align).unwrap()).unwrap_err().to_string()
+            NeverReusingPool::new(arena(1), Layout::from_size_align(size, align).unwrap())
+                .unwrap_err()
+                .to_string()
         };
         assert_eq!(pool(0, 1), "a slot of 0: expected 1 bytes or more");
         assert_eq!(pool(8, 8192), "slots aligned to 8192: expected 4096 or less");
         assert_eq!(pool(24, 8), "an arena of 24: expected room for a slot of 24 bytes");
-        let mut scans = ScansForFree::new(arena(1), particle()).unwrap();
+        let mut scans = ScanningPool::new(arena(1), particle()).unwrap();
         assert!(scans.alloc(Layout::new::<[u8; 21]>()).is_none(), "the request is too large");
         assert!(scans.alloc(Layout::new::<u64>()).is_none(), "the alignment is too large");
         assert!(scans.alloc(Layout::new::<u32>()).is_some());

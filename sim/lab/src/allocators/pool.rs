@@ -1,27 +1,28 @@
-//! The pool: slots of one size; the free slots form a list whose links are stored in the slots themselves.
+//! A pool of slots of one size; the free slots form a list whose links are stored in the slots themselves.
 //!
 //! ```text
 //!   slots   | A | ─┐| C |  |<┐ not opened ...       head: the slot freed last
 //!                  └────────┘
 //! ```
 //!
-//! - **Allocate**: take the slot freed last; if no slot is free, open the next slot. The cost is O(1). **Free**: O(1).
+//! - **Allocate**: take the slot that was freed last; if no slot is free, take the next slot that was never used. The
+//!   cost is O(1). **Free**: O(1).
 //! - **Waste**: the unused part of each slot. Slots are adjacent, and every hole fits every request, so the pool has no
 //!   external fragmentation.
 //! - **Metadata**: the list needs no extra memory, because a free slot's own bytes hold the 4-byte link.
 //!
-//! [`External`] is a pool whose list is a vector of pointers outside the slots. At its peak, the vector takes 8 bytes
-//! from another allocator for each free slot. `External` exists for comparison.
+//! [`ExternalListPool`] is a pool whose list is a vector of pointers outside the slots. At its peak, the vector takes 8
+//! bytes from another allocator for each free slot. `ExternalListPool` exists only for comparison.
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (Molecular Musings, 2012); Kenwright, "Fast
 //! Efficient Fixed-Size Memory Pool" (2012), for slots that are initialised when they are first needed; and the article
 //! "Arena pools: from naive pool to slot map". Pools for production use are in `uslab::pool`.
 //!
-//! A step is one access to the head of the list.
+//! The lab counts each access to the head of the list as a step.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::linear::Linear;
-use super::memory::{ConfigError, NONE, Piece};
+use super::memory::{ConfigError, MemoryPiece, NONE};
 use super::slots::Slots;
 use core::alloc::Layout;
 use core::ops::Range;
@@ -33,22 +34,22 @@ pub struct Pool {
     slots: Slots,
     /// The slot that was freed last.
     head: u32,
-    /// The number of slots in use.
+    /// The number of slots that are in use.
     live: usize,
     work: Work,
 }
 
 /// A pool whose free list is a vector of pointers. See the [module](self).
 #[derive(Debug)]
-pub struct External {
+pub struct ExternalListPool {
     slots: Slots,
     free: Vec<usize>,
     work: Work,
 }
 
 impl Pool {
-    /// The size in bytes of the smallest slot, which can hold a link.
-    pub const MIN_SLOT: usize = size_of::<u32>();
+    /// The size in bytes of the smallest slot, which has room for one link.
+    pub const MIN_SLOT_BYTES: usize = size_of::<u32>();
 
     /// Creates a pool in an arena, which the pool then owns; each slot has the layout `slot`.
     ///
@@ -56,7 +57,7 @@ impl Pool {
     /// Fails if a slot is smaller than a link of 4 bytes or has an alignment above 4096, or if the arena is not empty
     /// or has no room for a slot.
     pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
-        let slots = Slots::new(arena, slot, Self::MIN_SLOT, 0)?;
+        let slots = Slots::new(arena, slot, Self::MIN_SLOT_BYTES, 0)?;
         Ok(Self { slots, head: NONE, live: 0, work: Work::default() })
     }
     /// Returns the number of slots that fit into the arena.
@@ -76,7 +77,7 @@ impl Pool {
     }
 
     fn pop_slot(&mut self) -> Option<usize> {
-        self.work.add_search(1);
+        self.work.count_search(1);
         if self.head == NONE {
             return self.slots.open();
         }
@@ -87,7 +88,7 @@ impl Pool {
     }
 }
 
-impl External {
+impl ExternalListPool {
     /// Creates a pool in an arena, which the pool then owns; each slot has the layout `slot`.
     ///
     /// # Errors
@@ -98,27 +99,27 @@ impl External {
 }
 
 impl Allocator for Pool {
-    type Block = Piece;
+    type Block = MemoryPiece;
     const NAME: &'static str = "pool";
 
-    fn alloc(&mut self, layout: Layout) -> Option<Piece> {
+    fn alloc(&mut self, layout: Layout) -> Option<MemoryPiece> {
         let slot = if self.slots.serves(layout) { self.pop_slot() } else { None };
         self.live += usize::from(slot.is_some());
         let block = slot.map(|slot| self.slots.piece(slot, layout));
         self.work.count_allocation(block)
     }
-    fn free(&mut self, block: Piece) {
-        let slot = self.slots.slot_of(&block);
+    fn free(&mut self, block: MemoryPiece) {
+        let slot = self.slots.slot_of_piece(&block);
         let (at, head) = (self.slots.slot_offset(slot), self.head);
         self.work.frees += 1;
         self.slots.memory_mut().store(at, head);
         self.head = slot as u32;
         self.live -= 1;
     }
-    fn range(&self, block: &Piece) -> Range<usize> {
+    fn range(&self, block: &MemoryPiece) -> Range<usize> {
         self.slots.range(block)
     }
-    fn bytes<'b>(&'b mut self, block: &'b mut Piece) -> &'b mut [u8] {
+    fn bytes<'b>(&'b mut self, block: &'b mut MemoryPiece) -> &'b mut [u8] {
         self.slots.memory_mut().bytes(block)
     }
     fn capacity(&self) -> usize {
@@ -149,32 +150,32 @@ impl Allocator for Pool {
         if listed_slots == free {
             Ok(())
         } else {
-            Err(format!("{free} used slots are free, but the list has {listed_slots}"))
+            Err(format!("{free} slots are free after use, but the free list has {listed_slots} slots"))
         }
     }
 }
 
-impl Allocator for External {
-    type Block = Piece;
+impl Allocator for ExternalListPool {
+    type Block = MemoryPiece;
     const NAME: &'static str = "pool, list outside";
 
-    fn alloc(&mut self, layout: Layout) -> Option<Piece> {
+    fn alloc(&mut self, layout: Layout) -> Option<MemoryPiece> {
         if !self.slots.serves(layout) {
             return self.work.count_allocation(None);
         }
-        self.work.add_search(1);
+        self.work.count_search(1);
         let slot = self.free.pop().or_else(|| self.slots.open());
         let block = slot.map(|slot| self.slots.piece(slot, layout));
         self.work.count_allocation(block)
     }
-    fn free(&mut self, block: Piece) {
+    fn free(&mut self, block: MemoryPiece) {
         self.work.frees += 1;
-        self.free.push(self.slots.slot_of(&block));
+        self.free.push(self.slots.slot_of_piece(&block));
     }
-    fn range(&self, block: &Piece) -> Range<usize> {
+    fn range(&self, block: &MemoryPiece) -> Range<usize> {
         self.slots.range(block)
     }
-    fn bytes<'b>(&'b mut self, block: &'b mut Piece) -> &'b mut [u8] {
+    fn bytes<'b>(&'b mut self, block: &'b mut MemoryPiece) -> &'b mut [u8] {
         self.slots.memory_mut().bytes(block)
     }
     fn capacity(&self) -> usize {
@@ -246,11 +247,12 @@ mod tests {
         );
     }
 
-    /// The pool computes a slot's place from the start of the arena's first page, so the pool uses only the first page.
+    /// The pool computes the addresses of slots from the start of the arena's first page, so the pool uses only the
+    /// first page.
     #[test]
     fn pool_uses_only_the_first_page_of_an_arena() {
         let mut pool = Pool::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();
-        let mut external_pool = External::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();
+        let mut external_pool = ExternalListPool::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();
         let blocks =
             [24, 24].map(|size| (pool.alloc(slot(size)).unwrap(), external_pool.alloc(slot(size)).unwrap()));
         assert!(pool.alloc(slot(24)).is_none() && external_pool.alloc(slot(24)).is_none());
@@ -267,7 +269,7 @@ mod tests {
 
     #[test]
     fn external_free_list_takes_separate_memory() {
-        let mut external_pool = External::new(Linear::fixed(96 * 1000).unwrap(), slot(96)).unwrap();
+        let mut external_pool = ExternalListPool::new(Linear::fixed(96 * 1000).unwrap(), slot(96)).unwrap();
         let blocks: Vec<_> = (0..1000).map(|_| external_pool.alloc(slot(96)).unwrap()).collect();
         assert_eq!(external_pool.metadata_bytes(), 0);
         blocks.into_iter().for_each(|block| external_pool.free(block));

@@ -1,14 +1,15 @@
-//! Properties of every allocator in the lab, tested with random operations against a shadow model.
+//! Tests properties of every allocator in the lab, with random operations that are compared with a shadow model.
 //!
-//! - Blocks do not overlap, are within the memory and aligned (also as addresses), and keep their contents until they
+//! - Blocks do not overlap, are within the memory, are aligned (also as addresses), and keep their contents until they
 //!   are freed.
 //! - The sum of free and occupied bytes never exceeds the capacity, and the reported holes are the real holes.
 //! - If the allocator can predict whether it has room for a request, the prediction is correct.
-//! - When everything is freed, the memory is in its initial state, with all neighbours merged. Memory that the
+//! - When every block is freed, the memory is in its initial state, with all neighbours merged. Memory that the
 //!   allocator never reuses stays occupied.
-//! - After each step (for slabs, after some steps), the allocator's own headers, lists and tables are consistent.
+//! - After each step (for slabs, after some of the steps), the allocator's own headers, lists and tables are
+//!   consistent.
 
-use super::allocator::{Allocator, Reuse};
+use super::allocator::{Allocator, ReuseCondition};
 use core::alloc::Layout;
 use core::ops::Range;
 use proptest::prelude::*;
@@ -36,7 +37,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// An allocated block, with its expected contents.
+/// A live block in the shadow model, with its expected contents.
 struct HeldBlock<B> {
     block: B,
     range: Range<usize>,
@@ -116,11 +117,11 @@ impl<A: Allocator> Shadow<A> {
 
 /// Runs random operations on allocators that `new_allocator` creates; `PROPTEST_CASES` sets the number of cases.
 fn check_random_operations<A: Allocator>(new_allocator: impl Fn() -> A) {
-    check_random_operations_every(1, new_allocator);
+    check_random_operations_at_intervals(1, new_allocator);
 }
 
 /// Runs random operations as `check_random_operations` does, but checks the properties only once in `interval` steps.
-fn check_random_operations_every<A: Allocator>(interval: usize, new_allocator: impl Fn() -> A) {
+fn check_random_operations_at_intervals<A: Allocator>(interval: usize, new_allocator: impl Fn() -> A) {
     let run = |steps: Vec<Step>| {
         let mut shadow = Shadow { allocator: new_allocator(), blocks: vec![], seed: 0 };
         let initial_holes = shadow.allocator.holes();
@@ -144,7 +145,7 @@ fn check_random_operations_every<A: Allocator>(interval: usize, new_allocator: i
         }
         shadow.allocator.trim();
         shadow.check_invariants()?;
-        if A::REUSE == Reuse::Never {
+        if A::REUSE == ReuseCondition::Never {
             prop_assert!(shadow.allocator.holes().total <= initial_holes.total);
         } else {
             prop_assert_eq!(
@@ -194,7 +195,7 @@ fn agree<A: Allocator, B: Allocator>(new_allocator: impl Fn() -> (A, B)) {
 }
 
 #[test]
-fn tlsf_bitmaps_do_not_change_block_places() {
+fn tlsf_bitmaps_do_not_change_block_offsets() {
     let new_allocator = |search| super::Tlsf::new(BYTES, 4, search).unwrap();
     agree(|| (new_allocator(super::tlsf::Search::Bitmaps), new_allocator(super::tlsf::Search::Scan)));
 }
@@ -259,10 +260,10 @@ allocators! {
     tlsf_of_32_steps: super::Tlsf::new(BYTES, 5, super::tlsf::Search::Bitmaps);
     tlsf_without_bitmaps: super::Tlsf::new(BYTES, 4, super::tlsf::Search::Scan);
     stack: super::Stack::new(BYTES);
-    pool_that_never_reuses: super::NeverReuses::new(arena(), slot());
-    pool_that_scans: super::ScansForFree::new(arena(), slot());
+    pool_that_never_reuses: super::NeverReusingPool::new(arena(), slot());
+    pool_that_scans: super::ScanningPool::new(arena(), slot());
     pool: super::Pool::new(arena(), slot());
-    pool_with_its_list_outside: super::External::new(arena(), slot());
+    pool_with_its_list_outside: super::ExternalListPool::new(arena(), slot());
     segregated_pools: super::Segregated::new(BYTES);
     buddy: super::Buddy::new(BYTES);
     buddy_of_no_power_of_two: super::Buddy::new(BYTES - 4096 - 16);
@@ -273,18 +274,19 @@ fn system_allocator_keeps_the_allocator_properties() {
     check_random_operations(super::System::default);
 }
 
-/// The number of steps is small, because a check of a subsystem walks over a hundred caches with all their slabs.
+/// The number of steps is small, because checking a subsystem requires a walk over a hundred caches with all their
+/// slabs.
 const SLAB_STEPS: usize = 12;
 
 #[test]
 fn slab_malloc_keeps_the_allocator_properties() {
     let shipping = super::Shipping::new(BYTES * 64).unwrap();
-    check_random_operations_every(SLAB_STEPS, || shipping.malloc());
+    check_random_operations_at_intervals(SLAB_STEPS, || shipping.malloc());
 }
 
 #[test]
 fn slab_cache_keeps_the_allocator_properties() {
     let shipping = super::Shipping::new(BYTES * 64).unwrap();
     let cache = shipping.make_cache(slot()).unwrap();
-    check_random_operations_every(SLAB_STEPS, || shipping.cache(&cache));
+    check_random_operations_at_intervals(SLAB_STEPS, || shipping.cache(&cache));
 }

@@ -1,4 +1,5 @@
-//! All allocators of the lab by name. An allocator is created with a given memory size, and then passed to a [`Trial`].
+//! The registry of the lab's allocators by name. The registry creates an allocator with a given memory size, and passes
+//! the allocator to a [`AllocatorVisitor`].
 
 use super::heap::{Fit, Order};
 use super::tlsf::Search;
@@ -7,12 +8,12 @@ use anyhow::Context;
 use clap::ValueEnum;
 use core::alloc::Layout;
 
-/// An allocator of the lab.
+/// The name of an allocator in the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Name {
-    /// A linear allocator: an offset that only moves forward.
+    /// A linear allocator, which allocates by moving an offset forward.
     Linear,
-    /// A linear allocator with markers to which it can be rewound.
+    /// A linear allocator that can be rewound to markers.
     Stack,
     /// A pool whose slots have the size of the largest request.
     Pool,
@@ -56,29 +57,34 @@ impl Name {
     }
 }
 
-/// Code that runs with an allocator of any kind.
-pub trait Trial {
-    /// The result of the trial.
+/// Code that can run with an allocator of any kind.
+pub trait AllocatorVisitor {
+    /// The type of the trial's result.
     type Outcome;
 
-    /// Runs the code with an allocator.
+    /// Runs the code with the given allocator.
     ///
     /// # Errors
     /// Returns the error of the trial.
     fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<Self::Outcome>;
 }
 
-/// Creates an allocator with `bytes` bytes and runs the trial with the allocator; `largest` is the largest request that
-/// the trial will make.
+/// Creates an allocator with `bytes` bytes and runs the trial with it; `largest` is the largest request that the trial
+/// will make.
 ///
 /// # Errors
 /// Fails if the allocator cannot be created with this memory size and largest request
 /// ([`ConfigError`](super::memory::ConfigError)), or if the trial fails. The error names the allocator.
-pub fn run<T: Trial>(name: Name, bytes: usize, largest: Layout, trial: &mut T) -> anyhow::Result<T::Outcome> {
+pub fn run<T: AllocatorVisitor>(
+    name: Name,
+    bytes: usize,
+    largest: Layout,
+    trial: &mut T,
+) -> anyhow::Result<T::Outcome> {
     run_trial(name, bytes, largest, trial).with_context(|| name.display_name())
 }
 
-fn run_trial<T: Trial>(
+fn run_trial<T: AllocatorVisitor>(
     name: Name,
     bytes: usize,
     largest: Layout,
@@ -90,7 +96,7 @@ fn run_trial<T: Trial>(
         Name::Stack => trial.with(&mut Stack::new(bytes)?),
         Name::Pool => {
             // A block that is smaller than the slot also takes a whole slot.
-            let slot = Layout::from_size_align(largest.size().max(Pool::MIN_SLOT), largest.align())?;
+            let slot = Layout::from_size_align(largest.size().max(Pool::MIN_SLOT_BYTES), largest.align())?;
             trial.with(&mut Pool::new(Linear::fixed(bytes)?, slot)?)
         }
         Name::Segregated => trial.with(&mut Segregated::new(bytes)?),

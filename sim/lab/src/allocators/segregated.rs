@@ -15,11 +15,12 @@
 //! There are four classes per doubling of the size, from 16 to 4096 bytes; larger requests are refused.
 //!
 //! Sources: Wilson and others, "Dynamic Storage Allocation" (1995), for the name; Alexandrescu, Modern C++ Design,
-//! chapter 4 (2001). Loki's small-object allocator, Boost.Pool, and the small bins of Unreal are shipping examples. If
-//! each page had its own list, the allocator would find free pages without a search, and would be a slab allocator.
+//! chapter 4 (2001). Shipping examples are Loki's small-object allocator, Boost.Pool, and the small bins of Unreal. If
+//! each page had a separate free list, the allocator would find free pages without a search, and would be a slab
+//! allocator.
 
 use super::allocator::{Allocator, Holes, Work};
-use super::memory::{ConfigError, Memory, NONE, Piece};
+use super::memory::{ConfigError, Memory, MemoryPiece, NONE};
 use core::alloc::Layout;
 use core::ops::Range;
 use uslab::pool::words::Words;
@@ -84,7 +85,7 @@ impl Segregated {
             self.push_slot(class, page * PAGE + slot * size);
         }
         self.work.splits += (PAGE / size) as u64 - 1;
-        self.work.add_search((PAGE / size) as u64);
+        self.work.count_search((PAGE / size) as u64);
         Some(())
     }
     fn push_slot(&mut self, class: usize, position: usize) {
@@ -92,7 +93,7 @@ impl Segregated {
         self.memory.store(position, next);
     }
     fn pop_slot(&mut self, class: usize) -> Option<usize> {
-        self.work.add_search(1);
+        self.work.count_search(1);
         if self.heads[class] == NONE {
             self.split_page(class)?;
         }
@@ -117,25 +118,25 @@ impl Segregated {
 }
 
 impl Allocator for Segregated {
-    type Block = Piece;
+    type Block = MemoryPiece;
     const NAME: &'static str = "segregated pools";
 
-    fn alloc(&mut self, layout: Layout) -> Option<Piece> {
+    fn alloc(&mut self, layout: Layout) -> Option<MemoryPiece> {
         let position = Self::class(layout).and_then(|class| self.pop_slot(class));
         let block = position.map(|position| self.memory.piece(position, layout.size()));
         self.work.count_allocation(block)
     }
-    fn free(&mut self, block: Piece) {
+    fn free(&mut self, block: MemoryPiece) {
         let position = self.memory.checked_offset(&block);
         self.work.frees += 1;
         if let Some(class) = self.class_at(position) {
             self.push_slot(class, position);
         }
     }
-    fn range(&self, block: &Piece) -> Range<usize> {
+    fn range(&self, block: &MemoryPiece) -> Range<usize> {
         block.at()..block.at() + self.class_at(block.at()).map_or(0, |class| SIZES[class])
     }
-    fn bytes<'b>(&'b mut self, block: &'b mut Piece) -> &'b mut [u8] {
+    fn bytes<'b>(&'b mut self, block: &'b mut MemoryPiece) -> &'b mut [u8] {
         self.memory.bytes(block)
     }
     fn capacity(&self) -> usize {
@@ -143,8 +144,8 @@ impl Allocator for Segregated {
     }
     fn holes(&self) -> Holes {
         let mut holes = Holes::default();
-        holes.add_all(self.free_pages.len(), PAGE);
-        (0..SIZES.len()).for_each(|class| holes.add_all(self.list(class).count(), SIZES[class]));
+        holes.add_pieces(self.free_pages.len(), PAGE);
+        (0..SIZES.len()).for_each(|class| holes.add_pieces(self.list(class).count(), SIZES[class]));
         holes
     }
     fn work(&self) -> Work {
@@ -155,7 +156,7 @@ impl Allocator for Segregated {
             + size_of_val(self.free_pages.as_slice())
             + size_of_val(&self.heads)
     }
-    /// Removes pages without used slots from their classes. The cost is a walk over all lists.
+    /// Removes pages without used slots from their classes. The cost is a walk over the lists of all classes.
     fn trim(&mut self) {
         let free = self.free_slots();
         let is_page_free = |page: usize, class: usize| free[page] == PAGE / SIZES[class];
@@ -180,7 +181,9 @@ impl Allocator for Segregated {
         for (class, size) in SIZES.iter().enumerate() {
             if let Some(position) = self.list(class).find(|position| self.class_at(*position) != Some(class))
             {
-                return Err(format!("slot {position} is in the list of {size} bytes"));
+                return Err(format!(
+                    "the slot at {position} is in the free list of {size}-byte slots, but its page has another class"
+                ));
             }
         }
         let mut pages = self.free_pages.iter().map(|page| *page as usize);

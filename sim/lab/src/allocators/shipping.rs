@@ -4,11 +4,11 @@
 //! The subsystem runs on one simulated CPU, so its counts depend only on the operations. The metadata is outside the
 //! managed memory, so bookkeeping touches no bytes of the managed memory.
 //!
-//! A step is an operation that the CPU's own magazine could not serve: a visit to a depot, a fill of a magazine from
-//! slabs, or a flush to slabs. The subsystem counts steps only for all operations together, so the longest operation is
-//! unknown. The page allocator counts the splits and merges. The holes are the page allocator's free blocks, and the
-//! free objects in slabs and magazines. [`trim`](Allocator::trim) returns the pages of free objects to the page
-//! allocator.
+//! The lab counts each operation that the CPU's own magazine cannot serve as a step: a visit to a depot, a fill of a
+//! magazine from slabs, or a flush to slabs. The subsystem counts steps only for all operations together, so the number
+//! of steps of the longest operation is unknown. The counts of splits and merges come from the page allocator. The free
+//! pieces are the page allocator's free blocks, and the free objects in slabs and magazines. [`trim`](Allocator::trim)
+//! returns the pages of free objects to the page allocator.
 
 use super::allocator::{Allocator, Holes, Work};
 use core::alloc::Layout;
@@ -98,13 +98,13 @@ fn holes(info: &Info) -> Holes {
     for zone in &info.pages.zones {
         for (order, blocks) in zone.blocks.iter().enumerate() {
             let blocks = blocks.iter().map(|n| *n as usize).sum();
-            holes.add_all(blocks, PAGE_SIZE << order);
+            holes.add_pieces(blocks, PAGE_SIZE << order);
         }
-        holes.add_all(zone.per_cpu as usize, PAGE_SIZE);
+        holes.add_pieces(zone.per_cpu as usize, PAGE_SIZE);
     }
     for cache in &info.caches {
         let free = cache.in_magazines + cache.in_depot + cache.free_in_slabs;
-        holes.add_all(free as usize, cache.slab_size as usize);
+        holes.add_pieces(free as usize, cache.slab_size as usize);
     }
     holes
 }

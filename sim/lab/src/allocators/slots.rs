@@ -2,7 +2,7 @@
 
 use super::allocator::{Allocator, Holes};
 use super::linear::Linear;
-use super::memory::{ConfigError, Memory, Piece};
+use super::memory::{ConfigError, Memory, MemoryPiece};
 use core::alloc::Layout;
 use core::ops::Range;
 
@@ -94,7 +94,7 @@ impl Slots {
         self.arena.memory_mut()
     }
 
-    /// Opens a slot and returns the number of the slot, or `None` if all slots have been opened.
+    /// Opens the next slot and returns its number, or `None` if all slots have been opened.
     pub(super) fn open(&mut self) -> Option<usize> {
         if self.opened_slots == self.count() {
             return None;
@@ -115,23 +115,23 @@ impl Slots {
     pub(super) fn slot_offset(&self, slot: usize) -> usize {
         slot * self.stride
     }
-    /// Returns the offset of the bytes that follow a slot.
+    /// Returns the offset of the trailing bytes that follow a slot.
     pub(super) fn end_of_slot(&self, slot: usize) -> usize {
         self.slot_offset(slot) + self.size
     }
-    pub(super) fn piece(&self, slot: usize, layout: Layout) -> Piece {
+    pub(super) fn piece(&self, slot: usize, layout: Layout) -> MemoryPiece {
         self.memory().piece(self.slot_offset(slot), layout.size())
     }
-    pub(super) fn slot_of(&self, piece: &Piece) -> usize {
+    pub(super) fn slot_of_piece(&self, piece: &MemoryPiece) -> usize {
         self.memory().checked_offset(piece) / self.stride
     }
-    pub(super) fn range(&self, piece: &Piece) -> Range<usize> {
+    pub(super) fn range(&self, piece: &MemoryPiece) -> Range<usize> {
         piece.at()..piece.at() + self.size
     }
-    /// Returns `free` free slots as holes; some of the free slots may not be opened yet.
+    /// Returns `free` free slots as free pieces; some of these slots may not be opened yet.
     pub(super) fn holes(&self, free: usize) -> Holes {
         let mut holes = Holes::default();
-        holes.add_all(free, self.size);
+        holes.add_pieces(free, self.size);
         holes
     }
 
@@ -146,7 +146,7 @@ impl Slots {
         self.memory_mut().touch(1);
         self.memory_mut().slice_mut(offset..offset + 1).fill(u8::from(active));
     }
-    /// Inspects the flag of every opened slot, like a loop over the objects of the pool.
+    /// Inspects the flag of every opened slot, as a loop over the pool's objects does.
     pub(super) fn walk(&self) -> Walk {
         let mut walk = Walk { checked: self.opened_slots, ..Walk::default() };
         for slot in (0..self.opened_slots).filter(|slot| self.is_active(*slot)) {

@@ -6,44 +6,45 @@
 //!                       └── pop: frees all later blocks, and runs their destructors, newest first
 //! ```
 //!
-//! - **Allocate**: O(1), as in a [linear](super::linear) allocator. **Pop**: O(1), plus a step for each destructor.
-//! - **Scopes**: the end of a [`StackScope`] pops all blocks that were allocated in the scope. Blocks from before the
-//!   scope stay.
-//! - **Waste**: the padding of alignments.
+//! - **Allocate**: takes O(1), as in a [linear](super::linear) allocator. **Pop**: takes O(1), plus one step for each
+//!   destructor.
+//! - **Scopes**: the end of a [`StackScope`] pops all blocks that were allocated in the scope. Blocks that were
+//!   allocated before the scope stay allocated.
+//! - **Waste**: the padding that alignments require.
 //!
 //! As an [`Allocator`], a stack can also free a single block. The topmost block is freed immediately; any other block
-//! is freed when all blocks above the block are freed. The stack therefore records each block's start outside the
-//! memory; the records also reveal stale markers. The library's [`StackAlloc`](uslab::pool::StackAlloc) records only
-//! markers and paddings, inside the memory; its paddings have 8 bytes or more.
+//! is freed when all blocks above it are freed. The stack therefore records the start of each block outside the memory;
+//! these records also reveal stale markers. The library's [`StackAlloc`](uslab::pool::StackAlloc) records only markers
+//! and paddings, inside the memory; its paddings have 8 bytes or more.
 //!
 //! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for destructors that a pop runs; Frykholm, "Custom Memory
 //! Allocation in C++" (2010). Shipping stack allocators are Unreal's `FMemMark` on `FMemStack`, Frostbite's scope
 //! stack, and every call stack.
 
-use super::allocator::{Allocator, Holes, Reuse, Work};
+use super::allocator::{Allocator, Holes, ReuseCondition, Work};
 use super::linear::{FREED, StaleMark};
-use super::memory::{ConfigError, Memory, Piece};
+use super::memory::{ConfigError, Memory, MemoryPiece};
 use core::alloc::Layout;
 use core::fmt;
 use core::ops::{Deref, DerefMut, Range};
 use uslab::pool::linear::place;
 use uslab::pool::words::Span;
 
-/// A stack of blocks. See the [module](self).
+/// A stack allocator, which frees blocks in the reverse order of their allocation. See the [module](self).
 #[derive(Debug)]
 pub struct Stack {
     memory: Memory,
     head: usize,
     frames: Vec<Frame>,
-    /// The number of blocks allocated so far, which the next block gets as its number.
+    /// The number of blocks allocated so far, which becomes the number of the next block.
     births: u64,
     work: Work,
 }
 
-/// A function that runs with an object's bytes when the object is popped.
+/// A destructor, which receives an object's bytes when the object is popped.
 type Destructor = Box<dyn FnOnce(&mut [u8]) + Send>;
 
-/// A block that was not popped yet.
+/// A block that has not been popped yet.
 struct Frame {
     birth: u64,
     /// The position of the head before the block was allocated.
@@ -67,8 +68,8 @@ impl fmt::Debug for Frame {
 pub struct Marker {
     head: usize,
     frames: usize,
-    /// The number of the block that is directly below the marker. While this block exists, the marker is valid: the
-    /// head has never been below the marker.
+    /// The number of the block that is directly below the marker. While this block exists, the marker is valid, because
+    /// the head cannot have been below the marker.
     block_below: Option<u64>,
 }
 
@@ -79,12 +80,12 @@ impl Marker {
     }
 }
 
-/// A block of a [`Stack`].
+/// A block that [`Stack`] allocated, and that `free` needs to find the previous block.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StackBlock {
-    piece: Piece,
-    /// The block's index in the stack, and the block's number. The number reveals that another block has taken the
-    /// index.
+    piece: MemoryPiece,
+    /// The block's index in the stack, and the block's number. If another block has taken the index, the numbers
+    /// differ.
     frame: usize,
     birth: u64,
 }
@@ -110,7 +111,7 @@ impl Stack {
     }
 
     /// Frees everything that was allocated after `marker`, newest first. Destructors run, and the freed bytes become
-    /// [`FREED`]. If a destructor panics, the other blocks are freed nevertheless.
+    /// [`FREED`]. If a destructor panics, the remaining blocks are freed nevertheless.
     ///
     /// # Errors
     /// Fails if the marker is stale, because the block below the marker was popped.
@@ -128,25 +129,25 @@ impl Stack {
         frame_below.map(|frame| frame.birth) != marker.block_below
     }
 
-    /// Continues to pop blocks even if a destructor panics.
+    /// Pops blocks while `has_more` returns `true`, even if a destructor panics.
     fn pop_while(&mut self, has_more: impl Fn(&Self) -> bool) {
-        struct RestOfStack<'s, F: Fn(&Stack) -> bool>(&'s mut Stack, F);
-        impl<F: Fn(&Stack) -> bool> RestOfStack<'_, F> {
+        struct RemainingStack<'s, F: Fn(&Stack) -> bool>(&'s mut Stack, F);
+        impl<F: Fn(&Stack) -> bool> RemainingStack<'_, F> {
             fn pop(&mut self) {
                 while (self.1)(self.0) {
                     self.0.pop_one();
                 }
             }
         }
-        impl<F: Fn(&Stack) -> bool> Drop for RestOfStack<'_, F> {
+        impl<F: Fn(&Stack) -> bool> Drop for RemainingStack<'_, F> {
             fn drop(&mut self) {
                 self.pop();
             }
         }
-        RestOfStack(self, has_more).pop();
+        RemainingStack(self, has_more).pop();
     }
     fn pop_one(&mut self) {
-        /// Moves the head back even if a destructor panics.
+        /// Moves the head back when it is dropped, even if a destructor panics.
         struct HeadRestorer<'s>(&'s mut Stack, usize);
         impl Drop for HeadRestorer<'_> {
             fn drop(&mut self) {
@@ -156,7 +157,7 @@ impl Stack {
         if let Some(frame) = self.frames.pop() {
             let popped = HeadRestorer(self, frame.before);
             if let Some(destructor) = frame.destructor {
-                popped.0.work.add_search(1);
+                popped.0.work.count_search(1);
                 destructor(popped.0.memory.slice_mut(frame.range));
             }
         }
@@ -172,7 +173,7 @@ impl Stack {
     ///
     /// # Errors
     /// Returns `destructor` as the error if the block was popped already.
-    pub fn on_pop<D: FnOnce(&mut [u8]) + Send + 'static>(
+    pub fn register_destructor<D: FnOnce(&mut [u8]) + Send + 'static>(
         &mut self,
         block: &StackBlock,
         destructor: D,
@@ -252,10 +253,10 @@ impl Drop for StackScope<'_> {
 impl Allocator for Stack {
     type Block = StackBlock;
     const NAME: &'static str = "stack";
-    const REUSE: Reuse = Reuse::FromTop;
+    const REUSE: ReuseCondition = ReuseCondition::FromTop;
 
     fn alloc(&mut self, layout: Layout) -> Option<StackBlock> {
-        self.work.add_search(1);
+        self.work.count_search(1);
         let place = self.place(layout);
         let block = place.map(|(at, end)| {
             let birth = self.births;
@@ -392,13 +393,17 @@ mod tests {
             let mut block = scope.alloc(layout(8)).unwrap();
             scope.bytes(&mut block).fill(name);
             let sender = sender.clone();
-            assert!(scope.on_pop(&block, move |bytes| sender.send((name, bytes[0])).unwrap()).is_ok());
+            assert!(
+                scope
+                    .register_destructor(&block, move |bytes| sender.send((name, bytes[0])).unwrap())
+                    .is_ok()
+            );
         }
         drop(scope);
         assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [(3, 3), (2, 2), (1, 1)]);
         let popped = stack.scope().alloc(layout(8)).unwrap();
         assert!(
-            stack.on_pop(&popped, |_| {}).is_err(),
+            stack.register_destructor(&popped, |_| {}).is_err(),
             "the value was forgotten, so its destructor does not run"
         );
     }
@@ -427,25 +432,25 @@ mod tests {
         let result = catch_panic(|| {
             let mut scope = stack.scope();
             let lower_block = scope.alloc(layout(8)).unwrap();
-            assert!(scope.on_pop(&lower_block, move |_| sender.send(()).unwrap()).is_ok());
+            assert!(scope.register_destructor(&lower_block, move |_| sender.send(()).unwrap()).is_ok());
             let panics = scope.alloc(layout(8)).unwrap();
-            assert!(scope.on_pop(&panics, |_| panic!("intended panic of a destructor")).is_ok());
+            assert!(scope.register_destructor(&panics, |_| panic!("intended panic of a destructor")).is_ok());
         });
         assert!(result.is_err());
         assert_eq!((receiver.try_iter().count(), stack.used(), stack.check()), (1, 8, Ok(())));
-        assert!(stack.on_pop(&kept_block, |_| panic!("intended panic of a destructor")).is_ok());
+        assert!(stack.register_destructor(&kept_block, |_| panic!("intended panic of a destructor")).is_ok());
         assert!(catch_panic(|| stack.free(kept_block)).is_err());
         assert_eq!((stack.used(), stack.check()), (0, Ok(())));
         // Freeing the upper block must also release the lower block, although the destructor panics.
         let [waits, panics] = [8, 8].map(|size| stack.alloc(layout(size)).unwrap());
-        assert!(stack.on_pop(&panics, |_| panic!("intended panic of a destructor")).is_ok());
+        assert!(stack.register_destructor(&panics, |_| panic!("intended panic of a destructor")).is_ok());
         stack.free(waits);
         assert!(catch_panic(|| stack.free(panics)).is_err());
         assert_eq!((stack.used(), stack.check()), (0, Ok(())));
     }
 
     #[test]
-    fn freed_block_waits_for_the_blocks_above() {
+    fn stack_block_is_freed_after_all_blocks_above_it() {
         let mut stack = Stack::new(64).unwrap();
         let [a, b, c] = [8, 8, 8].map(|size| stack.alloc(layout(size)).unwrap());
         stack.free(b);

@@ -1,6 +1,6 @@
 //! The program's own allocator under the lab's trait; it is the C library's malloc, unless the program replaced it.
 //!
-//! The free memory of this allocator, and the size of its blocks, are unknown. The lab counts only the calls of this
+//! For this allocator, the free memory and the sizes of blocks are unknown. The lab counts only the calls of this
 //! allocator.
 
 use super::allocator::{Allocator, Holes, Work};
@@ -13,8 +13,8 @@ pub struct System {
     work: Work,
 }
 
-/// A block of the program's own allocator. The first access sets the block's bytes to zero; before that, the bytes are
-/// untouched.
+/// A block of the program's own allocator. The first access fills the block's bytes with zeros; before this access, the
+/// bytes are not touched.
 #[derive(Debug)]
 pub struct SystemBlock {
     bytes: Vec<u8>,

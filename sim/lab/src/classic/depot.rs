@@ -4,7 +4,7 @@ use super::magazine::{CpuCache, Magazine};
 use super::{Round, Sizes};
 use uslab_magazine::sync::{Mutex, MutexGuard, Rank, tell};
 
-/// One of the depot's two lists.
+/// One of the depot's two lists of magazines.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fill {
     Full,
@@ -49,7 +49,7 @@ impl<T> List<T> {
     }
 }
 
-/// The depot's state under its lock.
+/// The state of the depot, which its lock protects.
 #[derive(Debug)]
 pub(super) struct Stock<T> {
     pub(super) full: List<T>,
@@ -113,8 +113,8 @@ impl<T: Round> Depot<T> {
         })
     }
 
-    /// The third step of Figure 3.1b. Moves the previous magazine to the depot, makes the loaded magazine the previous
-    /// one, and loads a magazine with the fill `fill`. If the depot has no magazine with this fill, nothing moves, and
+    /// Runs the third step of Figure 3.1b: moves the previous magazine to the depot, makes the loaded magazine the
+    /// previous one, and loads a magazine with the fill `fill`. If the depot has no such magazine, nothing moves, and
     /// the error is the size that a new magazine should have.
     pub(super) fn exchange(&self, fill: Fill, cpu: &mut CpuCache<T>) -> Result<(), usize> {
         let mut stock = self.lock();

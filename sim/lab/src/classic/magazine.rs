@@ -36,7 +36,7 @@ impl<T> Magazine<T> {
     }
 }
 
-/// The magazines of a CPU (Figure 3).
+/// The two magazines of a CPU (Figure 3).
 ///
 /// Invariant: `previous` is full, empty or missing. A magazine becomes `previous` only when it cannot serve an
 /// operation.
@@ -56,12 +56,13 @@ impl<T> CpuCache<T> {
     pub(super) fn swap(&mut self) {
         core::mem::swap(&mut self.loaded, &mut self.previous);
     }
-    /// Loads `fresh`; `loaded` becomes `previous`. Returns the magazine that was `previous` before.
+    /// Loads the magazine `fresh`, and makes the loaded magazine the previous one. Returns the magazine that was the
+    /// previous one before the call.
     pub(super) fn load(&mut self, fresh: Magazine<T>) -> Magazine<T> {
         let loaded = core::mem::replace(&mut self.loaded, fresh);
         core::mem::replace(&mut self.previous, loaded)
     }
-    /// Removes and returns both magazines.
+    /// Removes and returns both magazines of the CPU.
     pub(super) fn unload(&mut self) -> [Magazine<T>; 2] {
         [core::mem::take(&mut self.loaded), core::mem::take(&mut self.previous)]
     }

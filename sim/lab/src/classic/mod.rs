@@ -1,15 +1,18 @@
 //! The magazine layer of Bonwick and Adams, "Magazines and Vmem: Extending the Slab Allocator to Many CPUs and
 //! Arbitrary Resources", USENIX 2001, as real code. Comments name sections and figures of the paper.
 //!
-//! **Problem.** With many CPUs, threads wait for the lock of a slab allocator, and the lock's cache line moves between CPUs.
+//! **Problem.** With many CPUs, threads wait for the lock of a slab allocator, and the lock's cache line moves between
+//! CPUs.
 //!
-//! **Idea.** A *magazine* is a stack of M free objects (*rounds*). Each CPU has a *loaded* magazine: an allocation pops a round,
-//! a free pushes a round, and neither touches memory that other CPUs use. At a *depot* that all CPUs share, a CPU exchanges its
-//! empty magazine for a full one, or a full one for an empty one. A CPU thus visits the depot once in M operations.
+//! **Idea.** A *magazine* is a stack of M free objects (*rounds*). Each CPU has a *loaded* magazine: an allocation pops
+//! a round, a free pushes a round, and neither touches memory that other CPUs use. At a *depot* that all CPUs share, a
+//! CPU exchanges its empty magazine for a full one, or a full one for an empty one. A CPU thus visits the depot once in
+//! M operations.
 //!
-//! **Why two magazines.** With one magazine per CPU, a loop of two allocations and two frees may visit the depot in every pass,
-//! however large M is (Figure 3.1a). A CPU therefore also keeps the *previous* magazine. After an exchange, the CPU has a full and
-//! an empty magazine, which serve at least M allocations and M frees. No program can cause more than one visit in M operations.
+//! **Why two magazines.** With one magazine per CPU, a loop of two allocations and two frees may visit the depot in
+//! every pass, however large M is (Figure 3.1a). A CPU therefore also keeps the *previous* magazine. After an exchange,
+//! the CPU has a full and an empty magazine, which serve at least M allocations and M frees. No program can cause more
+//! than one visit in M operations.
 //!
 //! ```text
 //!  CPU 0                 CPU 1
@@ -25,13 +28,16 @@
 //!              the slab layer: [`Slab`]
 //! ```
 //!
-//! **Invariants.** A CPU's previous magazine is full, empty or missing. The depot's full list has only full magazines, and
-//! the empty list has only empty magazines of the current size. A round is in one magazine, in the slab layer, or in use.
+//! **Invariants.** A CPU's previous magazine is full, empty or missing. The depot's full list has only full magazines,
+//! and the empty list has only empty magazines of the current size. A round is in one magazine, in the slab layer, or
+//! in use.
 //!
-//! **Locks.** A thread locks a CPU before the depot, never locks two CPUs, and holds no lock while it calls the slab layer.
+//! **Locks.** A thread locks a CPU before the depot, never locks two CPUs, and holds no lock while it calls the slab
+//! layer.
 //!
 //! **Differences from the paper's kernel.** To change the magazine size, the kernel first empties all CPUs; this layer
-//! replaces magazines when they return empty. Magazines are vectors here, and contain their own list links in the kernel.
+//! replaces magazines when they return empty. Magazines are vectors here, and contain their own list links in the
+//! kernel.
 //!
 //! ```
 //! use std::cell::Cell;
@@ -48,7 +54,7 @@
 //!     fn free(&self, _: u64) {}
 //! }
 //! let cache = Cache::new(Cpus::simulated(1, 1)?, Sizes::default(), Numbers(Cell::new(0)));
-//! let number = cache.alloc().expect("there is always one more");
+//! let number = cache.alloc().expect("the supplier always has another number");
 //! cache.free(number);
 //! assert_eq!(cache.alloc(), Some(number), "from the loaded magazine");
 //! let stats = cache.stats();
@@ -97,7 +103,7 @@ pub trait Slab<T> {
 pub struct Sizes {
     /// The initial size, which is at least 1.
     pub first: usize,
-    /// The largest size, at least `first`. Magazines never become larger, even if CPUs contend.
+    /// The largest size of a magazine, which is at least `first`. Magazines never become larger, even if CPUs contend.
     pub largest: usize,
     /// The number of visits to the depot that may wait in one interval; if more visits wait, magazines become larger.
     pub contention: u64,
@@ -146,7 +152,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         }
     }
 
-    /// Returns the slab layer.
+    /// Returns the slab layer below the magazines.
     pub fn slab(&self) -> &S {
         &self.slab
     }
@@ -161,8 +167,9 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
     }
 
     /// Allocates a round (Figure 3.1b, left), or returns `None` if the slab layer has no object. Each call takes the
-    /// CPU's lock. At most one call in M also takes the depot's lock, if the depot has a full magazine. If the depot
-    /// has no full magazine, each miss takes the depot's lock and allocates from the slab layer.
+    /// lock of the CPU on which the thread runs. At most one call in M also takes the depot's lock, if the depot has a
+    /// full magazine. If the depot has no full magazine, each miss takes the depot's lock and allocates from the slab
+    /// layer.
     pub fn alloc(&self) -> Option<T> {
         let mut cpu = self.this_cpu();
         loop {
@@ -191,7 +198,8 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         Some(round)
     }
 
-    /// Frees a round on the CPU that runs this thread (Figure 3.1b, right). The cost equals the cost of [`alloc`](Self::alloc).
+    /// Frees a round on the CPU that runs this thread (Figure 3.1b, right). The cost equals the cost of
+    /// [`alloc`](Self::alloc).
     pub fn free(&self, mut round: T) {
         let mut cpu = self.this_cpu();
         loop {
@@ -212,14 +220,16 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
                 tell!(cpu => "has loaded an empty magazine");
                 continue;
             };
-            // Only frees make magazines (section 3.3). No lock is held, because the magazine's memory also comes from a cache.
+            // Only frees make magazines (section 3.3). No lock is held, because the magazine's memory also comes from a
+            // cache.
             drop(cpu);
             assert_unlocked();
             let Some(rounds) = self.slab.magazine(size) else { break };
             let fresh = Magazine { rounds, size };
             tell!("makes a magazine of {size}: the depot has no empty one");
             // Another thread may have used the CPU, or this thread may have moved to another CPU. The thread therefore
-            // puts the new magazine into the depot, where another CPU may take the magazine first, and repeats the loop.
+            // puts the new magazine into the depot, where another CPU may take the magazine first, and repeats the
+            // loop.
             self.depot.lock().put(fresh);
             cpu = self.this_cpu();
         }
@@ -229,7 +239,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
     }
 
     /// Ends an interval, for example of 15 seconds: adapts the magazine size to the contention in the interval (section
-    /// 3.4), and begins a new measurement of the working set (section 3.7). The call takes the depot's lock.
+    /// 3.4), and begins a new measurement of the working set (section 3.7). The call takes the lock of the depot.
     pub fn end_interval(&self) {
         let mut stock = self.depot.lock();
         stock.full.end_interval();
@@ -278,7 +288,8 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
 }
 
 impl<T: Round, S: Slab<T>> Drop for Cache<T, S> {
-    /// Returns everything to the slab layer. If a model's execution has failed, the drop leaves everything unchanged.
+    /// Returns all rounds and magazines of the cache to the slab layer. If the execution of a loom or shuttle model has
+    /// failed, the drop changes nothing.
     fn drop(&mut self) {
         if !abandoned() {
             self.drain();

@@ -1,10 +1,10 @@
-//! Counts of the cache's operations, and the places of all rounds.
+//! Counts of the cache's operations, and the current owner of every round.
 
 use super::magazine::Magazine;
 use super::{Cache, PerCpu, Round, Slab};
 
-/// The counts since the creation of the cache, and the current place of every round. The counts are exact if no other
-/// thread uses the cache concurrently, because the CPUs are read one after the other.
+/// The counts since the creation of the cache, and the number of rounds in each magazine. The counts are exact if no
+/// other thread uses the cache concurrently, because the CPUs are read one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// The number of allocations that CPUs' magazines served.
@@ -36,7 +36,7 @@ pub struct Stats {
 pub struct MagazineStats {
     /// The number of rounds in the magazine.
     pub rounds: usize,
-    /// The magazine's capacity; 0 if the CPU lacks the magazine.
+    /// The magazine's capacity; 0 if the CPU has no such magazine.
     pub size: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The state that traces of failed executions display.
+//! The state of a cache that traces of failed executions display.
 
 use super::Round;
 use super::depot::Stock;

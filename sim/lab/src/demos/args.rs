@@ -1,4 +1,4 @@
-//! The subcommand `demo` of the lab.
+//! The lab's subcommand `demo`.
 
 use super::command::Command;
 use super::demo::free;
@@ -13,21 +13,21 @@ use uslab_output::{Place, tell};
 
 /// Drive a textbook allocator by hand, and see its memory after each command.
 ///
-/// The memory is a line of 64 characters: letters are blocks in use, `+` is rounding, `=` headers and tags, `-` padding
-/// and freed bytes below a head, `.` free, `|` the start of another free piece, `_` never used or not mapped, `#` retired, `~` loaded
-/// but not used. Blocks are named a, b, c in the order of their allocation. `uslab page` has the same demos as an
-/// interactive page.
+/// The memory is shown as a line of 64 characters: letters are blocks in use, `+` is rounding, `=` headers and tags,
+/// `-` padding and freed bytes below a head, `.` free, `|` the start of another free piece, `_` never used or not
+/// mapped, `#` retired, `~` loaded but not used. Blocks are named a, b, c in the order of their allocation.
+/// `uslab page` has the same demos as an interactive page.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// The allocator
     name: Name,
-    /// Commands: `alloc BYTES [ALIGN]`, `alloc` if there is one size, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset`, `purge`,
-    /// `walk FIELD LAYOUT`, `fill WHAT`, `round`; `-` reads commands from standard input, one a line. Left out: a script that shows what the allocator
-    /// does
+    /// Commands: `alloc BYTES [ALIGN]`, `alloc` if there is one size, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`,
+    /// `reset`, `purge`, `walk FIELD LAYOUT`, `fill WHAT`, `round`; `-` reads commands from standard input, one per
+    /// line. Default: a script that shows how the allocator works
     #[arg(value_name = "COMMAND")]
     commands: Vec<String>,
-    /// Make this many random requests instead, the same for every allocator; an allocator that serves any size gets
-    /// 1,024 bytes
+    /// Run this many random requests instead of commands; they are the same for every allocator, and an allocator that
+    /// serves any size gets 1,024 bytes
     #[arg(long, value_name = "N", conflicts_with = "commands", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     random: Option<u16>,
 }

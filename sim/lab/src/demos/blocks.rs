@@ -1,8 +1,8 @@
-//! A demo of an allocator; its blocks have names.
+//! The demo of an allocator whose blocks have names.
 
 use super::command::Command;
 use super::demo::{Demo, capital, free};
-use super::driven::{Drive, Driven, Places};
+use super::driven::{Drive, DrivenAllocator, Places};
 use super::kinds::DemoAllocator;
 use super::scene::{Is, Part, Scene};
 use super::steps::Operation;
@@ -10,10 +10,10 @@ use super::structure::{Mark, On, Shape, Step, Structure};
 use crate::allocators::Work;
 use core::alloc::Layout;
 
-/// An allocator, with its live blocks and markers by name.
+/// An allocator, with its live blocks and its markers by name.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    allocator: Box<dyn Driven>,
+    allocator: Box<dyn DrivenAllocator>,
     /// The live blocks by number, each with its requested bytes, in the order of their allocation.
     live: Vec<(usize, usize)>,
     /// For each marker, the number of blocks that were allocated before the marker.
@@ -29,9 +29,9 @@ impl Blocks {
         Self { allocator, live: vec![], markers: vec![], births: 0, steps: vec![] }
     }
 
-    /// Records the moves of the head, which was at `from`: to the start of `block`, past any padding, and to its
+    /// Records two moves of the head, which was at `from`: past any padding to the start of `block`, and then to its
     /// present position.
-    fn note_head(&mut self, from: Option<usize>, block: Option<usize>) {
+    fn record_head_moves(&mut self, from: Option<usize>, block: Option<usize>) {
         let Some((from, to)) = from.zip(self.allocator.head()) else { return };
         let begin = block.unwrap_or(from);
         if begin > from {
@@ -53,7 +53,7 @@ impl Blocks {
         let (before, head) = (self.allocator.work(), self.allocator.head());
         let range = self.allocator.alloc(layout);
         self.steps = self.allocator.steps(&Operation::Alloc { layout, name: &name, block: range.clone() });
-        self.note_head(head, range.as_ref().map(|range| range.start));
+        self.record_head_moves(head, range.as_ref().map(|range| range.start));
         let Some(range) = range else {
             return Err(format!("No room for {bytes} bytes. Free: {}.", free(self.allocator.holes())));
         };
@@ -63,13 +63,13 @@ impl Blocks {
         };
         let sentence = format!("{name} is at byte {} and has {}{surplus}.", range.start, range.len());
         self.live.push((birth, bytes));
-        Ok(sentence + &work_done(before, self.allocator.work(), self.allocator.examined_by_alloc()))
+        Ok(sentence + &describe_work(before, self.allocator.work(), self.allocator.examined_by_alloc()))
     }
 
     fn free(&mut self, wanted_name: &str) -> Result<String, String> {
         let Some(position) = self.live.iter().position(|(birth, ..)| name(*birth) == wanted_name) else {
             let live: Vec<_> = self.live.iter().map(|(birth, ..)| name(*birth)).collect();
-            return Err(format!("Unknown block {wanted_name}; in use: {}.", first_names(&live)));
+            return Err(format!("Unknown block {wanted_name}; in use: {}.", join_names(&live)));
         };
         let (before, head) = (self.allocator.work(), self.allocator.head());
         let (birth, _) = self.live.remove(position);
@@ -77,8 +77,8 @@ impl Blocks {
         let block = self.allocator.range(position);
         self.allocator.free(position);
         self.steps = self.allocator.steps(&Operation::Free { name: &name, block });
-        self.note_head(head, None);
-        let work_text = work_done(before, self.allocator.work(), self.allocator.examined_by_free());
+        self.record_head_moves(head, None);
+        let work_text = describe_work(before, self.allocator.work(), self.allocator.examined_by_free());
         Ok(match (head, self.allocator.head()) {
             (Some(head), Some(now)) if now < head => {
                 format!("{name} is free, and the head moves back to byte {now}.{work_text}")
@@ -92,7 +92,7 @@ impl Blocks {
         })
     }
 
-    /// Forgets the blocks from the first for whose number `freed` returns `true`, and returns their number.
+    /// Forgets the first block whose number satisfies `freed`, and all later blocks; returns how many blocks it forgot.
     fn forget(&mut self, freed: impl Fn(usize) -> bool) -> usize {
         let (before, blocks) = (self.live.len(), self.live.partition_point(|(birth, _)| !freed(*birth)));
         self.live.truncate(blocks);
@@ -137,7 +137,7 @@ impl Demo for Blocks {
             Command::Mark if self.allocator.mark() => {
                 self.markers.push(self.births);
                 let head = self.allocator.head().unwrap_or(0);
-                Ok(format!("m{} is the head, byte {head}.", self.markers.len()))
+                Ok(format!("The marker m{} saves the head at byte {head}.", self.markers.len()))
             }
             Command::Mark => Err("Only linear allocators and stacks have a head to mark.".to_owned()),
             Command::Pop { marker } => {
@@ -150,7 +150,7 @@ impl Demo for Blocks {
                             let births = self.markers[index];
                             let freed_blocks = self.forget(|birth| birth >= births);
                             let head = self.allocator.head().unwrap_or(0);
-                            self.note_head(from, None);
+                            self.record_head_moves(from, None);
                             Ok(format!("The head is back at byte {head}: {freed_blocks} blocks are freed."))
                         }
                         Err(stale) => Err(format!("{}.", capital(&stale.to_string()))),
@@ -160,7 +160,7 @@ impl Demo for Blocks {
             }
             Command::Reset if self.allocator.reset() => {
                 let freed_blocks = self.forget(|_| true);
-                self.note_head(from, None);
+                self.record_head_moves(from, None);
                 Ok(format!("The head is back at byte 0: {freed_blocks} blocks are freed."))
             }
             Command::Purge => match self.allocator.purge() {
@@ -208,12 +208,13 @@ pub(super) fn name(number: usize) -> String {
     if number < 26 { letter.to_string() } else { format!("{letter}{}", number / 26 + 1) }
 }
 
-pub(super) fn first_names(names: &[String]) -> String {
+pub(super) fn join_names(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Returns a sentence about the work between two counts. `examined` is the kind of place that a search examines.
-fn work_done(before: Work, after: Work, examined: Places) -> String {
+/// Returns a sentence about the work that was done between two counts. `examined` names the kind of location that a
+/// search examines.
+fn describe_work(before: Work, after: Work, examined: Places) -> String {
     let count = |verb: &str, n: u64, (singular, plural): (&str, &str)| {
         (n > 0).then(|| format!("{verb} {n} {}", if n == 1 { singular } else { plural }))
     };

@@ -6,9 +6,9 @@ use core::str::FromStr;
 /// A command of a demo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Allocates a block. The name of the block is the next letter; a refused request also uses up a letter.
+    /// Allocates a block. The new block gets the next letter as its name; a refused request also uses up a letter.
     Alloc {
-        /// The size in bytes; `None` if the allocator has only one size.
+        /// The size in bytes; `None` if the allocator has blocks of only one size.
         bytes: Option<usize>,
         /// The alignment, a power of two.
         align: usize,
@@ -18,7 +18,7 @@ pub enum Command {
         /// The block's name.
         block: String,
     },
-    /// Finds an object by its handle.
+    /// Looks up an object by its handle.
     Get {
         /// The handle's name.
         block: String,
@@ -34,12 +34,13 @@ pub enum Command {
     Reset,
     /// Returns chunks without a block in use to the system.
     Purge,
-    /// Begins anew with blocks in use.
+    /// Restarts the demo's program, with blocks in use.
     Fill {
-        /// A parameter of the program: the sizes of blocks, the bytes in use, or the spacing of long-lived blocks.
+        /// A parameter of the demo's program: the sizes of blocks, the bytes in use, or the spacing of long-lived
+        /// blocks.
         what: String,
     },
-    /// Runs one round of the program.
+    /// Runs one round of the demo's program.
     Round,
     /// Reads a field of each struct.
     Walk {
@@ -50,18 +51,18 @@ pub enum Command {
     },
 }
 
-/// The error of a text that is not a command.
+/// The error for a text that is not a command of a demo.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown command `{0}`; expected `alloc BYTES [ALIGN]`, `alloc`, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset`, `purge`, `walk FIELD LAYOUT`, `fill WHAT` or `round`"
 )]
-pub struct NoCommand(String);
+pub struct UnknownCommand(String);
 
 impl FromStr for Command {
-    type Err = NoCommand;
+    type Err = UnknownCommand;
 
-    fn from_str(text: &str) -> Result<Self, NoCommand> {
-        let error = || NoCommand(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, UnknownCommand> {
+        let error = || UnknownCommand(text.to_owned());
         let number = |word: &str| word.parse::<usize>().map_err(|_| error());
         let words: Vec<&str> = text.split_whitespace().collect();
         match *words.as_slice() {

@@ -1,10 +1,10 @@
-//! The interface of a demo.
+//! The interface that all demos implement.
 
 use super::command::Command;
 use super::scene::Scene;
 use crate::allocators::Holes;
 
-/// An allocator that runs a user's commands.
+/// A demo of an allocator, which runs a user's commands.
 pub trait Demo {
     /// Runs a command, and returns a sentence about the command's effect.
     ///

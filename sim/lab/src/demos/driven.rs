@@ -1,5 +1,5 @@
-//! An allocator with its blocks in use and its markers, behind one interface: all demos of blocks share their code, which
-//! keeps pages small.
+//! An interface for an allocator with its blocks in use and its markers; demos of blocks share their code through it,
+//! which keeps web pages small.
 
 use super::kinds::DemoAllocator;
 use super::scene::Part;
@@ -11,17 +11,17 @@ use core::alloc::Layout;
 use core::fmt::Debug;
 use core::ops::Range;
 
-/// The places that a search examines, as a singular and a plural.
+/// The kind of location that a search examines, as a singular and a plural; `None` if no search is made.
 pub(super) type Places = Option<(&'static str, &'static str)>;
 
-/// An allocator, whose blocks in use and markers have numbers in the order of their creation. The other methods are
-/// the methods of [`DemoAllocator`].
-pub(super) trait Driven: Debug {
-    /// Allocates a block, which becomes the last block, and returns its range.
+/// An allocator, whose blocks in use and markers have numbers in the order of their creation. The methods without
+/// documentation are like the methods of [`DemoAllocator`].
+pub(super) trait DrivenAllocator: Debug {
+    /// Allocates a block, which becomes the last block, and returns the block's range.
     fn alloc(&mut self, layout: Layout) -> Option<Range<usize>>;
     /// Frees a block; the numbers of later blocks decrease by 1.
     fn free(&mut self, block: usize);
-    /// Forgets the blocks from number `blocks` on, which were freed together.
+    /// Forgets all blocks from number `blocks` on, because they were freed together.
     fn forget(&mut self, blocks: usize);
     fn range(&self, block: usize) -> Range<usize>;
     /// Saves the head's position as the last marker; returns `false` if the allocator has no head.
@@ -46,7 +46,7 @@ pub(super) trait Driven: Debug {
     fn skipped(&self, head: usize, block: usize) -> String;
 }
 
-/// An allocator with its blocks and markers. The blocks are dropped before the allocator.
+/// An allocator with its blocks and markers. The blocks are dropped before the allocator is dropped.
 #[derive(Debug)]
 pub(super) struct Drive<A: DemoAllocator> {
     blocks: Vec<A::Block>,
@@ -61,7 +61,7 @@ impl<A: DemoAllocator> Drive<A> {
     }
 }
 
-impl<A: DemoAllocator> Driven for Drive<A> {
+impl<A: DemoAllocator> DrivenAllocator for Drive<A> {
     fn alloc(&mut self, layout: Layout) -> Option<Range<usize>> {
         let block = self.allocator.alloc(layout)?;
         let range = self.allocator.range(&block);

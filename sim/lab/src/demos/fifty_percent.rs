@@ -1,4 +1,4 @@
-//! Knuth's fifty-percent rule: a heap in equilibrium, and the demo of four such heaps.
+//! Knuth's fifty-percent rule: a heap in equilibrium, and a demo with four such heaps.
 
 use super::command::Command;
 use super::lanes::{Program, Steps, parts_of};
@@ -9,7 +9,7 @@ use core::ops::Range;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-/// The distribution of requested sizes.
+/// The distribution from which requested sizes are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sizes {
     Even,
@@ -18,7 +18,7 @@ pub(crate) enum Sizes {
 }
 
 impl Sizes {
-    /// All distributions, with their names in tables and in commands.
+    /// All size distributions, each with its names in tables and in commands.
     pub(crate) const ALL: [(&str, &str, Self); 3] = [
         ("16 to 2048", "16-2048", Self::Even),
         ("eight sizes", "eight-sizes", Self::Eight),
@@ -32,7 +32,7 @@ impl Sizes {
             Self::One => 512,
         }
     }
-    /// Returns the mean size, rounded up.
+    /// Returns the mean size of the distribution, rounded up.
     fn mean(self) -> usize {
         match self {
             Self::Even => 1032,
@@ -42,17 +42,17 @@ impl Sizes {
     }
 }
 
-/// A heap with a constant number of blocks in use.
+/// A heap in which the number of blocks in use stays constant.
 #[derive(Debug)]
 pub(crate) struct Equilibrium {
     heap: Headerless,
     rng: Pcg64,
     sizes: Sizes,
-    /// The blocks in use, each with the turnover that allocated it.
+    /// The blocks in use, each with the number of the turnover that allocated it.
     blocks: Vec<(Range<usize>, usize)>,
-    /// The end of the highest block that was ever in use.
+    /// The end of the highest block that was ever in use in the heap.
     top: usize,
-    /// The counts before the first turnover, and after each.
+    /// The counts before the first turnover, and after every turnover.
     counts: Vec<Counts>,
 }
 
@@ -64,9 +64,9 @@ struct Counts {
     steps: u64,
 }
 
-/// The results for the second half of the turnovers: holes per block, the fraction of allocations that left a remainder,
-/// and steps per search.
-pub(crate) struct SecondHalf {
+/// The results for the second half of the turnovers: holes per block, the fraction of allocations that left a
+/// remainder, and steps per search.
+pub(crate) struct SecondHalfResults {
     pub(crate) holes: f64,
     pub(crate) rest: f64,
     pub(crate) steps: f64,
@@ -97,7 +97,7 @@ impl Equilibrium {
         self.blocks.push((block, self.counts.len()));
         Some(())
     }
-    /// Frees a random block and allocates another, `n` times.
+    /// Replaces `n` blocks, one after the other: frees a random block and allocates another.
     pub(crate) fn replace(&mut self, n: usize) -> Option<()> {
         for _ in 0..n {
             let freed = self.rng.random_range(0..self.blocks.len());
@@ -106,27 +106,27 @@ impl Equilibrium {
         }
         Some(())
     }
-    /// Notes the counts after a turnover.
+    /// Records the counts after a turnover.
     pub(crate) fn end_turnover(&mut self) {
         let counts = Counts { holes: self.holes(), splits: self.heap.splits(), steps: self.heap.steps() };
         self.counts.push(counts);
     }
 
-    /// Returns the number of holes. The free memory after the last block is not one of the rule's holes.
+    /// Returns the number of holes. The free memory after the last block does not count as one of the rule's holes.
     fn holes(&self) -> usize {
         self.heap.holes().saturating_sub(1)
     }
-    /// Returns the holes per block after each turnover.
+    /// Returns the number of holes per block after each turnover.
     pub(crate) fn curve(&self) -> impl Iterator<Item = f64> {
         self.counts[1..].iter().map(|counts| counts.holes as f64 / self.blocks.len() as f64)
     }
     /// Returns the results for the second half of the turnovers so far.
-    pub(crate) fn second_half(&self) -> SecondHalf {
+    pub(crate) fn second_half(&self) -> SecondHalfResults {
         let turnovers = self.counts.len() - 1;
         let (before, after) = (self.counts[turnovers / 2], self.counts[turnovers]);
         let samples = (turnovers - turnovers / 2) as f64;
         let allocs = self.blocks.len() as f64 * samples;
-        SecondHalf {
+        SecondHalfResults {
             holes: self.curve().skip(turnovers / 2).sum::<f64>() / samples,
             rest: (after.splits - before.splits) as f64 / allocs,
             steps: (after.steps - before.steps) as f64 / allocs,
@@ -134,13 +134,13 @@ impl Equilibrium {
     }
 }
 
-/// The blocks of the demo, and the turnovers that its heaps can show.
+/// The number of blocks in the demo, and the number of turnovers that its heaps can show.
 const BLOCKS: usize = 100;
 const TURNOVERS: usize = 50;
-/// The seed of the experiment.
+/// The seed that the experiment on the fifty-percent rule uses.
 const SEED: u64 = 1;
 
-const HEAPS: [(&str, Fit, usize); 4] = [
+const HEAP_POLICIES: [(&str, Fit, usize); 4] = [
     ("first fit", Fit::First, 1),
     ("first fit, rounded up to 16", Fit::First, 16),
     ("best fit", Fit::Best, 1),
@@ -164,9 +164,11 @@ impl FiftyPercent {
         let heap = |(_, fit, granule)| {
             Equilibrium::new(BLOCKS, Pcg64::seed_from_u64(SEED), (fit, Order::Address), granule, sizes)
         };
-        self.heaps = HEAPS.into_iter().map(heap).collect::<Option<_>>().ok_or("The heap is full.")?;
+        self.heaps = HEAP_POLICIES.into_iter().map(heap).collect::<Option<_>>().ok_or("The heap is full.")?;
         let unit = if sizes == Sizes::Even { " bytes" } else { "" };
-        Ok(format!("{BLOCKS} blocks, {name}{unit}, one behind the other: no holes yet."))
+        Ok(format!(
+            "{BLOCKS} blocks, {name}{unit}, are allocated one after the other: the heaps have no holes yet."
+        ))
     }
     fn replace(&mut self, n: usize) -> Result<(), String> {
         let done = self.heaps.iter_mut().map(|heap| heap.replace(n)).collect::<Option<Vec<_>>>();
@@ -177,7 +179,9 @@ impl FiftyPercent {
             _ if self.heaps.is_empty() => {
                 return Err("No blocks are in use: `fill` allocates them.".to_owned());
             }
-            TURNOVERS => return Err(format!("{TURNOVERS} turnovers are the most: `fill` begins anew.")),
+            TURNOVERS => {
+                return Err(format!("The demo ends after {TURNOVERS} turnovers: `fill` starts again."));
+            }
             _ => {}
         }
         self.replace(BLOCKS / 2)?;
@@ -190,7 +194,10 @@ impl FiftyPercent {
         let holes: Vec<_> = self.heaps.iter().map(|heap| heap.holes().to_string()).collect();
         let holes = holes.join(", ");
         let said = format!("{BLOCKS} blocks are in use. From top to bottom, the heaps have {holes} holes.");
-        steps.push((format!("The other half: turnover {} is complete.", self.turnovers()), vec![]));
+        steps.push((
+            format!("The other half of the blocks is replaced: turnover {} is complete.", self.turnovers()),
+            vec![],
+        ));
         Ok(said)
     }
 }
@@ -220,7 +227,7 @@ impl Program for FiftyPercent {
                 curve: heap.counts.iter().map(|counts| counts.holes).collect(),
             }
         };
-        HEAPS.into_iter().zip(&self.heaps).map(lane).collect()
+        HEAP_POLICIES.into_iter().zip(&self.heaps).map(lane).collect()
     }
     fn facts(&self) -> Vec<(String, String)> {
         if self.turnovers() == 0 {
@@ -228,13 +235,13 @@ impl Program for FiftyPercent {
         }
         let (turnovers, begin) = (self.turnovers(), self.turnovers() / 2 + 1);
         let fact = |((name, ..), heap): ((&str, Fit, usize), &Equilibrium)| {
-            let SecondHalf { holes, rest, steps } = heap.second_half();
+            let SecondHalfResults { holes, rest, steps } = heap.second_half();
             let found = format!(
-                "{holes:.3} holes a block in turnovers {begin} to {turnovers}; half of the allocations that left a rest: {:.3}; steps of a search: {steps:.1}",
+                "{holes:.3} holes per block in turnovers {begin} to {turnovers}; half the fraction of allocations that left a remainder: {:.3}; steps per search: {steps:.1}",
                 rest / 2.0
             );
             (name.to_owned(), found)
         };
-        HEAPS.into_iter().zip(&self.heaps).map(fact).collect()
+        HEAP_POLICIES.into_iter().zip(&self.heaps).map(fact).collect()
     }
 }

@@ -12,38 +12,40 @@ use core::ops::Range;
 use uslab::pool::words::Event;
 use uslab::pool::{ChunkedPool, PoolGuard, RawPool, ReservedPool, SafePool, SlotLayout};
 
-/// The size in bytes of a chunk, and of a step by which the reserved pool grows.
+/// The size of a page in bytes: a chunk of the chunked pool, or a step by which the reserved pool grows.
 const PAGE: usize = 4096;
-/// The largest number of pages of a demo.
+/// The largest number of pages that the demo's memory can have.
 const PAGES: usize = 4;
-/// The alignment of slots in bytes. It is larger than the header of a chunk, so that the first slot of a chunk is at
-/// this byte on every machine.
+/// The alignment of slots in bytes. The alignment is larger than the header of a chunk, so the first slot of a chunk is
+/// at this offset on every machine.
 const ALIGN: usize = 256;
-/// The sizes of slots in bytes: three take up a chunk with its header, four take up a step.
-const CHUNK_SLOT: usize = 1280;
-const RESERVED_SLOT: usize = 1024;
+/// The sizes of slots in bytes: three slots and a header fill a chunk, and four slots fill a step.
+const CHUNK_SLOT_BYTES: usize = 1280;
+const RESERVED_SLOT_BYTES: usize = 1024;
 
-/// A pool of the library that grows by a page if no slot is free.
+/// A pool of the library that grows by one page if no slot is free.
 trait Grows: Debug {
     /// Returns the size of a slot in bytes.
     fn slot(&self) -> usize;
-    /// Returns the bytes of a page before its first slot.
+    /// Returns the number of bytes in a page before its first slot.
     fn header(&self) -> usize {
         0
     }
     /// Allocates a slot.
     fn alloc(&'static self) -> Option<Box<dyn Guard>>;
-    /// Returns the free lists: the addresses of the pages that a list serves, and the addresses of its free slots.
+    /// Returns the free lists, each as two values: the addresses of the pages that the list serves, and the addresses
+    /// of its free slots.
     fn lists(&self) -> Vec<(Range<usize>, Vec<usize>)>;
-    /// Unmaps the pages without a block in use; returns `None` if the pool does not unmap pages.
+    /// Unmaps the pages without a block in use; returns `None` if the pool never unmaps pages.
     fn purge_pages(&self) -> Option<usize> {
         None
     }
-    /// Returns the shape of a pool, whose lists are given by positions: the first byte of a list's pages, and its slots.
+    /// Returns the shape of a pool; for each free list, `lists` contains the position of the first byte of its pages,
+    /// and its slots.
     fn shape(&self, lists: Vec<(usize, Vec<usize>)>, mapped: usize) -> Shape;
-    /// Returns the name of the slot at a position, and of its list.
+    /// Returns the name of the slot at a position, and the name of the slot's free list.
     fn names(&self, position: usize) -> (String, String);
-    /// Returns a sentence about the growth by page `page`.
+    /// Returns a sentence about how the pool grew by the page `page`.
     fn growth(&self, page: usize) -> String;
 }
 
@@ -60,7 +62,7 @@ impl<P: RawPool> Guard for PoolGuard<'_, P> {
 
 impl Grows for SafePool<ChunkedPool> {
     fn slot(&self) -> usize {
-        CHUNK_SLOT
+        CHUNK_SLOT_BYTES
     }
     fn header(&self) -> usize {
         ALIGN
@@ -75,13 +77,13 @@ impl Grows for SafePool<ChunkedPool> {
         Some(self.purge())
     }
     fn shape(&self, lists: Vec<(usize, Vec<usize>)>, _: usize) -> Shape {
-        let number = |position: usize| (position % PAGE - ALIGN) / CHUNK_SLOT;
+        let number = |position: usize| (position % PAGE - ALIGN) / CHUNK_SLOT_BYTES;
         let chunk =
             |(at, list): (usize, Vec<usize>)| Chunk { at, list: list.into_iter().map(number).collect() };
-        Shape::Chunks { slot: CHUNK_SLOT, bytes: PAGE, chunks: lists.into_iter().map(chunk).collect() }
+        Shape::Chunks { slot: CHUNK_SLOT_BYTES, bytes: PAGE, chunks: lists.into_iter().map(chunk).collect() }
     }
     fn names(&self, position: usize) -> (String, String) {
-        let (chunk, slot) = (position / PAGE, (position % PAGE - ALIGN) / CHUNK_SLOT);
+        let (chunk, slot) = (position / PAGE, (position % PAGE - ALIGN) / CHUNK_SLOT_BYTES);
         (format!("slot {slot} of chunk {chunk}"), format!("the list of chunk {chunk}"))
     }
     fn growth(&self, page: usize) -> String {
@@ -91,7 +93,7 @@ impl Grows for SafePool<ChunkedPool> {
 
 impl Grows for SafePool<ReservedPool> {
     fn slot(&self) -> usize {
-        RESERVED_SLOT
+        RESERVED_SLOT_BYTES
     }
     fn alloc(&'static self) -> Option<Box<dyn Guard>> {
         Some(Box::new(self.alloc().ok()?))
@@ -101,14 +103,19 @@ impl Grows for SafePool<ReservedPool> {
     }
     fn shape(&self, lists: Vec<(usize, Vec<usize>)>, mapped: usize) -> Shape {
         let slots = lists.into_iter().flat_map(|(_, slots)| slots);
-        let list = slots.map(|position| position / RESERVED_SLOT).collect();
-        Shape::Chain { slot: RESERVED_SLOT, list, opened: mapped * PAGE / RESERVED_SLOT, end: None }
+        let list = slots.map(|position| position / RESERVED_SLOT_BYTES).collect();
+        Shape::Chain {
+            slot: RESERVED_SLOT_BYTES,
+            list,
+            opened: mapped * PAGE / RESERVED_SLOT_BYTES,
+            end: None,
+        }
     }
     fn names(&self, position: usize) -> (String, String) {
-        (format!("slot {}", position / RESERVED_SLOT), "the list".to_owned())
+        (format!("slot {}", position / RESERVED_SLOT_BYTES), "the list".to_owned())
     }
     fn growth(&self, page: usize) -> String {
-        let (slots, first) = (PAGE / RESERVED_SLOT, page * PAGE / RESERVED_SLOT);
+        let (slots, first) = (PAGE / RESERVED_SLOT_BYTES, page * PAGE / RESERVED_SLOT_BYTES);
         format!(
             "The list is empty: {PAGE} more bytes are committed, and slots {first} to {} join the list.",
             first + slots - 1
@@ -119,10 +126,10 @@ impl Grows for SafePool<ReservedPool> {
 /// A growing pool, whose pages have positions in the memory of the demo.
 #[derive(Debug)]
 pub(super) struct Growing {
-    /// The demo leaks the pool, because the blocks borrow from the pool. A chunked pool leaks no chunk, and a reserved
-    /// pool leaks its reserved range.
+    /// The demo leaks the pool, because the blocks borrow from it. A leaked chunked pool has no chunk left, but a
+    /// leaked reserved pool keeps its reserved range.
     pool: &'static dyn Grows,
-    /// The addresses of the pages, by position; `None` if no page is mapped at the position.
+    /// The addresses of the pages, by their position; `None` if no page is mapped at a position.
     pages: [Option<usize>; PAGES],
     /// The page that the last allocation mapped.
     added: Option<usize>,
@@ -138,14 +145,14 @@ pub(super) struct Slot {
 }
 
 impl Growing {
-    /// Creates the demo of a pool of chunks.
+    /// Creates the demo of a pool that grows by chunks.
     pub(super) fn chunked() -> Result<Self, ConfigError> {
-        let pool = ChunkedPool::new(SlotLayout::new(CHUNK_SLOT, ALIGN)?, PAGE)?;
+        let pool = ChunkedPool::new(SlotLayout::new(CHUNK_SLOT_BYTES, ALIGN)?, PAGE)?;
         Ok(Self::of(Box::leak(Box::new(SafePool::new(pool)))))
     }
-    /// Creates the demo of a pool in reserved addresses.
+    /// Creates the demo of a pool that grows in a range of reserved addresses.
     pub(super) fn reserved() -> Result<Self, ConfigError> {
-        let slots = SlotLayout::new(RESERVED_SLOT, ALIGN)?;
+        let slots = SlotLayout::new(RESERVED_SLOT_BYTES, ALIGN)?;
         let pool = ReservedPool::with_step(slots, PAGE * PAGES, PAGE)?;
         Ok(Self::of(Box::leak(Box::new(SafePool::new(pool)))))
     }
@@ -157,7 +164,7 @@ impl Growing {
         let page = self.pages.iter().position(|page| *page == Some(address & !(PAGE - 1)))?;
         Some(page * PAGE + address % PAGE)
     }
-    /// Returns the free lists by positions.
+    /// Returns the free lists, with positions instead of addresses.
     fn lists(&self) -> Vec<(usize, Vec<usize>)> {
         let list = |(pages, slots): (Range<usize>, Vec<usize>)| {
             let slots = slots.into_iter().filter_map(|slot| self.position(slot)).collect();
@@ -224,7 +231,7 @@ impl Allocator for Growing {
     fn range(&self, block: &Slot) -> Range<usize> {
         block.position..block.position + self.pool.slot()
     }
-    /// The demo reads no bytes of blocks.
+    /// The demo never reads the bytes of blocks.
     fn bytes<'b>(&'b mut self, _: &'b mut Slot) -> &'b mut [u8] {
         &mut []
     }
@@ -233,7 +240,7 @@ impl Allocator for Growing {
     }
     fn holes(&self) -> Holes {
         let mut holes = Holes::default();
-        self.lists().iter().for_each(|(_, slots)| holes.add_all(slots.len(), self.pool.slot()));
+        self.lists().iter().for_each(|(_, slots)| holes.add_pieces(slots.len(), self.pool.slot()));
         holes
     }
     fn work(&self) -> Work {

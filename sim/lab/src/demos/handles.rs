@@ -1,6 +1,6 @@
 //! The demo of a handle table: handles detect that their object was freed.
 
-use super::blocks::{first_names, name};
+use super::blocks::{join_names, name};
 use super::command::Command;
 use super::demo::{Demo, capital};
 use super::scene::{Is, Part, Scene};
@@ -8,9 +8,9 @@ use super::structure::{Named, On, Shape, Slot, Step, Structure};
 use uslab::handle::{Handle, HandleTable, WrapPolicy};
 
 /// The number of bits in a generation. Generation 0 is not used, so two bits give three generations, and a demo soon
-/// shows what happens when generations run out.
+/// shows a slot that has no generation left.
 const BITS: u32 = 2;
-/// The number of bytes that one slot takes in the picture.
+/// The number of bytes that one slot occupies in the picture.
 const SLOT: usize = 16;
 const SLOTS: usize = 8;
 
@@ -33,7 +33,7 @@ impl Handles {
         let index = all.iter().position(|known_name| known_name == wanted_name);
         index
             .map(|index| self.handles[index])
-            .ok_or_else(|| format!("Unknown handle {wanted_name}; expected one of: {}.", first_names(&all)))
+            .ok_or_else(|| format!("Unknown handle {wanted_name}; expected one of: {}.", join_names(&all)))
     }
 
     fn generation(&self, handle: Handle<u32, BITS>) -> u32 {

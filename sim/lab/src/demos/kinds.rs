@@ -14,17 +14,19 @@ use uslab::pool::words::Event;
 
 /// An allocator whose memory a demo can show.
 pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
-    /// A saved position of the head, if the allocator can be rewound.
+    /// A saved position of the head; only allocators that can be rewound save positions.
     type Marker: Debug;
 
-    /// The bytes of metadata before each block in use, and after it.
+    /// The number of metadata bytes before each block in use, and the number after it.
     const TAGS: (usize, usize) = (0, 0);
-    /// The place that an allocation's search examines, as a singular and a plural; `None` if no search takes place.
+    /// The kind of location that an allocation's search examines, as a singular and a plural; `None` if an allocation
+    /// does not search.
     const EXAMINED_BY_ALLOC: Option<(&'static str, &'static str)> = None;
-    /// The same for a free.
+    /// The kind of location that a free's search examines, as a singular and a plural; `None` if a free does not
+    /// search.
     const EXAMINED_BY_FREE: Option<(&'static str, &'static str)> = None;
 
-    /// Returns the size of a block that is requested without a size.
+    /// Returns the size that a block has if the user requests no size.
     fn one_size(&self) -> Option<usize> {
         None
     }
@@ -32,10 +34,10 @@ pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
     fn end(&self) -> usize {
         self.capacity() + if Self::TAGS.0 > 0 { 16 } else { 0 }
     }
-    /// Adds the parts of a range in which no block is in use.
+    /// Describes the kinds of bytes in a range that contains no block in use.
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>);
-    /// Returns the data structure of the free memory; `None` for an allocator with a head, because the demo shows the
-    /// head.
+    /// Returns the data structure that manages free memory; `None` for an allocator with a head, because the demo shows
+    /// the head instead.
     fn shape(&self) -> Option<Shape> {
         None
     }
@@ -43,7 +45,7 @@ pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
     fn log(&mut self) -> Vec<Event> {
         vec![]
     }
-    /// Returns the steps of an operation, whose events are in `log`.
+    /// Returns the steps of an operation whose events are in `log`.
     fn steps(&self, _operation: &Operation<'_>, _log: &[Event]) -> Vec<Step> {
         vec![]
     }
@@ -75,11 +77,11 @@ pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
     fn head(&self) -> Option<usize> {
         None
     }
-    /// Returns the beginnings of the chunks after the first, as marks.
+    /// Returns a mark at the beginning of each chunk after the first.
     fn chunks(&self) -> Vec<Mark> {
         vec![]
     }
-    /// Returns a sentence about the bytes between the head and the block that an allocation returned.
+    /// Returns a sentence about the bytes between the head's old position and the block that an allocation returned.
     fn skipped(&self, head: usize, block: usize) -> String {
         skipped_for_alignment(head, block)
     }
@@ -226,12 +228,12 @@ impl DemoAllocator for Buddy {
         self.take_log()
     }
     fn steps(&self, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
-        steps::of_buddy(self, operation, log)
+        steps::buddy_steps(self, operation, log)
     }
 }
 
 /// A range between two tags has at most one free block, because free neighbours are merged.
-fn one_free_block(range: Range<usize>, end: usize, parts: &mut Vec<Part>) {
+fn push_free_block_between_tags(range: Range<usize>, end: usize, parts: &mut Vec<Part>) {
     // Separate tags mark the ends of the memory.
     let (front_tag, back_tag) = (if range.start == 0 { 12 } else { 0 }, if range.end == end { 4 } else { 0 });
     let free = range.start + front_tag..range.end.saturating_sub(back_tag).max(range.start + front_tag);
@@ -251,7 +253,7 @@ impl DemoAllocator for Heap {
     const EXAMINED_BY_FREE: Option<(&'static str, &'static str)> = Self::EXAMINED_BY_ALLOC;
 
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
-        one_free_block(range, self.capacity() + 16, parts);
+        push_free_block_between_tags(range, self.capacity() + 16, parts);
     }
     fn shape(&self) -> Option<Shape> {
         Some(Shape::List { blocks: self.list().map(free_block).collect() })
@@ -260,7 +262,7 @@ impl DemoAllocator for Heap {
         self.take_log()
     }
     fn steps(&self, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
-        steps::of_heap(self.fit(), operation, log)
+        steps::heap_steps(self.fit(), operation, log)
     }
 }
 
@@ -270,7 +272,7 @@ impl DemoAllocator for Tlsf {
     const EXAMINED_BY_ALLOC: Option<(&'static str, &'static str)> = Some(("bitmap word", "bitmap words"));
 
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>) {
-        one_free_block(range, self.capacity() + 16, parts);
+        push_free_block_between_tags(range, self.capacity() + 16, parts);
     }
     fn shape(&self) -> Option<Shape> {
         let (first, second) = self.bitmaps();
@@ -289,6 +291,6 @@ impl DemoAllocator for Tlsf {
         self.take_log()
     }
     fn steps(&self, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
-        steps::of_tlsf(self, operation, log)
+        steps::tlsf_steps(self, operation, log)
     }
 }

@@ -1,4 +1,4 @@
-//! Demos of one program on several allocators, each of which is a lane of the picture.
+//! Demos of one program that runs on several allocators, each of which is a lane of the picture.
 
 use super::command::Command;
 use super::demo::Demo;
@@ -6,30 +6,30 @@ use super::scene::{Is, Part, Scene};
 use super::structure::{Lane, Line, On, Shape, Step, Structure};
 use core::ops::Range;
 
-/// A program that several allocators serve.
+/// A program that allocates from several allocators.
 pub(super) trait Program {
     /// The kinds of blocks that the picture distinguishes.
     const KINDS: &'static [&'static str];
 
-    /// Runs a command and adds its steps. Returns a sentence about the command's effect.
+    /// Runs a command, and adds the command's steps to `steps`. Returns a sentence about the command's effect.
     ///
     /// # Errors
     /// Fails with the reason for a refusal, in words; a refused command changes nothing.
     fn run(&mut self, command: &Command, steps: &mut Steps) -> Result<String, String>;
-    /// Returns the memory of each allocator.
+    /// Returns the memory of each allocator as a lane of the picture.
     fn lanes(&self) -> Vec<Lane>;
-    /// Returns the places that all memories have in common.
+    /// Returns the marks that are at the same location in all memories.
     fn marks(&self) -> Vec<Line> {
         vec![]
     }
-    /// Returns the figures of the program, by name.
+    /// Returns the program's figures, by name.
     fn facts(&self) -> Vec<(String, String)>;
 }
 
-/// The steps of a command, each with the memories after it.
+/// The steps of a command, each with the state of all memories after the step.
 pub(super) type Steps = Vec<(String, Vec<Lane>)>;
 
-/// The demo of a program.
+/// The demo of a program that runs on several allocators.
 #[derive(Debug)]
 pub(super) struct Lanes<P> {
     program: P,
@@ -67,8 +67,9 @@ impl<P: Program> Demo for Lanes<P> {
     }
 }
 
-/// Returns the parts of a memory of which `blocks` are in use. Memory from `top` on was never used. Gaps of less than
-/// `smallest_gap` bytes are headers and rounding, and belong to the block before.
+/// Returns the ranges of a memory by kind; `blocks` are the blocks in use. The memory from the offset `top` on was
+/// never used. Gaps of less than `smallest_gap` bytes are headers and rounding, and count as bytes of the preceding
+/// block.
 pub(super) fn parts_of(
     mut blocks: Vec<(Range<usize>, &str)>,
     smallest_gap: usize,

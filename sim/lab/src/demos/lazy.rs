@@ -1,7 +1,7 @@
-//! The demo of Kenwright's pool ("Fast Efficient Fixed-Size Memory Pool", 2012); a block of this pool joins the free
-//! list when the block is first needed.
+//! The demo of Kenwright's pool ("Fast Efficient Fixed-Size Memory Pool", 2012), in which a block joins the free list
+//! when the block is first needed.
 
-use super::blocks::{first_names, name};
+use super::blocks::{join_names, name};
 use super::command::Command;
 use super::demo::{Demo, capital};
 use super::scene::{Is, Part, Scene};
@@ -17,10 +17,10 @@ type Pool = SafePool<IndexPool<HeapArea>>;
 /// Kenwright's pool, with its blocks in use.
 #[derive(Debug)]
 pub(super) struct Lazy {
-    /// The demo leaks the pool, because the blocks borrow from the pool. Each demo leaks a few hundred bytes.
+    /// The demo leaks the pool, because the blocks borrow from it. Each run of the demo leaks a few hundred bytes.
     pool: &'static Pool,
     live: Vec<(usize, PoolGuard<'static, IndexPool<HeapArea>>)>,
-    /// The address of the first block.
+    /// The address of the pool's first block.
     base: Option<usize>,
     births: usize,
     /// The steps of the last command.
@@ -37,7 +37,7 @@ impl Lazy {
     fn note(&mut self, text: String, highlight: On) {
         self.steps.push(Step::new(text, highlight));
     }
-    /// Returns a block's index. The first block of a new pool is block 0.
+    /// Returns the index of a block in the pool. The first block of a new pool is block 0.
     fn index(&self, block: &PoolGuard<'_, IndexPool<HeapArea>>) -> usize {
         (block.address().addr() - self.base.unwrap_or(block.address().addr())) / BLOCK
     }
@@ -66,7 +66,7 @@ impl Demo for Lazy {
                 let text = format!("{name} gets the head of the chain, block {index}.");
                 self.note(text, On::Take { at: index * BLOCK, bytes: BLOCK });
                 let joined_text = match new_state.initialised - before.initialised {
-                    0 => "All blocks are in the chain already.".to_owned(),
+                    0 => "All blocks have already joined the chain.".to_owned(),
                     _ => format!(
                         "Block {} joins the chain of free blocks: it is written for the first time.",
                         before.initialised
@@ -85,7 +85,7 @@ impl Demo for Lazy {
             Command::Free { block } => {
                 let Some(position) = self.live.iter().position(|(birth, _)| name(*birth) == *block) else {
                     let live: Vec<_> = self.live.iter().map(|(birth, _)| name(*birth)).collect();
-                    return Err(format!("Unknown block {block}; in use: {}.", first_names(&live)));
+                    return Err(format!("Unknown block {block}; in use: {}.", join_names(&live)));
                 };
                 let (_, guard) = self.live.remove(position);
                 let index = self.index(&guard);

@@ -1,4 +1,4 @@
-//! Textbook allocators that run a user's commands, and the state of the memory after each command.
+//! Demos of textbook allocators, which run a user's commands, and the state of the memory after each command.
 //!
 //! A demo is an allocator of the lab in a small memory, with a script that shows how the allocator works. [`Demo::act`]
 //! runs one [`Command`] and returns the [`Scene`] after the command. `uslab lab demo` prints the scenes.
@@ -38,7 +38,7 @@ pub(crate) mod walk;
 
 #[cfg(feature = "experiments")]
 pub use args::Args;
-pub use command::{Command, NoCommand};
+pub use command::{Command, UnknownCommand};
 pub use demo::Demo;
 pub use names::{About, Claim, Name};
 pub use race::{Race, race, random};
@@ -47,9 +47,9 @@ pub use structure::{
     Cell, Chunk, FreeBlock, Lane, Line, Lines, Mark, Named, On, Row, Shape, Slot, Step, Structure,
 };
 
-/// Runs a demo from its first command. `text` has one line with the demo's name, and then one line for each command.
-/// Returns the scene after each command; for an invalid line, the scene is a refusal. Returns `None` if the demo is
-/// unknown or memory is short.
+/// Runs a demo from its first command. The first line of `text` is the demo's name, and each further line is a command.
+/// Returns the scene after each command; an invalid line has a scene that reports a refusal. Returns `None` if the demo
+/// is unknown or memory is exhausted.
 pub fn play(text: &str) -> Option<Vec<Scene>> {
     let mut lines = text.lines();
     let name = lines.next()?;

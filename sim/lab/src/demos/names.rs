@@ -1,4 +1,4 @@
-//! The demos by name; each has a description and a script.
+//! All demos by name; each demo has a description and a script.
 
 use super::blocks::Blocks;
 use super::demo::Demo;
@@ -20,21 +20,21 @@ use core::alloc::Layout;
 use serde::Serialize;
 use uslab::handle::WrapPolicy;
 
-/// A demo of one allocator.
+/// A demo of one allocator, or of one program on several allocators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "experiments", derive(clap::ValueEnum))]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 #[serde(rename_all = "kebab-case")]
 pub enum Name {
-    /// An offset that only moves forward; all blocks are freed together.
+    /// A linear allocator, which moves an offset forward; all blocks are freed together.
     Linear,
     /// A linear allocator that grows by chunks.
     Arena,
-    /// A linear allocator with markers to which it can be rewound.
+    /// A linear allocator that can be rewound to markers.
     Stack,
-    /// Slots of one size; the free slots are in a list.
+    /// A pool of slots of one size; the free slots are in a list.
     Pool,
-    /// A pool in which a block joins the free list when the block is first needed.
+    /// Kenwright's pool, in which a block joins the free list when the block is first needed.
     LazyPool,
     /// A pool that grows by chunks, each of which has a free list.
     ChunkedPool,
@@ -46,25 +46,25 @@ pub enum Name {
     BestFit,
     /// A list of free blocks; the largest block serves a request.
     WorstFit,
-    /// Blocks whose sizes are powers of two; the allocator halves and merges blocks.
+    /// A buddy allocator, which halves and merges blocks whose sizes are powers of two.
     Buddy,
-    /// Lists for two levels of size classes; bit scans find a list.
+    /// TLSF: free lists for two levels of size classes, which bit scans find.
     Tlsf,
-    /// Handles that detect that their object was freed; after its last generation, a slot is retired.
+    /// A handle table whose handles detect that their object was freed; after its last generation, a slot is retired.
     Handles,
-    /// Handles whose generations wrap.
+    /// A handle table whose generations start again after the last one.
     HandlesWrap,
     /// A slot map, whose values have no gaps, compared with an array that has holes.
     Packed,
     /// The cache lines that a walk over structs loads, for an array of structs and for one array per field.
     Layout,
-    /// Heaps in equilibrium: holes per block.
+    /// Four heaps in equilibrium, and the number of holes per block.
     FiftyPercent,
-    /// Allocators under the attack of a program that forces them to take memory.
+    /// Several allocators under the attack of a program that forces them to take more memory.
     Robson,
-    /// Long-lived blocks among short-lived ones, and apart.
+    /// Long-lived blocks, first mixed with short-lived blocks, and then in a separate heap.
     Pinning,
-    /// A buddy allocator that serves objects, alone and through slabs.
+    /// A buddy allocator that serves objects, first directly and then through slabs.
     SlabsOverBuddy,
 }
 
@@ -76,21 +76,22 @@ pub struct About {
     pub name: Name,
     /// The demo's title on a page.
     pub title: &'static str,
-    /// The points of interest in the demo, in a few sentences.
+    /// A few sentences about what to observe in the demo.
     pub what: &'static str,
     /// The commands that the demo accepts.
     pub takes: &'static [&'static str],
-    /// Commands that show how the allocator works.
+    /// A list of commands that shows how the allocator works.
     pub script: &'static [&'static str],
-    /// The number of script commands that a page has run when it opens. The last of these commands shows the most.
+    /// The number of script commands that a page has already run when it opens the demo. After these commands, the
+    /// picture shows the most important state.
     pub telling: usize,
-    /// `true` if the allocator serves any size, so that it can serve the requests of a race.
+    /// `true` if the allocator serves requests of any size, so that it can run in a race.
     pub races: bool,
-    /// The claim that the demo shows.
+    /// The claim about allocators that the demo tests.
     pub claim: Claim,
 }
 
-/// A claim of a text, with its answer in the study (`STUDY.md`).
+/// A claim that a text makes, with the study's answer (`STUDY.md`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Claim {
@@ -98,7 +99,7 @@ pub struct Claim {
     pub number: &'static str,
     /// The claim.
     pub says: &'static str,
-    /// The answer: `holds`, `depends` or `does not hold`.
+    /// The answer to the claim: `holds`, `depends` or `does not hold`.
     pub answer: &'static str,
 }
 
@@ -153,10 +154,10 @@ impl Name {
         }
     }
 
-    /// Creates the demo with 1,024 bytes of memory, which all demos in a race have.
+    /// Creates the demo with 1,024 bytes of memory, the size that all racing demos have.
     ///
     /// # Errors
-    /// Fails if memory is short.
+    /// Fails if memory is exhausted.
     pub fn allocator_for_race(self) -> Result<Box<dyn Demo>, ConfigError> {
         match self {
             Self::Tlsf => Ok(Box::new(Blocks::new(Tlsf::new(1024, 2, Search::Bitmaps)?))),
@@ -166,7 +167,7 @@ impl Name {
     /// Creates the demo.
     ///
     /// # Errors
-    /// Fails if memory is short.
+    /// Fails if memory is exhausted.
     pub fn make(self) -> Result<Box<dyn Demo>, ConfigError> {
         let heap = |fit| Heap::new(1024, fit, Order::Address).map(Blocks::new);
         Ok(match self {
@@ -291,7 +292,7 @@ impl Name {
                 "Each block has its size in a tag of 4 bytes at both ends. A request walks along the list of free blocks and takes the \
                  first that is large enough. A freed block reads its neighbours' tags and merges with free neighbours.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
-                HOLES,
+                HOLE_COMMANDS,
                 10,
             ),
             Self::BestFit => (
@@ -299,7 +300,7 @@ impl Name {
                 "A request walks along the whole list of free blocks and takes the smallest that is large enough. Large blocks stay \
                  whole, and small remainders stay behind.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
-                HOLES,
+                HOLE_COMMANDS,
                 10,
             ),
             Self::WorstFit => (
@@ -307,7 +308,7 @@ impl Name {
                 "A request walks along the whole list of free blocks and takes the largest. What is left over is large enough for \
                  another request, but soon no large block remains.",
                 &["alloc BYTES [ALIGN]", "free BLOCK"],
-                HOLES,
+                HOLE_COMMANDS,
                 10,
             ),
             Self::Buddy => (
@@ -498,9 +499,9 @@ impl Name {
     }
 }
 
-/// After the first three frees, the list has blocks of 32, 208 and 112 bytes and the rest. For 60 bytes, first fit takes
-/// the second block, best fit the third, and worst fit the rest.
-const HOLES: &[&str] = &[
+/// After the first three frees, the list has blocks of 32, 208 and 112 bytes, and the rest of the memory. For a request
+/// of 60 bytes, first fit takes the second block, best fit takes the third, and worst fit takes the rest of the memory.
+const HOLE_COMMANDS: &[&str] = &[
     "alloc 24",
     "alloc 40",
     "alloc 200",

@@ -1,31 +1,31 @@
 //! The demo of a slot map, whose values have no gaps, compared with an array that has holes.
 
-use super::blocks::{first_names, name};
+use super::blocks::{join_names, name};
 use super::command::Command;
 use super::demo::{Demo, capital};
 use super::scene::{Is, Part, Scene};
 use super::structure::{Named, On, Shape, Step, Structure};
-use crate::allocators::memory::{ConfigError, Piece};
-use crate::allocators::{Allocator, Linear, ScansForFree};
+use crate::allocators::memory::{ConfigError, MemoryPiece};
+use crate::allocators::{Allocator, Linear, ScanningPool};
 use core::alloc::Layout;
 use uslab::handle::{Handle, SlotMap};
 
-/// The number of bytes of a value, and of a value with its flag in the array with holes.
+/// The size of a value in bytes, and the size of a value with its flag in the array with holes.
 const VALUE: usize = 15;
 const PLACE: usize = 16;
 const PLACES: usize = 12;
 
 type Map = SlotMap<String, u32, 8>;
 
-/// A slot map and an array with holes that hold the same values.
+/// A slot map, and an array with holes that holds the same values.
 #[derive(Debug)]
 pub(super) struct Packed {
     map: Map,
     handles: Vec<Handle<u32, 8>>,
-    holes: ScansForFree,
+    holes: ScanningPool,
     /// The values of the array with holes, by name.
-    pieces: Vec<(String, Piece)>,
-    /// The largest number of values so far.
+    pieces: Vec<(String, MemoryPiece)>,
+    /// The largest number of values that were live at a time so far.
     peak: usize,
     /// The steps of the last command.
     steps: Vec<Step>,
@@ -33,7 +33,7 @@ pub(super) struct Packed {
 
 impl Packed {
     pub(super) fn new() -> Result<Self, ConfigError> {
-        let holes = ScansForFree::new(Linear::fixed(PLACE * PLACES)?, Layout::new::<[u8; VALUE]>())?;
+        let holes = ScanningPool::new(Linear::fixed(PLACE * PLACES)?, Layout::new::<[u8; VALUE]>())?;
         Ok(Self { map: Map::new(), handles: vec![], holes, pieces: vec![], peak: 0, steps: vec![] })
     }
 
@@ -42,12 +42,12 @@ impl Packed {
         let index = all.iter().position(|known_name| known_name == wanted_name);
         index
             .map(|index| self.handles[index])
-            .ok_or_else(|| format!("Unknown handle {wanted_name}; expected one of: {}.", first_names(&all)))
+            .ok_or_else(|| format!("Unknown handle {wanted_name}; expected one of: {}.", join_names(&all)))
     }
     fn note(&mut self, text: String, highlight: On) {
         self.steps.push(Step::new(text, highlight));
     }
-    fn note_place(&mut self, name: &str, handle: Handle<u32, 8>) {
+    fn note_slot_lookup(&mut self, name: &str, handle: Handle<u32, 8>) {
         let slot = handle.index();
         let text = match self.map.place(handle) {
             Some(place) => format!("{name} names slot {slot}, which leads to place {place}."),
@@ -65,15 +65,15 @@ impl Packed {
         self.pieces.push((new.clone(), piece));
         self.handles.push(handle);
         self.peak = self.peak.max(self.map.len());
-        self.note_place(&new, handle);
+        self.note_slot_lookup(&new, handle);
         Ok(format!(
-            "{new} is the last value, at place {}. In the array with holes it is at place {hole}.",
+            "{new} is the last packed value, at index {}. In the array with holes it is at index {hole}.",
             self.map.len() - 1
         ))
     }
     fn free(&mut self, wanted_name: &str) -> Result<String, String> {
         let handle = self.handle(wanted_name)?;
-        self.note_place(wanted_name, handle);
+        self.note_slot_lookup(wanted_name, handle);
         let Some(place) = self.map.place(handle) else {
             return Err(format!("{wanted_name} is stale: nothing is freed."));
         };
@@ -101,11 +101,13 @@ impl Demo for Packed {
         self.steps.clear();
         match command {
             Command::Alloc { bytes: None, .. } => self.alloc(),
-            Command::Alloc { .. } => Err("All values have one size: `alloc`.".to_owned()),
+            Command::Alloc { .. } => {
+                Err("Expected `alloc` without a size: all values have the same size.".to_owned())
+            }
             Command::Free { block } => self.free(block),
             Command::Get { block } => {
                 let handle = self.handle(block)?;
-                self.note_place(block, handle);
+                self.note_slot_lookup(block, handle);
                 match self.map.get(handle) {
                     Some(_) => Ok(format!("{block} finds its value.")),
                     None => Ok(format!("{block} is stale.")),

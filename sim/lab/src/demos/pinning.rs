@@ -1,5 +1,5 @@
-//! Pinning: a few long-lived blocks between many short-lived blocks prevent free memory from being merged. And the demo
-//! of four allocators.
+//! Pinning: a few long-lived blocks between many short-lived blocks prevent free memory from being merged. This module
+//! also contains the demo, which compares four allocators.
 
 use super::command::Command;
 use super::lanes::{Program, Steps, grouped, parts_of};
@@ -12,14 +12,14 @@ use core::alloc::Layout;
 use core::fmt;
 use core::ops::Range;
 
-/// A separate heap for long-lived blocks gets this fraction of the memory.
+/// The separate heap for long-lived blocks gets this fraction of the memory.
 pub(crate) const SPACING: usize = 16;
 
 /// Fills an allocator with blocks of one size.
 pub(crate) fn fill<A: Allocator>(allocator: &mut A, layout: Layout) -> Vec<A::Block> {
     core::iter::from_fn(|| allocator.alloc(layout)).collect()
 }
-/// Frees each block for whose number `stays` returns `false`. Returns the other blocks.
+/// Frees each block for whose number `stays` returns `false`, and returns all other blocks.
 pub(crate) fn free_short_lived<A: Allocator>(
     allocator: &mut A,
     blocks: Vec<A::Block>,
@@ -32,20 +32,20 @@ pub(crate) fn free_short_lived<A: Allocator>(
     pinned_blocks
 }
 
-/// The memory of the demo, and the size of a block.
+/// The size of the demo's memory, and the size of a block.
 const MEMORY: usize = 1 << 16;
 const SIZE: usize = 256;
 
-/// The blocks of a heap that stay allocated.
+/// The rule that determines which blocks of a heap stay allocated.
 #[derive(Clone, Copy, Debug)]
-enum Stays {
+enum StayRule {
     /// One in `n`.
     OneIn(usize),
     /// The first `n`.
     First(usize),
 }
 
-impl Stays {
+impl StayRule {
     fn has(self, i: usize) -> bool {
         match self {
             Self::OneIn(n) => i.is_multiple_of(n),
@@ -54,29 +54,29 @@ impl Stays {
     }
 }
 
-/// A heap of the demo.
-trait Heaped {
+/// A heap that the demo fills with blocks.
+trait DemoHeap {
     /// Fills the heap with blocks, and returns their number.
     fn fill(&mut self) -> usize;
-    /// Frees all blocks except those that stay.
+    /// Frees all blocks except the blocks that stay allocated.
     fn free(&mut self);
-    /// Allocates a block that does not stay, and returns its offset.
+    /// Allocates a block that the next call of `free` frees, and returns the block's offset.
     fn alloc(&mut self, bytes: usize) -> Option<usize>;
     fn holes(&self) -> Holes;
-    /// Returns the ranges of the blocks, and `true` for each that stays.
+    /// Returns the ranges of the blocks in use, each with `true` if the block stays allocated.
     fn blocks(&self) -> Vec<(Range<usize>, bool)>;
 }
 
 struct Filled<A: Allocator> {
     allocator: A,
-    stays: Stays,
+    stays: StayRule,
     blocks: Vec<A::Block>,
-    /// The blocks of later requests.
+    /// The blocks that later requests allocated.
     requested: Vec<A::Block>,
     freed: bool,
 }
 
-impl<A: Allocator> Heaped for Filled<A> {
+impl<A: Allocator> DemoHeap for Filled<A> {
     fn fill(&mut self) -> usize {
         self.blocks = fill(&mut self.allocator, Layout::new::<[u8; SIZE]>());
         self.blocks.len()
@@ -107,11 +107,11 @@ impl<A: Allocator> Heaped for Filled<A> {
     }
 }
 
-/// The allocators of the demo, by the names that they have in the experiment.
+/// The allocators that the demo compares; the experiment uses the same names.
 const NAMES: [&str; 4] = ["first-fit", "best-fit", "tlsf", "buddy"];
 
-fn heap(name: &str, bytes: usize, stays: Stays) -> Result<Box<dyn Heaped>, ConfigError> {
-    fn filled<A: Allocator + 'static>(allocator: A, stays: Stays) -> Box<dyn Heaped>
+fn heap(name: &str, bytes: usize, stays: StayRule) -> Result<Box<dyn DemoHeap>, ConfigError> {
+    fn filled<A: Allocator + 'static>(allocator: A, stays: StayRule) -> Box<dyn DemoHeap>
     where
         A::Block: 'static,
     {
@@ -125,21 +125,22 @@ fn heap(name: &str, bytes: usize, stays: Stays) -> Result<Box<dyn Heaped>, Confi
     })
 }
 
-/// An allocator with all blocks in one heap, and with a separate heap for the blocks that stay.
+/// One allocator in two variants: with all blocks in one heap, and with a separate heap for the blocks that stay.
 struct Contender {
     name: &'static str,
-    together: Box<dyn Heaped>,
-    apart: Box<dyn Heaped>,
-    long_lived: Box<dyn Heaped>,
-    /// The place of the last request, together and apart, or `None` if it was refused; `None` if no request was made.
+    together: Box<dyn DemoHeap>,
+    apart: Box<dyn DemoHeap>,
+    long_lived: Box<dyn DemoHeap>,
+    /// The last request's offset in the common heap and in the separate heap; the inner `None` means a refusal, the
+    /// outer `None` no request.
     served: [Option<Option<usize>>; 2],
 }
 
 impl Contender {
     fn new(name: &'static str, one_in: usize) -> Result<Self, ConfigError> {
-        let mut together = heap(name, MEMORY, Stays::OneIn(one_in))?;
-        let mut apart = heap(name, MEMORY - MEMORY / SPACING, Stays::First(0))?;
-        let mut long_lived = heap(name, MEMORY / SPACING, Stays::First(together.fill().div_ceil(one_in)))?;
+        let mut together = heap(name, MEMORY, StayRule::OneIn(one_in))?;
+        let mut apart = heap(name, MEMORY - MEMORY / SPACING, StayRule::First(0))?;
+        let mut long_lived = heap(name, MEMORY / SPACING, StayRule::First(together.fill().div_ceil(one_in)))?;
         apart.fill();
         long_lived.fill();
         long_lived.free();
@@ -147,7 +148,7 @@ impl Contender {
     }
     fn lanes(&self, request: usize) -> [Lane; 2] {
         let kind = |stays: bool| Pinning::KINDS[usize::from(!stays)];
-        let parts = |heap: &dyn Heaped, begin: usize, end: usize| {
+        let parts = |heap: &dyn DemoHeap, begin: usize, end: usize| {
             let shifted =
                 |(range, stays): (Range<usize>, bool)| (begin + range.start..begin + range.end, kind(stays));
             parts_of(heap.blocks().into_iter().map(shifted).collect(), 64, end, begin..end)
@@ -155,7 +156,7 @@ impl Contender {
         let border = MEMORY - MEMORY / SPACING;
         let mut apart = parts(&*self.apart, 0, border);
         apart.extend(parts(&*self.long_lived, border, MEMORY));
-        let lane = |says: &str, heap: &dyn Heaped, outcome: Option<Option<usize>>, parts| {
+        let lane = |says: &str, heap: &dyn DemoHeap, outcome: Option<Option<usize>>, parts| {
             let Holes { count, largest, total } = heap.holes();
             let free = match count {
                 0 => "full".to_owned(),
@@ -184,9 +185,9 @@ impl Contender {
 #[derive(Default)]
 pub(super) struct Pinning {
     contenders: Vec<Contender>,
-    /// The figures after the last free.
+    /// The figures that were computed after the last free.
     facts: Vec<(String, String)>,
-    /// The bytes of the last request.
+    /// The size of the last request in bytes.
     request: usize,
 }
 
@@ -233,7 +234,7 @@ impl Pinning {
             ((*name).to_owned(), found)
         });
         self.facts = figures.collect();
-        Ok("In one heap, the few blocks that stay cut the free memory into pieces. In a separate heap, they are not in the way.".to_owned())
+        Ok("In one heap, the few long-lived blocks cut the free memory into pieces. In a separate heap, they leave it in one piece.".to_owned())
     }
     fn alloc(&mut self, bytes: usize, steps: &mut Steps) -> Result<String, String> {
         self.request = bytes;
@@ -255,7 +256,7 @@ impl Pinning {
         }
         let [together, apart] = counts;
         Ok(format!(
-            "{} bytes: {together} of {} heaps serve them if long-lived blocks are among the others, {apart} if those are apart.",
+            "A request for {} bytes: {together} of {} heaps serve it if all blocks are in one heap, and {apart} if long-lived blocks have a separate heap.",
             grouped(bytes),
             NAMES.len()
         ))

@@ -1,4 +1,4 @@
-//! Runs equal random requests on several allocators.
+//! Runs the same random requests on several allocators.
 
 use super::blocks::name;
 use super::command::Command;
@@ -8,9 +8,9 @@ use super::scene::Scene;
 use crate::allocators::memory::ConfigError;
 use serde::Serialize;
 
-/// Generates `n` commands from `seed`: blocks of 8 to 127 bytes are allocated and freed in any order, and about eight
-/// blocks are in use at a time. The commands are equal on every machine. An allocator that refused to allocate a block
-/// also refuses the free of the block.
+/// Generates `n` commands from `seed`; they allocate and free blocks of 8 to 127 bytes in random order, and keep about
+/// eight blocks in use. The commands are equal on every machine. If an allocator refused to allocate a block, it also
+/// refuses to free the block.
 pub fn random(seed: u64, n: usize) -> Vec<Command> {
     let mut numbers = Numbers::new(seed);
     let mut live_blocks: Vec<String> = vec![];
@@ -30,20 +30,20 @@ pub fn random(seed: u64, n: usize) -> Vec<Command> {
         .collect()
 }
 
-/// Several allocators that serve equal requests.
+/// Several allocators that serve the same requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Race {
     /// The requests.
     pub commands: Vec<String>,
-    /// Each allocator, with the state of its memory before the first request and after each request.
+    /// For each allocator, the state of its memory before the first request and after each request.
     pub scenes: Vec<(Name, Vec<Scene>)>,
 }
 
 /// Runs [random requests](random) on all demos that can [race](super::About::races).
 ///
 /// # Errors
-/// Fails if memory is short.
+/// Fails if memory is exhausted.
 pub fn race(seed: u64, requests: usize) -> Result<Race, ConfigError> {
     let commands = random(seed, requests);
     let racers = Name::ALL.into_iter().filter(|name| name.about().races);

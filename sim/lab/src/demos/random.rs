@@ -1,4 +1,4 @@
-//! Random scripts: commands for one demo.
+//! Generates random scripts: lists of commands for one demo.
 
 use super::command::Command;
 use super::names::Name;
@@ -8,7 +8,7 @@ use crate::allocators::memory::ConfigError;
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::Rng as _;
 
-/// A generator of random numbers below a bound; the numbers are equal on every machine.
+/// A generator of random numbers below a given bound; the numbers are equal on every machine.
 pub(super) struct Numbers(Pcg32);
 
 impl Numbers {
@@ -27,7 +27,7 @@ impl Name {
     /// Generates `n` commands for this demo from `seed`. The commands are equal on every machine.
     ///
     /// # Errors
-    /// Fails if memory is short.
+    /// Fails if memory is exhausted.
     pub fn script(self, seed: u64, n: usize) -> Result<Vec<Command>, ConfigError> {
         let (mut demo, mut numbers) = (self.make()?, Numbers::new(seed));
         let largest = match self {

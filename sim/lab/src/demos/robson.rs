@@ -1,6 +1,6 @@
 //! Robson's adversary: a program that forces every allocator that does not move blocks to take far more memory than the
-//! program uses ("An Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971). And the demo of six
-//! allocators under attack.
+//! program uses ("An Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971). This module also
+//! contains the demo, in which six allocators are attacked.
 
 use super::command::Command;
 use super::lanes::{Program, Steps, grouped, parts_of};
@@ -17,19 +17,19 @@ use uslab::handle::{Handle32x32, HandleTable};
 
 type Handle = Handle32x32;
 
-/// The size in bytes of the smallest block with its header; because of tags and rounding, every allocator under attack
-/// has this smallest block.
+/// The size in bytes of the smallest block with its header; rounding makes this size equal for all allocators under
+/// attack.
 pub(crate) const UNIT: usize = 32;
-/// The name of the allocator that moves blocks.
-pub(crate) const MOVING: &str = "moved together, by handles";
+/// The name of the allocator that can move blocks.
+pub(crate) const MOVING_ALLOCATOR_NAME: &str = "moved together, by handles";
 
-/// The error of an allocator under attack whose memory is full.
+/// The error that an allocator under attack returns when its memory is full.
 #[derive(Debug, thiserror::Error)]
 #[error("the heap of {0} bytes has no room")]
 pub(crate) struct NoRoom(usize);
 
 /// An allocator under attack; the sizes of its blocks include headers.
-trait Victim {
+trait AttackedAllocator {
     type Block;
     /// Allocates a block whose size, including its header, is `size` bytes.
     fn alloc(&mut self, size: usize) -> Option<Self::Block>;
@@ -43,13 +43,13 @@ trait Victim {
     }
 }
 
-/// An allocator that does not move blocks, and the number of bytes that it adds to a request.
+/// An allocator that does not move blocks, and the number of bytes that it adds to each request.
 struct NonMovingAllocator<A> {
     allocator: A,
     header: usize,
 }
 
-impl<A: Allocator> Victim for NonMovingAllocator<A> {
+impl<A: Allocator> AttackedAllocator for NonMovingAllocator<A> {
     type Block = A::Block;
     fn alloc(&mut self, size: usize) -> Option<A::Block> {
         self.allocator.alloc(Layout::from_size_align(size - self.header, 1).ok()?)
@@ -66,7 +66,7 @@ impl<A: Allocator> Victim for NonMovingAllocator<A> {
     }
 }
 
-/// A heap that compacts its blocks when the end of its memory is reached; users find blocks through handles.
+/// A heap that compacts its blocks when the end of its memory is reached; users find their blocks through handles.
 struct CompactingHeap {
     places: HandleTable<Range<usize>>,
     /// The handles of the blocks in the order of addresses; some of these blocks may be freed.
@@ -94,7 +94,7 @@ impl CompactingHeap {
     }
 }
 
-impl Victim for CompactingHeap {
+impl AttackedAllocator for CompactingHeap {
     type Block = Handle;
     fn alloc(&mut self, size: usize) -> Option<Handle> {
         if self.head + size > self.bytes {
@@ -123,7 +123,7 @@ impl Victim for CompactingHeap {
 }
 
 /// An attack on one allocator, with at most `live` bytes in use.
-struct Attack<V: Victim> {
+struct Attack<V: AttackedAllocator> {
     victim: V,
     live: usize,
     blocks: Vec<V::Block>,
@@ -132,16 +132,16 @@ struct Attack<V: Victim> {
     top: usize,
 }
 
-/// An attack, round by round. Each round begins with [`free`](Self::free), except the first.
+/// The attack, which runs round by round. Each round except the first begins with [`free`](Self::free).
 pub(crate) trait Round {
-    /// Doubles the size. Frees all blocks except blocks that cross a line of a grid of that size, so that no hole is
-    /// large enough.
+    /// Doubles the size. Frees all blocks except blocks that cross a line of a grid with this spacing, so that no hole
+    /// is large enough for the new size.
     fn free(&mut self);
-    /// Allocates blocks of the size until `live` bytes are in use again. Returns the end of the highest block that was
-    /// ever in use.
+    /// Allocates blocks of the current size until `live` bytes are in use again. Returns the end of the highest block
+    /// that was ever in use.
     ///
     /// # Errors
-    /// Fails if the allocator has no room.
+    /// Fails if the allocator has no room for another block.
     fn fill(&mut self) -> Result<usize, NoRoom>;
     /// Returns the ranges of the blocks in use.
     fn blocks(&self) -> Vec<Range<usize>>;
@@ -149,12 +149,12 @@ pub(crate) trait Round {
     fn copied(&self) -> usize;
 }
 
-impl<V: Victim> Round for Attack<V> {
+impl<V: AttackedAllocator> Round for Attack<V> {
     fn free(&mut self) {
         self.size *= 2;
         let size = self.size;
-        // Two grids of this size consist of every second line of the last grid. The attack uses the grid that more bytes
-        // cross.
+        // Two grids of this size consist of every second line of the last grid. The attack uses the grid that more
+        // bytes cross.
         let crosses_grid = |grid: usize, range: &Range<usize>| {
             (range.end + size - 1 - grid) / size > (range.start + size - 1 - grid) / size
         };
@@ -194,16 +194,16 @@ impl<V: Victim> Round for Attack<V> {
     }
 }
 
-/// Attacks, each with the name of its allocator.
-pub(crate) type Attacks = Vec<(&'static str, Box<dyn Round>)>;
+/// A list of attacks, each with the name of its allocator.
+pub(crate) type NamedAttacks = Vec<(&'static str, Box<dyn Round>)>;
 
-/// Returns an attack on each allocator. The last allocator is [`MOVING`]; all others have
-/// enough memory for `doublings` doublings of the size, so that no request is refused.
+/// Returns an attack on each allocator. The last allocator is [`MOVING_ALLOCATOR_NAME`]; the memories of all others
+/// suffice for `doublings` doublings of the size, so that no request is refused.
 ///
 /// # Errors
-/// Fails if memory is short.
-pub(crate) fn attacks(live: usize, doublings: u32) -> Result<Attacks, ConfigError> {
-    fn attack<V: Victim + 'static>(victim: V, live: usize) -> Box<dyn Round> {
+/// Fails if memory is exhausted.
+pub(crate) fn attacks(live: usize, doublings: u32) -> Result<NamedAttacks, ConfigError> {
+    fn attack<V: AttackedAllocator + 'static>(victim: V, live: usize) -> Box<dyn Round> {
         Box::new(Attack { victim, live, blocks: vec![], size: UNIT, grid: 0, top: 0 })
     }
     fn fixed<A: Allocator + 'static>(allocator: A, header: usize, live: usize) -> Box<dyn Round>
@@ -220,11 +220,11 @@ pub(crate) fn attacks(live: usize, doublings: u32) -> Result<Attacks, ConfigErro
         ("next fit, by address", list(Fit::Next)?),
         ("TLSF", fixed(Tlsf::new(heap, 4, Search::Bitmaps)?, 4, live)),
         ("buddy", fixed(Buddy::new(heap.next_power_of_two())?, 0, live)),
-        (MOVING, attack(CompactingHeap::new(live), live)),
+        (MOVING_ALLOCATOR_NAME, attack(CompactingHeap::new(live), live)),
     ])
 }
 
-/// Returns Robson's bound after `doublings` doublings of the size, divided by the bytes in use.
+/// Returns Robson's bound on the memory after `doublings` doublings of the size, as a multiple of the bytes in use.
 pub(crate) fn bound(live: usize, doublings: usize) -> f64 {
     let units = (live / UNIT) as f64;
     (units * (1.0 + doublings as f64 / 2.0) - (1_u64 << doublings) as f64 + 1.0) / units
@@ -235,8 +235,8 @@ pub(crate) fn bound(live: usize, doublings: usize) -> f64 {
 pub(super) struct Robson {
     live: usize,
     doublings: usize,
-    attacks: Attacks,
-    /// The end of the highest block that was ever in use, for each allocator.
+    attacks: NamedAttacks,
+    /// For each allocator, the end of the highest block that was ever in use.
     tops: Vec<usize>,
 }
 
@@ -247,8 +247,8 @@ impl fmt::Debug for Robson {
 }
 
 impl Robson {
-    /// Returns the number of doublings after which the program can still allocate a block in addition to the blocks
-    /// that it keeps.
+    /// Returns the largest number of doublings after which the program can still allocate a block in addition to the
+    /// blocks that it keeps.
     fn max_doublings(live: usize) -> usize {
         (live / UNIT).ilog2() as usize - 1
     }
@@ -278,7 +278,10 @@ impl Robson {
             return Err("No blocks are in use: `fill` allocates them.".to_owned());
         }
         if self.doublings == Self::max_doublings(self.live) {
-            return Err(format!("{} bytes is the largest size: `fill` begins anew.", grouped(self.size())));
+            return Err(format!(
+                "Blocks of {} bytes are the largest: `fill` starts again.",
+                grouped(self.size())
+            ));
         }
         self.doublings += 1;
         self.attacks.iter_mut().for_each(|(_, attack)| attack.free());
@@ -287,7 +290,7 @@ impl Robson {
         let is_hole = |part: &Part| part.is == Is::Free && part.bytes >= self.size();
         let with_hole = lanes.iter().filter(|lane| lane.parts.iter().any(is_hole)).count();
         let text = format!(
-            "Blocks are freed, except those that cross a line of a grid of {size} bytes. {with_hole} of {} memories have a hole of {size} bytes.",
+            "All blocks are freed except blocks that cross a line of a grid of {size} bytes. {with_hole} of {} memories have a hole of {size} bytes.",
             lanes.len()
         );
         steps.push((text, lanes));
@@ -301,7 +304,7 @@ impl Robson {
             (self.tops.iter().max().copied().unwrap_or(0), self.tops.last().copied().unwrap_or(0));
         let times = |top: usize| top as f64 / self.live as f64;
         Ok(format!(
-            "With {} bytes in use, the program forces the allocators to take up to {:.2} times that. If blocks move: {:.2} times.",
+            "With {} bytes in use, the program forces an allocator to take up to {:.2} times as much. An allocator that moves blocks takes {:.2} times as much.",
             grouped(self.live),
             times(largest),
             times(moving)

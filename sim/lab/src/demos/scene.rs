@@ -13,13 +13,13 @@ pub struct Scene {
     pub said: String,
     /// `true` if the command was refused. A refused command changes nothing.
     pub refused: bool,
-    /// The parts of the memory from its start to its end, without gaps.
+    /// The ranges that the memory consists of, from its start to its end, without gaps.
     pub parts: Vec<Part>,
-    /// The number of free pieces, the largest piece, and the sum of all pieces; headers and tags do not count.
+    /// The number of free pieces, the size of the largest, and the sum of their sizes; headers and tags do not count.
     pub holes: Holes,
-    /// The allocator's data structure; `None` if the demo has no data structure besides the memory.
+    /// The allocator's data structure; `None` if the demo shows only the memory.
     pub structure: Option<Structure>,
-    /// Further figures of the demo, by name.
+    /// Further figures that the demo shows, each with its name.
     pub facts: Vec<(String, String)>,
 }
 
@@ -27,9 +27,9 @@ pub struct Scene {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Part {
-    /// The offset from the start of the memory, in bytes.
+    /// The offset of the range from the start of the memory, in bytes.
     pub at: usize,
-    /// The length in bytes.
+    /// The length of the range in bytes.
     pub bytes: usize,
     /// The kind of the bytes.
     #[serde(flatten)]
@@ -47,15 +47,15 @@ pub enum Is {
     Rounding(String),
     /// Headers and tags.
     Tag,
-    /// Bytes that were skipped for an alignment, or that were freed below a head.
+    /// Bytes that were skipped for an alignment, or that were freed below the head.
     Padding,
     /// One free piece.
     Free,
     /// Free bytes that were never used, or that are not mapped.
     Untouched,
-    /// Bytes that are never used again.
+    /// Bytes that no block will ever use again.
     Retired,
-    /// Bytes that were loaded because a neighbour was used, and that were not used.
+    /// Bytes that were loaded because their cache line was needed, and that were not used.
     Loaded,
 }
 
@@ -63,7 +63,7 @@ pub enum Is {
 const COLUMNS: usize = 64;
 
 impl Part {
-    /// Creates a part that consists of the bytes in `range`.
+    /// Creates a range of the scene from the bytes in `range` and their kind.
     pub fn of(range: Range<usize>, is: Is) -> Self {
         Self { at: range.start, bytes: range.len(), is }
     }
@@ -76,9 +76,9 @@ impl Scene {
     }
 
     /// Draws the memory as a line of 64 characters. Each character shows a 64th of the memory: the first letter of the
-    /// block that uses most of the part, `+` for rounding, `=` for headers and tags, `-` for padding, `.` for free
-    /// bytes, `|` for the start of another free piece, `_` for bytes never used or not mapped, `#` for retired bytes, `~`
-    /// for bytes loaded but not used.
+    /// block that uses most of these bytes, `+` for rounding, `=` for headers and tags, `-` for padding, `.` for free
+    /// bytes, `|` for the start of another free piece, `_` for bytes never used or not mapped, `#` for retired bytes,
+    /// `~` for bytes loaded but not used.
     pub fn strip(&self) -> String {
         let column = |n: usize| {
             let range = n * self.bytes() / COLUMNS..(n + 1) * self.bytes() / COLUMNS;

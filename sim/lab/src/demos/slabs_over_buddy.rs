@@ -1,11 +1,11 @@
-//! The demo of a buddy allocator that serves objects of one size, alone and through slabs.
+//! The demo of a buddy allocator that serves objects of one size, first directly and then through slabs.
 
 use super::command::Command;
 use super::lanes::{Program, Steps, grouped};
 use super::pinning::fill;
 use super::scene::{Is, Part};
 use super::structure::Lane;
-use crate::allocators::memory::Piece;
+use crate::allocators::memory::MemoryPiece;
 use crate::allocators::{Allocator, Buddy};
 use core::alloc::Layout;
 use uslab::{Geometry, OrderRule};
@@ -16,12 +16,12 @@ const MEMORY: usize = 1 << 16;
 const SIZES: [usize; 4] = [1100, 600, 2048, 2700];
 const OBJECT: &str = "object";
 
-/// A buddy allocator, full of blocks that hold objects.
+/// A buddy allocator that is full of blocks, each of which holds objects.
 #[derive(Debug)]
 struct Filled {
     buddy: Buddy,
-    blocks: Vec<Piece>,
-    /// The objects in a block, and the bytes from one to the next.
+    blocks: Vec<MemoryPiece>,
+    /// The number of objects in a block, and the distance in bytes between two objects.
     objects: usize,
     stride: usize,
 }
@@ -61,7 +61,7 @@ impl Filled {
     }
 }
 
-/// The demo: the size of an object, and the two buddy allocators.
+/// The demo's state: the size of an object, and the two buddy allocators.
 #[derive(Debug, Default)]
 pub(super) struct SlabsOverBuddy(Option<(usize, Filled, Filled)>);
 
@@ -84,7 +84,7 @@ impl SlabsOverBuddy {
         };
         steps.push((
             format!(
-                "Alone: each object of {} bytes gets a block of {}, and {} of its bytes are not used.",
+                "Without slabs: each object of {} bytes gets a block of {} bytes, of which {} bytes are not used.",
                 grouped(size),
                 grouped(block),
                 grouped(block - size)
@@ -93,7 +93,7 @@ impl SlabsOverBuddy {
         ));
         steps.push((
             format!(
-                "With slabs: the buddy hands out blocks of {}. A slab cuts its block into {objects} objects of {}.",
+                "With slabs: the buddy allocator hands out blocks of {} bytes. A slab cuts its block into {objects} objects of {} bytes.",
                 grouped(slab),
                 grouped(stride)
             ),
@@ -102,7 +102,7 @@ impl SlabsOverBuddy {
         self.0 = Some((size, alone, slabs));
         let [alone, slabs] = counts;
         Ok(format!(
-            "{} bytes hold {alone} objects of {} alone, and {slabs} in slabs{}",
+            "{} bytes hold {alone} objects of {} bytes without slabs, and {slabs} objects in slabs{}",
             grouped(MEMORY),
             grouped(size),
             if size.is_power_of_two() { ": a power of two wastes nothing." } else { "." }

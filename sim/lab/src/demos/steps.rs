@@ -1,7 +1,7 @@
-//! The steps of a command, from the events that the allocator reported.
+//! Derives the steps of a command from the events that the allocator reported.
 
 use super::structure::{On, Step};
-use crate::allocators::buddy::{self, buddy_of, merged_of};
+use crate::allocators::buddy::{self, buddy_offset, merged_block_offset};
 use crate::allocators::heap::Fit;
 use crate::allocators::tlsf::classes::Class;
 use crate::allocators::{Allocator, Buddy, Tlsf};
@@ -9,12 +9,12 @@ use core::alloc::Layout;
 use core::ops::Range;
 use uslab::pool::words::Event;
 
-/// A command on a block.
+/// A command that concerns a block.
 #[derive(Debug)]
 pub(super) enum Operation<'a> {
-    /// A request; `block` is `None` if it was refused.
+    /// An allocation; `block` is `None` if the request was refused.
     Alloc { layout: Layout, name: &'a str, block: Option<Range<usize>> },
-    /// A free.
+    /// The script returned a block to the allocator.
     Free { name: &'a str, block: Range<usize> },
 }
 
@@ -23,7 +23,7 @@ fn search_steps(log: &[Event]) -> usize {
     log.iter().map(|event| if let Event::Searched(steps) = event { *steps as usize } else { 0 }).sum()
 }
 
-pub(super) fn of_buddy(buddy: &Buddy, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
+pub(super) fn buddy_steps(buddy: &Buddy, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
     let mut steps = vec![];
     match operation {
         Operation::Alloc { layout, name, block } => {
@@ -43,7 +43,7 @@ pub(super) fn of_buddy(buddy: &Buddy, operation: &Operation<'_>, log: &[Event]) 
             }
             for event in log {
                 if let Event::Split { at, bytes } = *event {
-                    let lower_half = merged_of(at, bytes);
+                    let lower_half = merged_block_offset(at, bytes);
                     let text = format!(
                         "The block of {} at {lower_half} is halved. Its upper half, {bytes} at {at}, becomes free.",
                         2 * bytes
@@ -64,7 +64,7 @@ pub(super) fn of_buddy(buddy: &Buddy, operation: &Operation<'_>, log: &[Event]) 
             let (mut at, mut bytes) = (block.start, block.len());
             for event in log {
                 if let Event::Merged { at: upper_buddy, .. } = *event {
-                    let merged = merged_of(at, bytes);
+                    let merged = merged_block_offset(at, bytes);
                     let text = format!(
                         "The buddy of {at} is {at} XOR {bytes} = {upper_buddy}. It is free: both become {} at {merged}.",
                         2 * bytes
@@ -74,7 +74,7 @@ pub(super) fn of_buddy(buddy: &Buddy, operation: &Operation<'_>, log: &[Event]) 
                 }
             }
             if search_steps(log) > steps.len() {
-                let upper_buddy = buddy_of(at, bytes);
+                let upper_buddy = buddy_offset(at, bytes);
                 let text = format!(
                     "The buddy of {at} is {at} XOR {bytes} = {upper_buddy}. It is in use or split, so {at} stays."
                 );
@@ -87,7 +87,7 @@ pub(super) fn of_buddy(buddy: &Buddy, operation: &Operation<'_>, log: &[Event]) 
     steps
 }
 
-/// The bytes of a block's header in the TLSF heap, and of a block's tags in the other heaps.
+/// The number of header bytes of a block in the TLSF heap, and the number of tag bytes of a block in the other heaps.
 const HEADER: usize = 4;
 const TAGS: usize = 8;
 
@@ -96,7 +96,7 @@ fn rounded_size(layout: Layout, extra: usize) -> usize {
     (layout.size() + extra).next_multiple_of(16)
 }
 
-pub(super) fn of_tlsf(tlsf: &Tlsf, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
+pub(super) fn tlsf_steps(tlsf: &Tlsf, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
     let classes = tlsf.classes();
     let row = |fl| classes.start(Class { fl, sl: 0 });
     let list = |bytes| format!("the list of {}", classes.start(classes.of(bytes)));
@@ -158,7 +158,7 @@ pub(super) fn of_tlsf(tlsf: &Tlsf, operation: &Operation<'_>, log: &[Event]) -> 
     steps
 }
 
-pub(super) fn of_heap(fit: Fit, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
+pub(super) fn heap_steps(fit: Fit, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
     let list = |_| "the list".to_owned();
     let mut steps = vec![];
     let (layout, name, block) = match operation {
@@ -196,7 +196,7 @@ pub(super) fn of_heap(fit: Fit, operation: &Operation<'_>, log: &[Event]) -> Vec
     steps
 }
 
-/// Adds the merges of a free, and the list that the block joins.
+/// Adds steps for the merges that a free made, and for the list that the merged block joins.
 fn freed(
     (name, found_class): (&str, Range<usize>),
     log: &[Event],
@@ -220,7 +220,7 @@ fn freed(
     steps.push(Step::new(format!("{bytes} bytes at {at} join {}.", list(bytes)), On::Put { at, bytes }));
 }
 
-/// Adds the free blocks that an allocation leaves.
+/// Adds steps for the free blocks that remain after an allocation.
 fn describe_remainder(log: &[Event], list: impl Fn(usize) -> String, steps: &mut Vec<Step>) {
     for event in log {
         if let Event::Split { at, bytes } = *event {

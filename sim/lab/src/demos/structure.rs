@@ -1,4 +1,4 @@
-//! The data structure of a demo's allocator, and the effect of the last command.
+//! Describes the data structure of a demo's allocator, and the effect of the last command on it.
 
 use super::scene::{Part, Scene};
 use serde::Serialize;
@@ -9,9 +9,9 @@ use serde::Serialize;
 pub struct Structure {
     /// The data structure.
     pub shape: Shape,
-    /// The steps of the last command, in their order.
+    /// The steps of the last command, in the order in which they were made.
     pub steps: Vec<Step>,
-    /// The data structure as lines of text.
+    /// The data structure, formatted as lines of text.
     pub text: Vec<String>,
 }
 
@@ -20,17 +20,17 @@ pub struct Structure {
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub enum Shape {
-    /// Blocks of powers of two, and a free list for each size.
+    /// Free lists for blocks whose sizes are powers of two, one list for each size.
     Tree {
         /// The size of the smallest block.
         unit: usize,
-        /// The positions of the free blocks of each list. The blocks of each list are twice as large as the blocks of
-        /// the list before.
+        /// For each list, the positions of its free blocks. The blocks of each list are twice as large as the blocks of
+        /// the list before it.
         lists: Vec<Vec<usize>>,
     },
     /// Free lists for two levels of size classes, and a bit for each list.
     Grid {
-        /// The first level: one row for each power of two.
+        /// The first level, with one row for each power of two.
         rows: Vec<Row>,
     },
     /// One list of all free blocks.
@@ -38,27 +38,27 @@ pub enum Shape {
         /// The free blocks in the order of the list.
         blocks: Vec<FreeBlock>,
     },
-    /// Slots of one size. The list of the free slots runs through the slots themselves.
+    /// A pool whose slots have one size. The list of the free slots runs through the slots themselves.
     Chain {
         /// The size of a slot.
         slot: usize,
         /// The numbers of the free slots in the order of the list.
         list: Vec<usize>,
-        /// The number of slots that are or were in the list; later slots were never written.
+        /// The number of slots that were in the list at any time; later slots were never written.
         opened: usize,
-        /// The slot to which the last link leads; `None` if the last link is null.
+        /// The slot to which the last link of the list leads; `None` if the last link is null.
         end: Option<usize>,
     },
-    /// Chunks of slots of one size. The list of a chunk's free slots runs through the slots themselves.
+    /// A pool of chunks, whose slots have one size. The list of a chunk's free slots runs through the slots themselves.
     Chunks {
         /// The size of a slot.
         slot: usize,
-        /// The size of a chunk, which ends with its slots.
+        /// The size of a chunk, whose last bytes are its slots.
         bytes: usize,
-        /// The chunks in the order of their list.
+        /// The chunks, in the order of the list of chunks.
         chunks: Vec<Chunk>,
     },
-    /// A position that moves through the memory.
+    /// A linear allocator's head: a position that moves through the memory.
     Head {
         /// The position.
         head: usize,
@@ -69,51 +69,51 @@ pub enum Shape {
     Slots {
         /// The handles, in the order in which they were returned.
         handles: Vec<Named>,
-        /// The slots.
+        /// The slots of the table, by index.
         slots: Vec<Slot>,
-        /// The last generation of a slot.
+        /// The largest generation that a slot can have.
         last: u32,
     },
     /// Values without gaps, which handles find through slots, compared with the same values in an array with holes.
     Packed {
         /// The handles, in the order in which they were returned.
         handles: Vec<Named>,
-        /// The place of each slot's value in `values`.
+        /// For each slot, the index of its value in `values`.
         places: Vec<Option<usize>>,
-        /// The values without gaps.
+        /// The values that are stored without gaps.
         values: Vec<String>,
-        /// The array with holes.
+        /// The array with holes, which contains the same values.
         holes: Vec<Option<String>>,
-        /// The number of places that a walk over `values` reads.
+        /// The number of entries that a walk over `values` reads.
         reads: usize,
-        /// The number of places that a walk over `holes` reads.
+        /// The number of entries that a walk over `holes` reads.
         checks: usize,
     },
     /// The memories of several allocators that serve the same program.
     Lanes {
-        /// The bytes of the widest memory.
+        /// The length of the longest memory, in bytes.
         bytes: usize,
-        /// The kinds of blocks; a part in use has one of them as its block.
+        /// The kinds of blocks; the block in a used range is one of these kinds.
         kinds: Vec<String>,
-        /// Places that all memories have in common.
+        /// The marks that are at the same location in all memories.
         marks: Vec<Line>,
-        /// The memories after the command.
+        /// The memories of the allocators after the command.
         lanes: Vec<Lane>,
-        /// The memories after each step of the command, except the last step.
+        /// The memories of the allocators after each step of the command, except the last step.
         frames: Vec<Vec<Lane>>,
     },
     /// Arrays in cache lines, one for each memory layout.
     Lines {
         /// The names of the fields.
         names: Vec<String>,
-        /// The arrays of each memory layout.
+        /// For each memory layout, its arrays.
         arrays: Vec<Lines>,
-        /// The size of a cache line.
+        /// The size of a cache line in bytes.
         line: usize,
     },
 }
 
-/// The memory of one allocator.
+/// The memory of one of the compared allocators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Lane {
@@ -121,29 +121,29 @@ pub struct Lane {
     pub name: String,
     /// The state of the memory in a few words.
     pub says: String,
-    /// The parts of the memory from its start to its end, without gaps.
+    /// The ranges that the memory consists of, from its start to its end, without gaps.
     pub parts: Vec<Part>,
-    /// Holes before the first turnover and after each; empty if the demo does not count holes.
+    /// The number of holes before the first turnover and after each turnover; empty if the demo does not count holes.
     pub curve: Vec<usize>,
 }
 
-/// A place that all memories have in common.
+/// A marked location that is the same in all memories.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Line {
     /// The position.
     pub at: usize,
-    /// The name.
+    /// The label at the line.
     pub name: String,
 }
 
-/// A power of two, and its size classes.
+/// A power of two, and the size classes that begin between it and the next power of two.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Row {
     /// The smallest size.
     pub from: usize,
-    /// The bit of the first level.
+    /// The row's bit in the bitmap of the first level.
     pub bit: bool,
     /// The size classes.
     pub cells: Vec<Cell>,
@@ -155,13 +155,13 @@ pub struct Row {
 pub struct Cell {
     /// The smallest size.
     pub from: usize,
-    /// The bit of the second level.
+    /// The class's bit in a bitmap of the second level.
     pub bit: bool,
     /// The free blocks in the order of the list.
     pub list: Vec<FreeBlock>,
 }
 
-/// A chunk of slots.
+/// A chunk that consists of slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Chunk {
@@ -171,7 +171,7 @@ pub struct Chunk {
     pub list: Vec<usize>,
 }
 
-/// A free block.
+/// A block on a free list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct FreeBlock {
@@ -181,7 +181,7 @@ pub struct FreeBlock {
     pub bytes: usize,
 }
 
-/// A saved position of a head.
+/// A saved position of an allocator's head.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Mark {
@@ -197,13 +197,13 @@ pub struct Mark {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Named {
-    /// The handle's name, which is also the name of its object.
+    /// The name of the handle, which is also the name of its object.
     pub name: String,
     /// The slot's number.
     pub slot: u32,
-    /// The generation.
+    /// The generation that the handle carries, which must equal the generation of its slot.
     pub generation: u32,
-    /// The object that the table returns for the handle.
+    /// The object that the table returns for the handle, if any.
     pub finds: Option<String>,
 }
 
@@ -213,37 +213,37 @@ pub struct Named {
 pub struct Slot {
     /// The current generation, or the next generation if the slot is free; `None` if the slot was never in use.
     pub generation: Option<u32>,
-    /// The object in the slot.
+    /// The name of the object in the slot, if any.
     pub object: Option<String>,
     /// `true` if the slot has used up its generations.
     pub retired: bool,
 }
 
-/// An array of structs, or the arrays of their fields, in cache lines.
+/// The cache lines of one memory layout: an array of structs, or one array per field or number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Lines {
     /// The name of the memory layout.
     pub layout: String,
-    /// The field of each number, as an index into the field names; the numbers are in address order.
+    /// The field of each number, as an index into the field names; the numbers are in the order of their addresses.
     pub fields: Vec<usize>,
-    /// The numbers that the walk uses.
+    /// For each number, `true` if the walk uses it.
     pub used: Vec<bool>,
-    /// The lines that the walk loads.
+    /// For each cache line, `true` if the walk loads it.
     pub loaded: Vec<bool>,
 }
 
-/// A step of a command.
+/// A step that the allocator made during a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Step {
     /// A sentence about the step.
     pub said: String,
-    /// The place of the step in the data structure.
+    /// The element of the data structure that the step concerns.
     pub on: On,
 }
 
-/// The place of a step in the data structure.
+/// The element of the data structure that a step concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 #[serde(tag = "is", rename_all = "kebab-case")]
@@ -252,23 +252,23 @@ pub enum On {
     List {
         /// The size of the list's blocks.
         bytes: usize,
-        /// `true` if the list has a block.
+        /// `true` if the list contains a block.
         found: bool,
     },
-    /// The class at which a search begins.
+    /// The search began at this size class.
     Class {
-        /// The row.
+        /// The index of the first-level row.
         row: usize,
-        /// The class's cell in the row.
+        /// The index of the class in the row.
         cell: usize,
     },
     /// The search scanned a word of a bitmap.
     Word {
-        /// The row; `None` for the first level.
+        /// The index of the row, or `None` for the bitmap of the first level.
         row: Option<usize>,
-        /// The bit at which the scan began.
+        /// The number of the bit at which the scan began.
         from: usize,
-        /// The bit that the scan found.
+        /// The set bit that the scan found, if any.
         found: Option<usize>,
     },
     /// A search read the size of a free block.
@@ -277,10 +277,10 @@ pub enum On {
         at: usize,
         /// The size.
         bytes: usize,
-        /// `true` if the search keeps the block.
+        /// `true` if the search keeps the block as its result.
         kept: bool,
     },
-    /// The allocator split a block; the part at `at` is now free.
+    /// The allocator split a block; the bytes at `at` are now free.
     Split {
         /// The position.
         at: usize,
@@ -293,7 +293,7 @@ pub enum On {
         at: usize,
         /// The size.
         bytes: usize,
-        /// `true` if the neighbour was free, so that both became one block.
+        /// `true` if the neighbour was free, so that the two blocks became one.
         merged: bool,
     },
     /// A block or slot left its list.
@@ -326,16 +326,16 @@ pub enum On {
     Lanes,
     /// The walk loaded a cache line.
     Line {
-        /// The index of the memory layout.
+        /// The index of the memory layout that the walk uses.
         array: usize,
         /// The line's number.
         line: usize,
     },
-    /// The last value moved into a gap.
+    /// The last value was moved into the gap that a free left.
     Value {
-        /// The value's place before the step.
+        /// The index of the value before the step.
         from: usize,
-        /// The value's place after the step.
+        /// The index of the value after the step.
         to: usize,
     },
 }

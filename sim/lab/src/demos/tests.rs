@@ -14,7 +14,7 @@ fn run(name: Name, script: &[&str]) -> (Vec<String>, Scene) {
     (scenes.iter().map(|scene| scene.said.clone()).collect(), scenes[scenes.len() - 1].clone())
 }
 
-/// Returns the bytes of headers and tags that a free block has.
+/// Returns the number of header and tag bytes that a free block has.
 fn tags(name: Name) -> usize {
     match name {
         Name::FirstFit | Name::BestFit | Name::WorstFit => 8,
@@ -23,10 +23,10 @@ fn tags(name: Name) -> usize {
     }
 }
 
-/// The demos of several allocators.
+/// The demos that compare several allocators.
 const LANES: [Name; 4] = [Name::FiftyPercent, Name::Robson, Name::Pinning, Name::SlabsOverBuddy];
-/// The demos whose memory is not cut into holes, or that have several memories.
-const HAS_NO_HOLES: [Name; 9] = [
+/// The demos whose memory is not cut into free pieces, or that have several memories.
+const DEMOS_WITHOUT_HOLES: [Name; 9] = [
     Name::LazyPool,
     Name::Handles,
     Name::HandlesWrap,
@@ -38,7 +38,8 @@ const HAS_NO_HOLES: [Name; 9] = [
     LANES[3],
 ];
 
-/// Checks that the parts cover the memory, and that the free parts equal the holes that the allocator reports.
+/// Checks that the parts of a scene cover the memory without gaps, and that the free parts equal the free pieces that
+/// the allocator reports.
 fn check(name: Name, scene: &Scene) {
     let mut end = 0;
     for part in &scene.parts {
@@ -59,7 +60,7 @@ fn check(name: Name, scene: &Scene) {
     };
     assert_eq!(end, bytes, "{name:?}");
     assert_eq!(scene.strip().chars().count(), 64);
-    if HAS_NO_HOLES.contains(&name) {
+    if DEMOS_WITHOUT_HOLES.contains(&name) {
         return;
     }
     let mut holes = Holes::default();
@@ -83,7 +84,7 @@ fn each_demo_script_produces_complete_scenes() {
 }
 
 #[test]
-fn page_opens_after_a_telling_step() {
+fn demo_page_opens_after_an_informative_step() {
     for About { name, script, telling: opening_length, .. } in Name::ALL.map(Name::about) {
         let (_, scene) = run(name, &script[..opening_length]);
         let structure = scene.structure.unwrap();
@@ -95,7 +96,7 @@ fn page_opens_after_a_telling_step() {
     }
 }
 
-/// Returns the free blocks of a structure, by position, with their sizes.
+/// Returns the positions and sizes of a structure's free blocks.
 fn free_blocks(shape: &Shape) -> Option<BTreeMap<usize, usize>> {
     Some(match shape {
         Shape::Tree { unit, lists } => (0..)
@@ -111,7 +112,7 @@ fn free_blocks(shape: &Shape) -> Option<BTreeMap<usize, usize>> {
     })
 }
 
-/// Applies the steps of a command to the free blocks before the command.
+/// Applies the steps of a command to the list of free blocks before the command.
 fn replay(mut free: BTreeMap<usize, usize>, structure: &Structure) -> BTreeMap<usize, usize> {
     let is_tree = matches!(structure.shape, Shape::Tree { .. });
     let mut inspected = None;
@@ -234,7 +235,7 @@ proptest! {
         for (command_kind, n) in picks {
             let command = match command_kind {
                 0 if n % 4 == 0 => Command::Get { block: "a".to_owned() },
-                0..=5 if HAS_NO_HOLES.contains(&name) => Command::Alloc { bytes: None, align: 1 },
+                0..=5 if DEMOS_WITHOUT_HOLES.contains(&name) => Command::Alloc { bytes: None, align: 1 },
                 0..=5 => Command::Alloc { bytes: Some(n), align: 1 << (n % 6) },
                 6..=7 if !live_blocks.is_empty() => Command::Free { block: live_blocks[n % live_blocks.len()].clone() },
                 6..=7 => Command::Free { block: "none".to_owned() },
@@ -270,7 +271,7 @@ fn linear_demo_reset_frees_all_eight_blocks() {
 fn demo_pop_frees_only_blocks_after_the_marker() {
     let (sentence, last) =
         run(Name::Stack, &["alloc 32", "alloc 48", "mark", "alloc 64", "mark", "alloc 16", "pop m1"]);
-    assert_eq!(sentence[2], "m1 is the head, byte 80.");
+    assert_eq!(sentence[2], "The marker m1 saves the head at byte 80.");
     assert_eq!(sentence[6], "The head is back at byte 80: 2 blocks are freed.");
     assert_eq!(last.strip().replace('.', ""), "a".repeat(8) + &"b".repeat(12));
     let Shape::Head { head, marks } = last.structure.unwrap().shape else { panic!() };
@@ -578,21 +579,21 @@ fn demo_names_match_the_command_line_values() {
     }
 }
 
-/// Returns the words of each allocator after a script.
+/// Runs a script, and returns each allocator's name with the words that the demo shows for it.
 fn words(name: Name, script: &[&str]) -> Vec<(String, String)> {
     let Shape::Lanes { lanes, .. } = run(name, script).1.structure.unwrap().shape else { panic!() };
     lanes.into_iter().map(|lane| (lane.name, lane.says)).collect()
 }
 
 #[test]
-fn adversary_forces_memory_only_if_blocks_do_not_move() {
+fn adversary_forces_memory_use_only_if_blocks_do_not_move() {
     let times = |says: &str| says.split(' ').next().unwrap().parse::<f64>().unwrap();
     let all = words(Name::Robson, Name::Robson.about().script);
     let (moving, others) = all.split_last().unwrap();
     assert_eq!((moving.0.as_str(), times(&moving.1)), ("moved together, by handles", 1.0));
     assert!(others.iter().all(|(_, says)| times(says) > 2.5), "{others:?}");
     let (_, refused) = run(Name::Robson, &[Name::Robson.about().script, &["round"]].concat());
-    assert!(refused.refused && refused.said.ends_with("`fill` begins anew."), "{}", refused.said);
+    assert!(refused.refused && refused.said.ends_with("`fill` starts again."), "{}", refused.said);
 }
 
 #[test]

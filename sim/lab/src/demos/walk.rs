@@ -6,15 +6,16 @@ use super::demo::Demo;
 use super::scene::{Is, Part, Scene};
 use super::structure::{Lines, On, Shape, Step, Structure};
 
-/// The fields of a game entity of 32 bytes, with their sizes, in the order of the struct.
-pub(crate) const FIELDS: [(&str, u64); 4] = [("position", 12), ("velocity", 12), ("health", 4), ("team", 4)];
-pub(crate) const STRUCT: u64 = 32;
+/// The fields of a game entity of 32 bytes, each with its size, in the order of the struct.
+pub(crate) const ENTITY_FIELDS: [(&str, u64); 4] =
+    [("position", 12), ("velocity", 12), ("health", 4), ("team", 4)];
+pub(crate) const STRUCT_BYTES: u64 = 32;
 
-/// The parts of each struct that a walk uses.
+/// The fields of each struct that a walk uses.
 #[derive(Debug)]
 pub(crate) struct Access {
     pub(crate) name: &'static str,
-    /// The four-byte numbers that the walk uses, each as a field and an offset in the field.
+    /// The four-byte numbers that the walk uses, each given as a field's index and an offset in this field.
     pub(crate) numbers: &'static [(usize, u64)],
 }
 
@@ -27,11 +28,11 @@ pub(crate) const ACCESSES: [Access; 3] = [
 /// The memory layout of an array of structs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// Structs one after the other.
+    /// Structs that follow one another in memory.
     Structs,
-    /// An array for each field.
+    /// A separate array for each field.
     Fields,
-    /// An array for each number of a field.
+    /// A separate array for each four-byte number of a field.
     Numbers,
 }
 
@@ -50,11 +51,11 @@ impl Layout {
     /// array begins at the start of a cache line.
     fn place(self, n: u64, line: u64, i: u64, field: usize, field_offset: u64) -> u64 {
         let array = |bytes: u64| (n * bytes).next_multiple_of(line);
-        let before = &FIELDS[..field];
+        let before = &ENTITY_FIELDS[..field];
         match self {
-            Self::Structs => i * STRUCT + before.iter().map(|f| f.1).sum::<u64>() + field_offset,
+            Self::Structs => i * STRUCT_BYTES + before.iter().map(|f| f.1).sum::<u64>() + field_offset,
             Self::Fields => {
-                before.iter().map(|f| array(f.1)).sum::<u64>() + i * FIELDS[field].1 + field_offset
+                before.iter().map(|f| array(f.1)).sum::<u64>() + i * ENTITY_FIELDS[field].1 + field_offset
             }
             Self::Numbers => {
                 before.iter().map(|f| f.1 / 4 * array(4)).sum::<u64>() + field_offset / 4 * array(4) + i * 4
@@ -79,7 +80,7 @@ impl Access {
     /// Returns, for each cache line, `true` if the walk loads the line.
     pub(crate) fn loaded(&self, layout: Layout, n: u64, line: u64) -> Vec<bool> {
         // Each of eight arrays may leave part of a line unused.
-        let mut loaded = vec![false; (n * STRUCT / line + 8) as usize];
+        let mut loaded = vec![false; (n * STRUCT_BYTES / line + 8) as usize];
         for place in self.places(layout, n, line) {
             loaded[(place / line) as usize] = true;
         }
@@ -88,19 +89,19 @@ impl Access {
 }
 
 /// The number of structs in the demo; in each layout, sixteen structs fill eight lines of 64 bytes.
-const STRUCTS: u64 = 16;
+const STRUCT_COUNT: u64 = 16;
 const LINE: u64 = 64;
 
-/// The demo of walks over structs.
+/// The demo that shows which cache lines a walk over structs loads.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     last: Option<(&'static Access, Layout)>,
 }
 
-/// Returns the number of lines loaded, and the number of bytes used.
+/// Returns the number of cache lines that the walk loads, and the number of bytes that it uses.
 fn counts(access: &Access, layout: Layout) -> (u64, u64) {
-    let lines = access.loaded(layout, STRUCTS, LINE).into_iter().filter(|loaded| *loaded).count() as u64;
-    (lines, access.used(STRUCTS))
+    let lines = access.loaded(layout, STRUCT_COUNT, LINE).into_iter().filter(|loaded| *loaded).count() as u64;
+    (lines, access.used(STRUCT_COUNT))
 }
 
 impl Demo for Walk {
@@ -118,7 +119,7 @@ impl Demo for Walk {
         self.last = Some((access, layout));
         let (lines, used) = counts(access, layout);
         Ok(format!(
-            "{STRUCTS} structs as {}, {}: {lines} line{} of {LINE} bytes {} loaded, and {} % of the bytes are used.",
+            "{STRUCT_COUNT} structs as {}, {}: {lines} line{} of {LINE} bytes {} loaded, and {} % of the bytes are used.",
             layout.name(),
             access.name,
             if lines == 1 { "" } else { "s" },
@@ -129,12 +130,12 @@ impl Demo for Walk {
 
     fn scene(&self) -> Scene {
         let Some((access, layout)) = self.last else {
-            let whole_memory = Part::of(0..(STRUCTS * STRUCT) as usize, Is::Free);
+            let whole_memory = Part::of(0..(STRUCT_COUNT * STRUCT_BYTES) as usize, Is::Free);
             return Scene { parts: vec![whole_memory], ..Scene::default() };
         };
-        let loaded = access.loaded(layout, STRUCTS, LINE);
-        let mut used = vec![false; (STRUCTS * STRUCT / 4) as usize];
-        access.places(layout, STRUCTS, LINE).for_each(|place| used[(place / 4) as usize] = true);
+        let loaded = access.loaded(layout, STRUCT_COUNT, LINE);
+        let mut used = vec![false; (STRUCT_COUNT * STRUCT_BYTES / 4) as usize];
+        access.places(layout, STRUCT_COUNT, LINE).for_each(|place| used[(place / 4) as usize] = true);
         let mut parts: Vec<Part> = vec![];
         for (i, used) in used.into_iter().enumerate() {
             let line_state = match used {
@@ -150,7 +151,7 @@ impl Demo for Walk {
         let (lines, used) = counts(access, layout);
         let structure = Some(structure(access, layout));
         let facts = vec![
-            ("lines loaded".to_owned(), format!("{lines} of {}", STRUCTS * STRUCT / LINE)),
+            ("lines loaded".to_owned(), format!("{lines} of {}", STRUCT_COUNT * STRUCT_BYTES / LINE)),
             ("bytes used".to_owned(), format!("{used} of {} that are loaded", lines * LINE)),
         ];
         Scene { parts, structure, facts, ..Scene::default() }
@@ -159,19 +160,19 @@ impl Demo for Walk {
 
 /// Returns the arrays of all memory layouts; the steps are the lines that a walk over `layout` loads.
 fn structure(access: &Access, layout: Layout) -> Structure {
-    let numbers = (STRUCTS * STRUCT / 4) as usize;
+    let numbers = (STRUCT_COUNT * STRUCT_BYTES / 4) as usize;
     let arrays = Layout::ALL.map(|layout| {
         let (mut fields, mut used) = (vec![0; numbers], vec![false; numbers]);
-        for (field, (_, bytes)) in FIELDS.iter().enumerate() {
-            for (i, field_offset) in
-                (0..STRUCTS).flat_map(|i| (0..*bytes).step_by(4).map(move |field_offset| (i, field_offset)))
+        for (field, (_, bytes)) in ENTITY_FIELDS.iter().enumerate() {
+            for (i, field_offset) in (0..STRUCT_COUNT)
+                .flat_map(|i| (0..*bytes).step_by(4).map(move |field_offset| (i, field_offset)))
             {
-                fields[(layout.place(STRUCTS, LINE, i, field, field_offset) / 4) as usize] = field;
+                fields[(layout.place(STRUCT_COUNT, LINE, i, field, field_offset) / 4) as usize] = field;
             }
         }
-        access.places(layout, STRUCTS, LINE).for_each(|place| used[(place / 4) as usize] = true);
-        let mut loaded = access.loaded(layout, STRUCTS, LINE);
-        loaded.truncate((STRUCTS * STRUCT / LINE) as usize);
+        access.places(layout, STRUCT_COUNT, LINE).for_each(|place| used[(place / 4) as usize] = true);
+        let mut loaded = access.loaded(layout, STRUCT_COUNT, LINE);
+        loaded.truncate((STRUCT_COUNT * STRUCT_BYTES / LINE) as usize);
         Lines { layout: layout.name().to_owned(), fields, used, loaded }
     });
     let array = Layout::ALL.iter().position(|known| *known == layout).unwrap_or(0);
@@ -183,6 +184,6 @@ fn structure(access: &Access, layout: Layout) -> Structure {
         Step::new(text, On::Line { array, line })
     });
     let steps = steps.collect();
-    let names = FIELDS.map(|(name, _)| name.to_owned()).into();
+    let names = ENTITY_FIELDS.map(|(name, _)| name.to_owned()).into();
     Structure::new(Shape::Lines { names, arrays: arrays.into(), line: LINE as usize }, steps)
 }

@@ -1,4 +1,5 @@
-//! The experiment on rounding to powers of two. Rounding costs memory; in return, arithmetic finds a block's buddy.
+//! The experiment on rounding to powers of two. Rounding wastes memory, but lets a buddy allocator compute the address
+//! of a block's buddy.
 
 use super::Context;
 use crate::allocators::{Allocator, Buddy};
@@ -8,12 +9,12 @@ use clap::Args;
 use core::alloc::Layout;
 use uslab::{Geometry, OrderRule};
 
-/// How much does a buddy allocator waste, and how much of that do slabs on top of it save?
+/// How much memory does a buddy allocator waste, and how much of this waste do slabs on top of it save?
 ///
-/// Every size up to the largest is requested once; no size is sampled. According to folklore, a quarter of a buddy
-/// allocator's memory is wasted; Russell (1977) computed 1.44 times the requested bytes. The cost and the benefit of
-/// rounding depend on the distribution of sizes, and on what is averaged. The output also shows splits and merges step
-/// by step, and counts them for each heap size.
+/// The experiment requests every size up to the largest once; no size is sampled. According to folklore, a quarter of a
+/// buddy allocator's memory is wasted; Russell (1977) computed 1.44 times the requested bytes. The waste and the saving
+/// depend on the distribution of sizes, and on what is averaged. The output also shows splits and merges step by step,
+/// and their counts for each heap size.
 #[derive(Debug, Args)]
 pub struct Buddies {
     /// The largest size, in bytes, a power of two.
@@ -26,7 +27,7 @@ fn largest(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| "expected a power of two from 1024 to 4194304".to_owned())
 }
 
-/// Weighted sums over sizes.
+/// Weighted sums from which mean ratios over all sizes are computed.
 #[derive(Default)]
 struct Mean {
     weight: f64,
@@ -43,7 +44,7 @@ impl Mean {
         self.taken += allocated_bytes * weight;
         self.ratio += allocated_bytes / requested * weight;
     }
-    /// Returns two ratios of taken to requested bytes: the ratio of the sums, and the mean of the ratios over all
+    /// Returns two ratios of taken to requested bytes: the ratio of the two sums, and the mean of the ratios of all
     /// sizes.
     fn ratios(&self) -> [f64; 2] {
         [self.taken / self.requested, self.ratio / self.weight]
@@ -65,7 +66,7 @@ fn block_bytes(buddy: &mut Buddy, size: usize) -> anyhow::Result<usize> {
 
 /// Returns the bytes that an object of `size` bytes takes in a slab of the kernel's geometry, including its share of
 /// the slab's unused end.
-fn in_slab(size: usize, rule: &OrderRule) -> Option<f64> {
+fn object_bytes_in_slab(size: usize, rule: &OrderRule) -> Option<f64> {
     let geometry = Geometry::new(size, 8, rule).ok()?;
     let slab = geometry.objects() * geometry.stride() + geometry.waste();
     Some(slab as f64 / geometry.objects() as f64)
@@ -98,7 +99,7 @@ impl Buddies {
                 small_sizes.add(size, bytes as f64, 1.0);
                 slab_sizes.add(
                     size,
-                    in_slab(size, &rule).context("a geometry for each size up to a page")?,
+                    object_bytes_in_slab(size, &rule).context("a geometry for each size up to a page")?,
                     1.0,
                 );
             }
@@ -133,7 +134,7 @@ impl Buddies {
             says: "a buddy allocator takes about 1.44 times the requested bytes".into(),
             source: "Russell 1977, as the tutorial Memory Allocators from Scratch cites it".into(),
             found: format!(
-                "{octaves_own:.3} is the mean ratio if doublings are equally frequent; if sizes are equally frequent, {even_all:.3} times the requested bytes are used"
+                "{octaves_own:.3} is the mean ratio of occupied to requested bytes if all doublings are equally frequent; if all sizes are equally frequent, blocks occupy {even_all:.3} times the requested bytes"
             ),
             holds: if (octaves_own - 1.44).abs() < 0.01 { Holds::Partly } else { Holds::No },
             measured: false,
@@ -142,7 +143,9 @@ impl Buddies {
         findings.claim(Claim {
             says: "a buddy allocator wastes a quarter of its memory".into(),
             source: "folklore".into(),
-            found: format!("{wasted:.1} % of the used memory if sizes are equally frequent: for that case the folklore is exact"),
+            found: format!(
+                "{wasted:.1} % of the used memory is wasted if all sizes are equally frequent: in this case the folklore is exact"
+            ),
             holds: if (wasted - 25.0).abs() < 1.0 { Holds::Partly } else { Holds::No },
             measured: false,
         });
@@ -152,7 +155,7 @@ impl Buddies {
             says: "65 bytes use a block of 128, of which 49 % are waste".into(),
             source: "Memory Allocators from Scratch".into(),
             found: format!(
-                "{block_of_65} bytes, {waste_percent:.1} % of them waste, and none of it can be used while the block lives"
+                "the block has {block_of_65} bytes, of which {waste_percent:.1} % are wasted and cannot be used while the block is allocated"
             ),
             holds: if block_of_65 == 128 { Holds::Yes } else { Holds::No },
             measured: false,
@@ -161,7 +164,7 @@ impl Buddies {
             says: "put slabs over the buddy rather than hand it raw sizes".into(),
             source: "Memory Allocators from Scratch".into(),
             found: format!(
-                "{:.3} times the requested bytes with slabs, {:.3} without",
+                "{:.3} times the requested bytes are used with slabs, and {:.3} times without slabs",
                 rows[3].1[0], rows[2].1[0]
             ),
             holds: if rows[3].1[0] < rows[2].1[0] { Holds::Yes } else { Holds::No },
@@ -178,7 +181,7 @@ impl Buddies {
     }
 }
 
-/// Counts the splits and merges when one small block is allocated in an empty heap and freed.
+/// Counts the splits and merges that the allocation and free of one small block cause in an empty heap.
 fn steps(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "Allocating the smallest block from an empty heap, and freeing it",
@@ -205,7 +208,7 @@ fn steps(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows a heap of 1024 bytes, step by step; the free lists are shown in the form of `/proc/buddyinfo`.
+/// Shows the states of a heap of 1024 bytes, step by step; the free lists are shown in the form of `/proc/buddyinfo`.
 fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     let mut buddy = Buddy::new(1024)?;
     let orders = ["16", "32", "64", "128", "256", "512", "1024"];

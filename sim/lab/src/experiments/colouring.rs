@@ -1,5 +1,5 @@
-//! The experiment on slab colour. Without colour, the hot first words of objects share a few sets of the cache
-//! (Bonwick, "The Slab Allocator", 1994, section 4).
+//! The experiment on slab colour, which varies the offset of a slab's first object. Without colour, the hot first words
+//! of objects share a few sets of the cache (Bonwick, "The Slab Allocator", 1994, section 4).
 
 use super::{Context, check_bound};
 use crate::findings::clock::{self, Spread};
@@ -11,16 +11,16 @@ use rand::seq::SliceRandom;
 use std::hint::black_box;
 use uslab::{Geometry, OrderRule};
 
-/// Does it help to begin each slab's objects at a different offset?
+/// Does it help to begin the objects of each slab at a different offset?
 ///
-/// A walk reads the first word of each object in a cache, as programs with hot fields at the front do. The experiment
-/// computes the sets of the first-level cache into which these words fall. A walk that overfills some sets and leaves
-/// others empty has cache misses. With colour, a slab's objects begin one line later than the previous slab's, as far
-/// as the slab's slack allows. The model uses the geometry of this machine's cache. The walk is also timed, and the
-/// table shows if misses and times disagree.
+/// A walk reads the first word of each object in a cache, like programs whose hot fields are at the front. The
+/// experiment computes the sets of the first-level cache to which these words belong. If a walk overfills some sets and
+/// leaves others empty, it has cache misses. With colour, the objects of each slab begin one line later than in the
+/// previous slab, as far as the slab's slack allows. The model uses the geometry of this machine's cache. The walk is
+/// also timed, and the table shows whether misses and times agree.
 #[derive(Debug, Args)]
 pub struct Colouring {
-    /// Bytes of an object, separated by commas.
+    /// Sizes of objects in bytes, separated by commas.
     #[arg(long, value_name = "BYTES", value_delimiter = ',',
           default_value = "192,320,512,704,1000,1344,2048,2560", value_parser = clap::value_parser!(u32).range(64..=8192))]
     sizes: Vec<u32>,
@@ -40,7 +40,7 @@ fn sets(text: &str) -> Result<u32, String> {
 
 /// A common cache geometry, which is used for counts that are equal on any machine.
 const COMMON_CACHE: Cache = Cache { sets: 64, ways: 8, line: 64 };
-/// The smallest difference that counts as an effect, in misses per thousand accesses.
+/// The smallest difference in misses per thousand accesses that counts as an effect.
 const MISSES: f64 = 50.0;
 /// The smallest difference in time that counts as an effect, as a fraction.
 const TIME: f64 = 0.1;
@@ -81,14 +81,14 @@ impl Lines {
     }
 }
 
-/// The placement of a cache's slabs. The slabs have Linux's geometry, either without colour or with all colours that
-/// fit into the slack.
+/// The layout of a cache's slabs. The slabs have Linux's geometry, either without colour or with all colours that fit
+/// into the slack.
 struct Slabs {
     bytes: usize,
     object: usize,
     objects: usize,
     colours: usize,
-    /// The bytes between two colours, which are the size of a cache line.
+    /// The bytes between two colours, which equal the size of a cache line.
     line: usize,
 }
 
@@ -117,7 +117,7 @@ fn model_misses(addresses: &[usize], cache: Cache) -> (f64, usize) {
     ((cache.misses - cold_misses) as f64 * 1000.0 / (4 * addresses.len()) as f64, cache.used())
 }
 
-/// The effect of colour on a walk, according to the model's misses or the measured times.
+/// The effect of colour on a walk, judged by the model's misses or by the measured times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     Better,
@@ -126,7 +126,7 @@ enum Effect {
 }
 
 impl Effect {
-    fn of_misses([plain, coloured]: [f64; 2]) -> Self {
+    fn from_misses([plain, coloured]: [f64; 2]) -> Self {
         match coloured - plain {
             d if d <= -MISSES => Self::Better,
             d if d >= MISSES => Self::Worse,
@@ -135,7 +135,7 @@ impl Effect {
     }
     /// Returns the effect, given the ratio of the coloured walk's time to the plain walk's time. Returns `None` if the
     /// measured rounds do not decide the comparison.
-    fn of_time(ratio: Spread) -> Option<Self> {
+    fn from_time_ratio(ratio: Spread) -> Option<Self> {
         let confirmed = |holds| holds == Holds::Yes;
         match ratio {
             r if confirmed(r.at_most(1.0 - TIME)) => Some(Self::Better),
@@ -146,7 +146,7 @@ impl Effect {
     }
     /// Returns the verdict on the claim that the model and the measured times agree.
     fn agrees(self, clock: Option<Self>) -> Holds {
-        clock.map_or(Holds::Undecided, |clock| Holds::then_some_text(self == clock))
+        clock.map_or(Holds::Undecided, |clock| Holds::from_certain_result(self == clock))
     }
 }
 
@@ -239,7 +239,7 @@ impl Colouring {
                 row.extend([const { Value::Nothing }; 4]);
             } else {
                 let [plain, coloured, ratio] = times(context, cache, &addresses).context(options.clone())?;
-                let agrees = Effect::of_misses(misses).agrees(Effect::of_time(ratio));
+                let agrees = Effect::from_misses(misses).agrees(Effect::from_time_ratio(ratio));
                 let words = match agrees {
                     Holds::Yes => "agree",
                     Holds::No => "disagree",
@@ -266,7 +266,7 @@ impl Colouring {
             says: "colour spreads the first words of objects over the cache's sets".into(),
             source: "Bonwick 1994".into(),
             found: format!(
-                "by the model fewer misses for {fewer_misses} of {all} sizes, more for {more_misses}; {slackless} have no slack to colour with"
+                "in the model, colour gives fewer misses for {fewer_misses} of {all} sizes, and more for {more_misses}; {slackless} sizes have no slack for colours"
             ),
             holds: match (fewer_misses, more_misses) {
                 (0, _) => Holds::No,
@@ -296,7 +296,7 @@ fn disagreements(findings: &mut Findings, geometry_source: GeometrySource, agree
     let list = |sizes: Vec<String>| if sizes.is_empty() { "none".to_owned() } else { sizes.join(", ") };
     let other_source = match geometry_source {
         GeometrySource::Machines => "",
-        _ => "; the cache that is modelled is not known to be this machine's",
+        _ => "; the modelled cache may differ from this machine's cache",
     };
     findings.claim(Claim {
         says: "the model's misses predict which walk is faster".into(),
@@ -316,8 +316,8 @@ fn disagreements(findings: &mut Findings, geometry_source: GeometrySource, agree
     });
 }
 
-/// Measures the nanoseconds per access without colour and with colour, and their ratio, in memory with the model's
-/// layouts. The next address depends on the value that was read, so that accesses do not overlap in time.
+/// Measures the nanoseconds per access without colour and with colour, and the ratio of the two times, with the layouts
+/// of the model. Each address depends on the value that was read before, so that accesses do not overlap in time.
 fn times(context: &Context<'_>, cache: Cache, addresses: &[Vec<usize>; 2]) -> anyhow::Result<[Spread; 3]> {
     // The memory is aligned to a page, and to the size of a way.
     let align = (cache.sets as usize * cache.line as usize).next_power_of_two().max(4096);
@@ -366,16 +366,17 @@ mod tests {
         assert_eq!((lines.misses, lines.used()), (5, 2));
     }
 
-    /// Regression test: misses were shown although the measured times contradicted them.
+    /// Regression test: the output reported misses although the measured times contradicted them.
     #[test]
     fn cache_model_that_contradicts_measured_times_is_flagged() {
-        let time =
-            |ratio: f64| Effect::of_time(Spread::of(vec![ratio - 0.01, ratio, ratio, ratio, ratio + 0.01]));
+        let time = |ratio: f64| {
+            Effect::from_time_ratio(Spread::of(vec![ratio - 0.01, ratio, ratio, ratio, ratio + 0.01]))
+        };
         assert_eq!([0.8, 1.0, 1.3].map(time), [Effect::Better, Effect::None, Effect::Worse].map(Some));
         assert_eq!(time(0.9), None, "an interval that contains the limit must give no effect");
-        assert_eq!(Effect::of_time(Spread::of(vec![0.5])), None, "one round must give no interval");
-        let clear_effect = Effect::of_misses([300.0, 20.0]);
-        assert_eq!((clear_effect, Effect::of_misses([300.0, 290.0])), (Effect::Better, Effect::None));
+        assert_eq!(Effect::from_time_ratio(Spread::of(vec![0.5])), None, "one round must give no interval");
+        let clear_effect = Effect::from_misses([300.0, 20.0]);
+        assert_eq!((clear_effect, Effect::from_misses([300.0, 290.0])), (Effect::Better, Effect::None));
         let verdicts = [time(0.8), time(1.0), time(1.3), None].map(|clock| clear_effect.agrees(clock));
         assert_eq!(verdicts, [Holds::Yes, Holds::No, Holds::No, Holds::Undecided]);
     }

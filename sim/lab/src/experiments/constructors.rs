@@ -12,15 +12,15 @@ use uslab_magazine::sync::Counter;
 
 /// How much does it save to keep objects constructed between uses?
 ///
-/// Objects are allocated and freed in bursts, from two caches: one constructs each object once, the other at each
-/// allocation. A construction writes some words of state, locks and list heads.
+/// The experiment allocates and frees objects in bursts from two caches: one constructs each object once, the other at
+/// each allocation. A constructor writes some words of state, locks and list heads.
 #[derive(Debug, Args)]
 pub struct Constructors {
-    /// Words that a constructor writes, separated by commas.
+    /// Numbers of words that a constructor writes, separated by commas.
     #[arg(long, value_name = "WORDS", value_delimiter = ',', default_value = "1,4,16,62",
           value_parser = clap::value_parser!(u16).range(1..=62))]
     words: Vec<u16>,
-    /// Objects allocated and freed together.
+    /// Number of objects that are allocated and freed together.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     burst: u32,
     /// Number of bursts.
@@ -32,8 +32,8 @@ pub struct Constructors {
 struct Object([u64; 64]);
 
 impl Object {
-    /// Each word depends on its own address, like a list head that points to itself, so that the compiler cannot use
-    /// one wide store.
+    /// Each word depends on its address, like a list head that points to itself, so that the compiler cannot use one
+    /// wide store.
     #[inline(never)]
     fn construct(&mut self, words: u16, constructed: &Counter) {
         constructed.add(1);
@@ -41,8 +41,8 @@ impl Object {
             *word = black_box(i as u64) ^ 0x5a5a;
         }
     }
-    /// Changes the object as a user does: sets a word and then resets the word, like a lock that is taken and released.
-    fn use_all_words(&mut self) {
+    /// Changes the object as a user does: sets a word and then resets it, like a lock that is taken and released.
+    fn write_all_words(&mut self) {
         let word = black_box(&mut self.0[63]);
         *word += 1;
         black_box(&mut *word);
@@ -81,7 +81,7 @@ impl ObjectSource {
                 if !self.keeps_state {
                     object.construct(self.words, &self.constructed);
                 }
-                object.use_all_words();
+                object.write_all_words();
                 objects.push(object);
             }
             objects.clear();
@@ -90,8 +90,8 @@ impl ObjectSource {
     }
 }
 
-/// Returns the number of constructions for a burst size: for objects that stay constructed, and for objects that are
-/// constructed at each allocation.
+/// Returns the number of constructions for a burst size, first with objects that stay constructed, then with a
+/// construction at each allocation.
 fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     let count = |keeps_state| {
         let object_source = ObjectSource::new(&counting_subsystem()?, words, keeps_state)?;
@@ -101,8 +101,8 @@ fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     Ok([count(true)?, count(false)?])
 }
 
-/// Returns the nanoseconds per object, from allocation to free: for objects that stay constructed, for objects that are
-/// constructed at each allocation, and the ratio of the two.
+/// Returns the nanoseconds per object, from allocation to free: with objects that stay constructed, with a construction
+/// at each allocation, and the ratio of the two times.
 fn times(context: &Context<'_>, words: u16, burst: u32, bursts: u32) -> anyhow::Result<[Spread; 3]> {
     let subsystem = Subsystem::new(Config::default())?;
     let object_sources =
@@ -172,7 +172,7 @@ impl Constructors {
                         .into(),
                 source: "Bonwick 1994".into(),
                 found: format!(
-                    "{} times the time without, with {words} words to construct; 1.2 times and more count as a saving",
+                    "construction at each use takes {} times as long, with {words} words to construct; 1.2 times or more counts as a saving",
                     ratio.shown(2)
                 ),
                 holds: match (ratio.at_least(1.2), ratio.at_least(1.0)) {

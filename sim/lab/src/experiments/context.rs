@@ -1,4 +1,4 @@
-//! The options that every experiment has, and helpers that several experiments use.
+//! The options that every experiment has, and functions that several experiments share.
 
 use anyhow::ensure;
 use rand::SeedableRng;
@@ -15,19 +15,19 @@ pub struct Context<'p> {
     pub seed: u64,
     /// `true` to omit all measured values.
     pub exact: bool,
-    /// `true` to do less work.
+    /// `true` to do less work and accept less reliable results.
     pub quick: bool,
     /// The progress display.
     pub progress: &'p Progress,
 }
 
 impl Context<'_> {
-    /// Returns a generator of random numbers that starts from the seed. The algorithm is fixed, so later versions give
-    /// equal numbers.
+    /// Returns a generator of random numbers that starts from the seed. The algorithm is fixed, so that later versions
+    /// of the lab generate equal numbers.
     pub(super) fn rng(&self) -> Pcg64 {
         Pcg64::seed_from_u64(self.seed)
     }
-    /// Returns the number of rounds in which the contenders are timed alternately.
+    /// Returns the number of rounds; in each round, the contenders are timed one after the other.
     pub fn rounds(&self) -> usize {
         if self.quick { 1 } else { 9 }
     }
@@ -40,7 +40,7 @@ impl Context<'_> {
 /// Checks that options, each of which is in its range, do not together request too much time or memory.
 ///
 /// # Errors
-/// Fails if `requested` exceeds `max`, both counted in `unit`. The message names the options.
+/// Fails if `requested` exceeds `max`, both counted in `unit`. The error message names the options.
 pub(super) fn check_bound(options: &str, requested: u64, max: u64, unit: &str) -> anyhow::Result<()> {
     ensure!(requested <= max, "{options}: {requested} {unit}; expected {max} at most");
     Ok(())

@@ -1,22 +1,22 @@
-//! The lab's cheat sheet, with measurements of each allocator.
+//! The lab's cheat sheet on allocators, with measurements of each allocator.
 
 use super::Context;
 use super::load::Load;
 use super::race::{Run, measure};
-use crate::allocators::cheat_sheet::{self, ADVICE, CHEAT_SHEETS, CheatSheet};
+use crate::allocators::cheat_sheet::{self, ALLOCATOR_ADVICE, CHEAT_SHEETS, CheatSheet};
 use crate::allocators::registry::Name;
 use crate::findings::{Axis, Bars, Findings, Table, Value};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-/// Show which allocator suits what: the cheat sheet, or one allocator's page.
+/// Show which allocator suits which program: the cheat sheet, or one allocator's page.
 ///
-/// A page shows sizes, lifetimes, the worst case, waste, and programs that ship the allocator. A page also shows one
-/// workload's results: the longest operation in steps, bytes taken per byte requested, bytes outside the memory, and
-/// time.
+/// A page describes sizes, lifetimes, the worst case, waste, and programs that ship the allocator. A page also shows
+/// the results of one workload: the longest operation in steps, bytes taken per byte requested, bytes outside the
+/// memory, and time.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// The allocator of the page. Default: all allocators, one line each.
+    /// The allocator whose page is shown. Default: one line for each allocator.
     #[arg(value_parser = pages())]
     name: Option<&'static CheatSheet>,
 }
@@ -27,7 +27,7 @@ fn pages() -> impl TypedValueParser<Value = &'static CheatSheet> {
 }
 
 /// The columns of the table that contain measurements.
-const MEASURED: [&str; 5] =
+const MEASURED_COLUMNS: [&str; 5] =
     ["refused", "longest, steps", "taken of asked", "bytes beside", "~ns an operation"];
 
 fn measured(run: &Run) -> Vec<Value> {
@@ -54,7 +54,7 @@ impl Explain {
         }
         let names: Vec<Name> = sheets.iter().filter_map(|sheet| sheet.in_lab).collect();
         if !names.is_empty() {
-            under_load(context, &names, &mut findings)?;
+            show_measurements(context, &names, &mut findings)?;
         }
         if let Some(sheet) = self.name {
             findings.note(format!("`uslab lab {}` shows more.", sheet.more));
@@ -77,7 +77,7 @@ fn show_overview(findings: &mut Findings) {
         &["sizes", "lifetimes", "take"],
     )
     .named_by(2);
-    for words in ADVICE {
+    for words in ALLOCATOR_ADVICE {
         table.row(words.map(Value::from).into());
     }
     findings.table(table);
@@ -111,15 +111,15 @@ fn page(sheet: &CheatSheet, findings: &mut Findings) {
     findings.table(table);
 }
 
-/// Shows measurements of the named allocators.
-fn under_load(context: &Context<'_>, names: &[Name], findings: &mut Findings) -> anyhow::Result<()> {
+/// Shows measurements of the allocators called `names`.
+fn show_measurements(context: &Context<'_>, names: &[Name], findings: &mut Findings) -> anyhow::Result<()> {
     let workload = Load::of(context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000)?;
     let bytes = workload.memory(None)?;
     let runs = measure(context, "explain", &workload, bytes, names)?;
     let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut table = Table::new(
         format!("{} operations, {}; {bytes} bytes of memory", workload.ops.len(), workload.name),
-        &[&["allocator"], &MEASURED[..]].concat(),
+        &[&["allocator"], &MEASURED_COLUMNS[..]].concat(),
     );
     for (name, run) in names.iter().zip(&runs) {
         table.row([vec![name.display_name().into()], measured(run)].concat());

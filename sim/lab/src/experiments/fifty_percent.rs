@@ -1,5 +1,5 @@
-//! Knuth's fifty-percent rule: in equilibrium there are half as many holes as blocks (The Art of Computer Programming 1,
-//! 2.5; Shore, "Anomalous Behavior of the Fifty-Percent Rule in Dynamic Memory Allocation", 1977).
+//! Knuth's fifty-percent rule: in equilibrium, a heap has half as many holes as blocks (The Art of Computer Programming
+//! 1, 2.5; Shore, "Anomalous Behavior of the Fifty-Percent Rule in Dynamic Memory Allocation", 1977).
 
 use super::{Context, check_bound};
 use crate::allocators::heap::{Fit, Order};
@@ -11,25 +11,25 @@ use rand_pcg::Pcg64;
 
 /// Are there half as many holes as blocks?
 ///
-/// The experiment fills a heap with a number of blocks. Each step then frees a random block, and allocates a block of a
-/// random size. Knuth's argument gives p/2 holes per block, where p is the fraction of allocations that leave a
-/// remainder. With many sizes, p is almost 1; with few sizes, p is smaller. Rounding sizes up to a granule turns many
-/// sizes into few. Each policy runs with a granule of one byte, and with the granule of most heaps, 16 bytes. The
-/// fifty-percent rule predicts nothing about the quality of a policy.
+/// The experiment first fills a heap with a number of blocks. Each step then frees a random block, and allocates a
+/// block of a random size. Knuth's argument gives p/2 holes per block, where p is the fraction of allocations that
+/// leave a remainder. With many sizes, p is almost 1; with few sizes, p is smaller. Rounding sizes up to a granule
+/// turns many different sizes into few. Each policy runs with a granule of one byte, and with 16 bytes, the granule of
+/// most heaps. The fifty-percent rule does not predict the quality of a policy.
 #[derive(Debug, Args)]
 pub struct FiftyPercent {
     /// Blocks in use.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=500_000))]
     blocks: u32,
-    /// The number of times that each block in use is replaced.
+    /// Number of turnovers; each turnover replaces as many random blocks as are in use.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     turnovers: u32,
 }
 
-/// The largest number of block inspections, which take about a minute.
-const MAX_INSPECTED: u64 = 4_000_000_000;
+/// The largest number of block inspections that a run may need; they take about a minute.
+const MAX_INSPECTED_BLOCKS: u64 = 4_000_000_000;
 
-const POLICIES: [(&str, Fit, Order); 5] = [
+const FIT_POLICIES: [(&str, Fit, Order); 5] = [
     ("first fit, by address", Fit::First, Order::Address),
     ("first fit, last freed first", Fit::First, Order::Lifo),
     ("best fit, by address", Fit::Best, Order::Address),
@@ -37,9 +37,9 @@ const POLICIES: [(&str, Fit, Order); 5] = [
     ("next fit, last freed first", Fit::Next, Order::Lifo),
 ];
 
-/// The indices of first fit and best fit in `POLICIES`, both with blocks in address order.
+/// The indices of first fit and best fit in `FIT_POLICIES`, both with blocks in address order.
 const FIRST: usize = 0;
-const BEST: usize = 2;
+const BEST_FIT_INDEX: usize = 2;
 /// The granules, in bytes; sizes are rounded up to multiples of a granule.
 const GRANULES: [usize; 2] = [1, 16];
 
@@ -72,7 +72,7 @@ impl FiftyPercent {
         check_bound(
             &options,
             inspections,
-            MAX_INSPECTED,
+            MAX_INSPECTED_BLOCKS,
             "inspections of blocks, about blocks times blocks times turnovers",
         )?;
         let mut table = Table::new(
@@ -89,9 +89,9 @@ impl FiftyPercent {
         .named_by(3);
         let mut curves = Vec::new();
         let (mut max_spread, mut results) = (0.0f64, Vec::new());
-        let runs = POLICIES.len() * Sizes::ALL.len() * GRANULES.len();
+        let runs = FIT_POLICIES.len() * Sizes::ALL.len() * GRANULES.len();
         let stage = context.progress.stage("fifty-percent", runs as u64);
-        for (policy, fit, order) in POLICIES {
+        for (policy, fit, order) in FIT_POLICIES {
             for (name, _, sizes) in Sizes::ALL {
                 for granule in GRANULES {
                     let heap = self.equilibrium(blocks, context.rng(), (fit, order), granule, sizes)?;
@@ -119,8 +119,9 @@ impl FiftyPercent {
         drop(stage);
         findings.table(table);
         let holes_of = |policy: usize, expected: usize| {
-            let result =
-                results.iter().find(|(name, granule, _)| (*name, *granule) == (POLICIES[policy].0, expected));
+            let result = results
+                .iter()
+                .find(|(name, granule, _)| (*name, *granule) == (FIT_POLICIES[policy].0, expected));
             result.map_or(0.0, |(.., holes)| *holes)
         };
         let (first, rounded) = (holes_of(FIRST, 1), holes_of(FIRST, 16));
@@ -128,8 +129,8 @@ impl FiftyPercent {
             says: "in equilibrium there are half as many holes as blocks".into(),
             source: "Knuth, The Art of Computer Programming 1, 2.5".into(),
             found: format!(
-                "{first:.3} holes a block under first fit by address, sizes 16 to 2048 to the byte; {rounded:.3} where they are \
-                 rounded up to 16"
+                "first fit by address has {first:.3} holes per block with sizes of 16 to 2048 bytes, and {rounded:.3} if the sizes \
+                 are rounded up to 16"
             ),
             holds: match first {
                 0.45..=0.55 => Holds::Yes,
@@ -138,19 +139,19 @@ impl FiftyPercent {
             },
             measured: false,
         });
-        let (best, best_rounded) = (holes_of(BEST, 1), holes_of(BEST, 16));
+        let (best, best_rounded) = (holes_of(BEST_FIT_INDEX, 1), holes_of(BEST_FIT_INDEX, 16));
         findings.claim(Claim {
             says: "best fit leaves far fewer holes than the rule says, because it often fits exactly".into(),
             source: "of heaps that round sizes up; after Shore 1977".into(),
             found: format!(
-                "{best:.3} holes a block to the byte, {best_rounded:.3} with a granule of 16: the rounding makes 128 sizes of 2,033, \
-                 and so exact fits; less than 0.4 counts as far fewer"
+                "{best:.3} holes per block without rounding, {best_rounded:.3} with a granule of 16: the rounding turns 2,033 sizes into \
+                 128, so exact fits occur; less than 0.4 counts as far fewer"
             ),
-            holds: Holds::each([best, best_rounded].map(|holes| Holds::then_some_text(holes < 0.4))),
+            holds: Holds::each([best, best_rounded].map(|holes| Holds::from_certain_result(holes < 0.4))),
             measured: false,
         });
         findings.note(format!(
-            "Half the fraction of allocations that left a rest predicts the holes per block to within {max_spread:.3}, for every policy and granule."
+            "Half the fraction of allocations that left a remainder predicts the holes per block to within {max_spread:.3}, for every policy and granule."
         ));
         findings.chart(Chart {
             title: "Holes a block, sizes 16 to 2048 to the byte".into(),
@@ -172,12 +173,12 @@ mod tests {
     fn best_fit_leaves_about_half_as_many_holes_as_blocks() {
         let experiment = FiftyPercent { blocks: 1000, turnovers: 20 };
         let holes_of = |policy: usize, granule| {
-            let (_, fit, order) = POLICIES[policy];
+            let (_, fit, order) = FIT_POLICIES[policy];
             let rng = rand::SeedableRng::seed_from_u64(1);
             experiment.equilibrium(1000, rng, (fit, order), granule, Sizes::Even).unwrap().second_half().holes
         };
         assert!((0.45..0.55).contains(&holes_of(FIRST, 1)), "{}", holes_of(FIRST, 1));
-        assert!((0.4..0.5).contains(&holes_of(BEST, 1)), "{}", holes_of(BEST, 1));
-        assert!(holes_of(BEST, 16) < 0.35, "{}", holes_of(BEST, 16));
+        assert!((0.4..0.5).contains(&holes_of(BEST_FIT_INDEX, 1)), "{}", holes_of(BEST_FIT_INDEX, 1));
+        assert!(holes_of(BEST_FIT_INDEX, 16) < 0.35, "{}", holes_of(BEST_FIT_INDEX, 16));
     }
 }

@@ -1,9 +1,9 @@
-//! The experiment on fragmentation: which fraction of the free memory is one piece during a workload, and how lifetimes
-//! influence this fraction.
+//! The experiment on fragmentation: how much of the free memory is one piece during a workload, and how lifetimes
+//! change this share.
 //!
 //! The size of the largest free block shows how full the memory is, and not how fragmented it is. The experiment
-//! therefore reports the largest block's share of all free memory, when each allocator uses an equal fraction of its
-//! memory. One seed proves nothing: each figure is the median of ten seeds, with an interval, and differences are
+//! therefore reports the largest block's share of all free memory, with an equal fraction of memory in use for each
+//! allocator. One seed proves nothing, so each figure is the median of ten seeds with an interval, and differences are
 //! computed for each seed separately.
 
 mod lifetimes;
@@ -25,24 +25,24 @@ use policy::{Policy, Run, SEEDS, seeds, shown};
 
 /// Which part of the free memory is in one piece, and does that get worse with time?
 ///
-/// The workload has random sizes and two kinds of lifetimes, most short and some long. The workload runs in first fit,
-/// best fit, TLSF and buddy, each with the same fraction of memory in use, over ten seeds. The result is the largest
-/// free block as a share of all free memory. Two more runs follow: a run with one kind of lifetime of the same mean,
-/// and a longer run that shows the share and the search steps over time.
+/// The workload has random sizes and two kinds of lifetimes: most are short, and some are long. The workload runs in
+/// first fit, best fit, TLSF and buddy, each with the same fraction of memory in use, for ten seeds. The result is the
+/// size of the largest free block as a share of all free memory. Two more runs follow: a run with one kind of lifetime
+/// of equal mean, and a longer run that shows how the share and the search steps change over time.
 #[derive(Debug, Args)]
 pub struct Fragmentation {
     #[command(flatten)]
     load: Load,
-    /// Memory of the buddy allocator: bytes, or with K, M, G; a power of two. The memory of each other allocator has
-    /// the size at which the same fraction is in use. Default: 1.25 times the peak of requested bytes, rounded up to a
-    /// power of two.
+    /// Memory of the buddy allocator: bytes, or with K, M, G; a power of two. Each other allocator gets memory of such
+    /// a size that the same fraction is in use. Default: 1.25 times the peak of requested bytes, rounded up to a power
+    /// of two.
     #[arg(long, value_name = "BYTES", value_parser = memory)]
     memory: Option<u64>,
 }
 
-/// Runs all policies with one seed. Each policy has the fraction of memory in use that the buddy allocator has in
-/// `bytes` bytes.
-fn at_equal_use(bytes: usize, workload: &LoadedWorkload) -> anyhow::Result<Vec<Run>> {
+/// Runs all policies on the workload of one seed. For each policy, the fraction of memory in use equals the fraction
+/// that a buddy allocator with `bytes` bytes has in use.
+fn runs_at_equal_use(bytes: usize, workload: &LoadedWorkload) -> anyhow::Result<Vec<Run>> {
     let [buddy, other_policies @ ..] = &Policy::ALL;
     let first = buddy.run(bytes, workload)?;
     let share = first.in_use() / 100.0;
@@ -72,7 +72,7 @@ impl Fragmentation {
         let mut runs: Vec<Vec<Run>> = Vec::new();
         let mut pools = Vec::new();
         for workload in &loads {
-            runs.push(at_equal_use(bytes, workload)?);
+            runs.push(runs_at_equal_use(bytes, workload)?);
             let run = Policy::Named(Name::Segregated).run(bytes, workload)?;
             let largest = |sample: &Sample| sample.holes.largest as f64;
             let first = run.outcome.samples.first().map_or(1.0, largest);
@@ -104,13 +104,13 @@ impl Fragmentation {
                 runs.iter().map(|runs| runs[i].outcome.refused).sum::<u64>().into(),
                 of(&Run::in_use),
                 of(&Run::share),
-                of(&Run::fair_share),
+                of(&Run::mean_percent_of_possible),
                 of(&|run| Run::mean(run.quarters(2, 4), |s| s.holes.count as f64)),
             ]);
             let sample_count = runs.iter().map(|runs| runs[i].outcome.samples.len()).min().unwrap_or(0);
             let points = (0..sample_count).map(|k| {
                 let sample_of = |runs: &Vec<Run>| runs[i].outcome.samples[k];
-                let shares = runs.iter().map(|runs| Run::share_at(&sample_of(runs))).collect();
+                let shares = runs.iter().map(|runs| Run::largest_piece_percent(&sample_of(runs))).collect();
                 (sample_of(&runs[0]).operations as f64, Spread::of(shares).median)
             });
             series.push(Series { name: policy.shown(), points: points.collect() });
@@ -123,36 +123,40 @@ impl Fragmentation {
             series,
             measured: false,
         });
-        pools_keep_theirs(&mut findings, &pools);
-        first_fit_decays(&mut findings, &runs);
+        claim_pools_keep_largest_block(&mut findings, &pools);
+        claim_first_fit_decays(&mut findings, &runs);
         lifetimes::run(context, &mut findings)?;
         over_time::run(context, &mut findings)?;
-        unusable_holes(&mut findings)?;
+        show_unusable_holes(&mut findings)?;
         Ok(findings)
     }
 }
 
-fn pools_keep_theirs(findings: &mut Findings, kept_parts: &[f64]) {
+fn claim_pools_keep_largest_block(findings: &mut Findings, kept_parts: &[f64]) {
     let min_kept = kept_parts.iter().copied().fold(f64::MAX, f64::min) * 100.0;
     findings.claim(Claim {
         says: "a pool's largest free block stays as large as it was".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!(
-            "pools by class keep {min_kept:.0} % of this block, one page, in each of {} seeds; 95 % counts as all",
+            "pools by size class keep {min_kept:.0} % of their largest free block, one page, in each of {} seeds; 95 % counts as all",
             kept_parts.len()
         ),
-        holds: Holds::then_some_text(min_kept >= 95.0),
+        holds: Holds::from_certain_result(min_kept >= 95.0),
         measured: false,
     });
 }
 
-/// Compares first fit with TLSF and buddy, which are considered better. The comparison is made for each seed
-/// separately.
-fn first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
+/// Compares first fit with TLSF and buddy, which the folklore considers better. The comparison is made separately for
+/// each seed.
+fn claim_first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
     let policy_index = |policy| Policy::ALL.iter().position(|p| *p == policy).unwrap_or(0);
     let (buddy, tlsf) = (policy_index(Policy::Named(Name::Buddy)), policy_index(Policy::Named(Name::Tlsf)));
     let difference_of = |first: usize, other: usize| {
-        Spread::of(runs.iter().map(|runs| runs[first].fair_share() - runs[other].fair_share()).collect())
+        Spread::of(
+            runs.iter()
+                .map(|runs| runs[first].mean_percent_of_possible() - runs[other].mean_percent_of_possible())
+                .collect(),
+        )
     };
     for (first, words) in [
         (Policy::LastFreed, "first fit, last freed first"),
@@ -166,7 +170,7 @@ fn first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
             ),
             source: "Memory Allocators from Scratch, which says naive first fit".into(),
             found: format!(
-                "of what the largest could be it has {} points against TLSF, {} against buddy; the whole interval below 0 is less",
+                "the largest block, as a percentage of the largest possible one, differs by {} points from TLSF's and by {} points from buddy's; an interval wholly below 0 means less",
                 differences[0].shown(1),
                 differences[1].shown(1)
             ),
@@ -176,8 +180,8 @@ fn first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
     }
 }
 
-/// Shows a heap full of small holes, none of which has room for a page.
-fn unusable_holes(findings: &mut Findings) -> anyhow::Result<()> {
+/// Shows a heap full of small holes, each of which is too small for a page.
+fn show_unusable_holes(findings: &mut Findings) -> anyhow::Result<()> {
     let mut heap = Heap::new(1 << 16, Fit::First, Order::Address)?;
     let small = Layout::from_size_align(16, 1).context("16 bytes")?;
     let blocks: Vec<_> = std::iter::from_fn(|| heap.alloc(small)).collect();
@@ -197,7 +201,7 @@ fn unusable_holes(findings: &mut Findings) -> anyhow::Result<()> {
             holes.largest,
             if is_refused { "refused" } else { "served" }
         ),
-        holds: Holds::then_some_text(is_refused),
+        holds: Holds::from_certain_result(is_refused),
         measured: false,
     });
     kept_blocks.into_iter().for_each(|block| heap.free(block));
@@ -216,11 +220,11 @@ mod tests {
         Load::of(&context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000).unwrap()
     }
 
-    /// Regression test: only the size of the largest block was compared. The size of the largest free block mostly
-    /// shows how full the memory is, and the buddy allocator uses a third more memory.
+    /// Regression test: the experiment compared only the sizes of the largest blocks. The size of the largest free
+    /// block mostly shows how full the memory is, and the buddy allocator uses a third more memory.
     #[test]
     fn placement_policies_are_compared_at_equal_memory_use() {
-        let runs = at_equal_use(1 << 18, &workload()).unwrap();
+        let runs = runs_at_equal_use(1 << 18, &workload()).unwrap();
         let buddy = runs[0].in_use();
         assert!((30.0..80.0).contains(&buddy), "{buddy}");
         for run in &runs {
@@ -242,7 +246,7 @@ mod tests {
         };
         let run = |policy| Run { policy, bytes: 4096, outcome: Outcome::default() };
         let sample = sample(2048, 3072);
-        assert_eq!(run(Policy::Named(Name::Buddy)).of_possible(&sample), 100.0);
-        assert!((run(Policy::Named(Name::Tlsf)).of_possible(&sample) - 66.7).abs() < 0.1);
+        assert_eq!(run(Policy::Named(Name::Buddy)).percent_of_possible(&sample), 100.0);
+        assert!((run(Policy::Named(Name::Tlsf)).percent_of_possible(&sample) - 66.7).abs() < 0.1);
     }
 }

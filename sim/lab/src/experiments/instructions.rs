@@ -1,8 +1,8 @@
 //! Counts the instructions of an operation by running this program again under valgrind.
 //!
 //! The program runs each case twice, with different numbers of operations. The difference between the two counts is due
-//! to the operations alone; the instructions of the program's start cancel. The count is exact for one build of the
-//! program, because compilers differ.
+//! only to the additional operations; the instructions of the program's start cancel. The count is exact for one build
+//! of the program, but different compilers give different counts.
 
 use super::Context;
 use crate::allocators::heap::{Fit, Order};
@@ -16,7 +16,7 @@ use std::hint::black_box;
 use std::process::Command;
 use uslab::pool::{HeapArea, IndexPool, Initialise, SafePool};
 
-/// A case to count: an allocation and a free, with an allocator and the state of its heap.
+/// A case whose instructions are counted: an allocation and a free, with one allocator and one state of its heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[expect(missing_docs, reason = "the name must have an allocator and the state of its heap")]
 pub enum Case {
@@ -45,7 +45,7 @@ pub struct Instructions {
 
 /// The size of the heaps in bytes, and the size of a request.
 const HEAP: usize = 1 << 20;
-const REQUEST: usize = 100;
+const REQUEST_BYTES: usize = 100;
 
 /// Fragments a heap, so that it has many small holes, none of which can serve a request, and a large hole at the end.
 fn fragment<A: Allocator>(allocator: &mut A) -> anyhow::Result<Vec<A::Block>> {
@@ -60,7 +60,7 @@ fn fragment<A: Allocator>(allocator: &mut A) -> anyhow::Result<Vec<A::Block>> {
 
 fn pairs<A: Allocator>(mut allocator: A, fragmented: bool, operations: u32) -> anyhow::Result<()> {
     let used_blocks = if fragmented { fragment(&mut allocator)? } else { Vec::new() };
-    let layout = Layout::from_size_align(REQUEST, 1)?;
+    let layout = Layout::from_size_align(REQUEST_BYTES, 1)?;
     for _ in 0..operations {
         let block = allocator.alloc(black_box(layout)).context("room")?;
         allocator.free(black_box(block));
@@ -70,7 +70,7 @@ fn pairs<A: Allocator>(mut allocator: A, fragmented: bool, operations: u32) -> a
 }
 
 /// Runs Kenwright's pool while some blocks were never used, so that each allocation may add a block to the free list.
-fn borrowed_pairs(policy: Initialise, checked: bool, operations: u32) -> anyhow::Result<()> {
+fn alloc_and_free_borrowed(policy: Initialise, checked: bool, operations: u32) -> anyhow::Result<()> {
     let blocks = 2 * operations as usize;
     let area = HeapArea::new(128 * blocks, 64)?;
     let pool = SafePool::new(IndexPool::with_blocks(area, 128, blocks, policy)?);
@@ -98,9 +98,9 @@ impl Instructions {
             Case::BuddyFull => pairs(Buddy::new(HEAP)?, true, n),
             Case::Linear => pairs(Linear::fixed(HEAP)?, false, n),
             Case::System => pairs(System::default(), false, n),
-            Case::LazyPaper => borrowed_pairs(Initialise::EachAllocation, false, n),
-            Case::Lazy => borrowed_pairs(Initialise::WhenEmpty, false, n),
-            Case::LazyChecked => borrowed_pairs(Initialise::WhenEmpty, true, n),
+            Case::LazyPaper => alloc_and_free_borrowed(Initialise::EachAllocation, false, n),
+            Case::Lazy => alloc_and_free_borrowed(Initialise::WhenEmpty, false, n),
+            Case::LazyChecked => alloc_and_free_borrowed(Initialise::WhenEmpty, true, n),
         }
     }
 }
@@ -109,7 +109,7 @@ impl Instructions {
 ///
 /// # Errors
 /// Fails if valgrind is installed but fails.
-fn of_a_pair(case: Case) -> anyhow::Result<Option<f64>> {
+fn instructions_per_pair(case: Case) -> anyhow::Result<Option<f64>> {
     let program = std::env::current_exe().context("cannot find this program's file")?;
     let name = case.to_possible_value().context("the case has no name")?;
     let count = |operations: u32| -> anyhow::Result<Option<u64>> {
@@ -137,13 +137,13 @@ fn of_a_pair(case: Case) -> anyhow::Result<Option<f64>> {
     Ok(Some((many_count - few_count) as f64 / f64::from(PAIRS)))
 }
 
-/// Returns a table with the instructions of all `cases`; also returns the counts, in the order of `cases`. If valgrind
-/// is missing or `quick` is set, adds a note and returns `None`. A quick run omits the counts because each case starts
-/// the program twice.
+/// Returns a table with the instructions of all `cases`, and the counts in the order of `cases`. If valgrind is missing
+/// or `quick` is set, adds a note and returns `None`. A quick run omits the counts because each case starts the program
+/// twice.
 ///
 /// # Errors
 /// Fails if valgrind is installed but fails.
-pub(super) fn table_of(
+pub(super) fn instruction_table(
     context: &Context<'_>,
     findings: &mut Findings,
     title: &str,
@@ -158,7 +158,7 @@ pub(super) fn table_of(
     let mut counts = Vec::new();
     let stage = context.progress.stage("instructions", cases.len() as u64);
     for (i, (name, case)) in cases.iter().enumerate() {
-        let Some(count) = of_a_pair(*case)? else {
+        let Some(count) = instructions_per_pair(*case)? else {
             findings.note("Instructions are counted where valgrind is installed.");
             return Ok(None);
         };

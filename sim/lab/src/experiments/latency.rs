@@ -1,5 +1,5 @@
 //! The experiment on the duration of single allocations: a frame's time depends on its slowest allocation, not on the
-//! median.
+//! median allocation.
 
 use super::{Context, check_bound};
 use crate::allocators::{Allocator, Linear, System};
@@ -17,27 +17,27 @@ use uslab::{Block, Config, Gfp, Malloc, Subsystem};
 
 /// How long does the slowest allocation take, and why?
 ///
-/// Each frame allocates blocks of 16 to 1,024 bytes, each timed and written to, and frees all of them at its end. The
-/// allocators are the system's malloc in a fresh heap and in a fragmented one, a linear allocator that is reset, and
-/// slabs. The experiment determines the cause of slow calls: a page fault, another program running on the CPU, or the
-/// allocator itself. Calls interrupted by another program are shown, but excluded from statements about allocators.
-/// Frames run in rounds, with the allocators alternating, and each round in a new heap.
+/// Each frame allocates blocks of 16 to 1,024 bytes, times and writes each block, and frees all blocks at its end. The
+/// allocators are the system's malloc in a fresh heap, the same malloc in a fragmented heap, a linear allocator that is
+/// reset, and slabs. The experiment finds the cause of each slow call: a page fault, another program on the CPU, or the
+/// allocator itself. Calls that another program interrupted are shown, but excluded from statements about allocators.
+/// Frames run in rounds; the allocators alternate, and each round uses a new heap.
 #[derive(Debug, Args)]
 pub struct Latency {
     /// The number of frames in all rounds together.
     #[arg(long, value_name = "N", default_value_t = 900, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     frames: u32,
-    /// Allocations in a frame.
+    /// Number of allocations in a frame.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     allocations: u32,
 }
 
-/// The duration in nanoseconds from which a call counts as slow and its cause is determined.
+/// The duration in nanoseconds from which a call counts as slow, so that the experiment looks for its cause.
 const SLOW: u64 = 1000;
 /// The length of a frame at 60 Hz, in milliseconds.
 const FRAME: f64 = 16.6;
 
-/// The causes for which calls can be slow.
+/// For each possible cause, the number of slow calls.
 #[derive(Default)]
 struct Causes {
     faults: u64,
@@ -45,7 +45,7 @@ struct Causes {
     own: u64,
 }
 
-/// The durations of calls.
+/// The durations of allocations or of frees.
 struct CallTimes {
     all: Histogram<u64>,
     /// The durations of all calls that no other program interrupted.
@@ -53,17 +53,17 @@ struct CallTimes {
     causes: Causes,
 }
 
-/// The durations of the calls to one allocator.
+/// The durations of all calls to one allocator.
 struct AllocatorTimes {
     allocs: CallTimes,
     frees: CallTimes,
-    /// The duration, in nanoseconds, of all allocations and frees in the worst frame: first with all calls, then
-    /// without the calls that another program interrupted.
+    /// The time in nanoseconds of all calls in the worst frame, first including and then excluding calls that another
+    /// program interrupted.
     worst_frame: [u64; 2],
 }
 
 impl AllocatorTimes {
-    /// Sums the durations of all rounds.
+    /// Combines the durations of all rounds.
     fn sum(rounds: Vec<Self>) -> anyhow::Result<Self> {
         let mut sum = Self { allocs: CallTimes::new()?, frees: CallTimes::new()?, worst_frame: [0; 2] };
         for round in rounds {
@@ -75,17 +75,17 @@ impl AllocatorTimes {
     }
 }
 
-/// The names of the timed allocators; the constants below are their indices in claims.
+/// The names of the timed allocators; the constants below are indices into this array.
 const NAMES: [&str; 4] = ["system malloc", "system malloc, fragmented", "linear, reset each frame", "slab"];
-const FRESH: usize = 0;
-const FRAGMENTED: usize = 1;
+const FRESH_HEAP: usize = 0;
+const FRAGMENTED_HEAP: usize = 1;
 const LINEAR: usize = 2;
 
 impl CallTimes {
     fn new() -> anyhow::Result<Self> {
         Ok(Self { all: histogram()?, own: histogram()?, causes: Causes::default() })
     }
-    /// Adds the durations of another round.
+    /// Adds the durations that were measured in another round.
     fn add(&mut self, other: &Self) -> anyhow::Result<()> {
         self.all.add(&other.all)?;
         self.own.add(&other.own)?;
@@ -95,7 +95,7 @@ impl CallTimes {
         self.causes.own += own;
         Ok(())
     }
-    /// Records a duration. Returns `true` if the allocator itself caused the duration.
+    /// Records a duration. Returns `true` if the allocator itself caused the duration of the call.
     fn record(&mut self, nanoseconds: u64, clock: &mut Clock) -> bool {
         self.all.saturating_record(nanoseconds);
         let descheduled = nanoseconds >= SLOW && {
@@ -115,9 +115,9 @@ impl CallTimes {
     }
 }
 
-/// Times calls, and finds the cause of slow calls: a slow call is blamed for all events since the last check. A check
-/// takes longer than most calls take. A check is therefore made only after a slow call, and before a call if the last
-/// check was made too long ago.
+/// Times calls, and finds the cause of slow calls: all events since the last check are attributed to the slow call.
+/// Checking for events takes longer than most calls take. The clock therefore checks only after a slow call, and before
+/// a call if the last check was made too long ago.
 struct Clock {
     last: Instant,
     before: (i64, i64),
@@ -139,8 +139,7 @@ impl Clock {
         self.last = Instant::now();
         (((self.last - start_time).as_nanos() as u64).max(1), result)
     }
-    /// Returns two values: `true` if page faults occurred since the last check, and `true` if context switches
-    /// occurred.
+    /// Returns `[faults, switches]`; each value is `true` if such events occurred since the last check.
     fn faults_and_switches(&mut self) -> [bool; 2] {
         let usage_now = usage();
         let switched = [usage_now.0 > self.before.0, usage_now.1 > self.before.1];
@@ -153,7 +152,7 @@ fn histogram() -> anyhow::Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).context("a histogram")
 }
 
-/// Returns the number of page faults of the calling thread so far, and of its context switches.
+/// Returns the numbers of page faults and of context switches that the calling thread has had so far.
 fn usage() -> (i64, i64) {
     getrusage(UsageWho::RUSAGE_THREAD).map_or((0, 0), |u: Usage| {
         let switches = u.voluntary_context_switches() + u.involuntary_context_switches();
@@ -162,7 +161,7 @@ fn usage() -> (i64, i64) {
 }
 
 impl Latency {
-    /// `alloc` also writes to the allocated memory, because a user needs memory that can be written to.
+    /// The function `alloc` also writes to the allocated memory, because a user needs memory that can be written to.
     fn time<A, B>(
         &self,
         context: &Context<'_>,
@@ -220,10 +219,10 @@ impl Latency {
         for round in 0..rounds {
             for (round_index, i) in clock::turns(round, NAMES.len()).enumerate() {
                 all[i].push(match i {
-                    FRESH => {
+                    FRESH_HEAP => {
                         self.time(context, frames, &mut System::default(), alloc_and_write, Allocator::free)?
                     }
-                    FRAGMENTED => {
+                    FRAGMENTED_HEAP => {
                         let mut system = System::default();
                         let _holes = fragment(context, &mut system)?;
                         self.time(context, frames, &mut system, alloc_and_write, Allocator::free)?
@@ -279,7 +278,7 @@ fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::R
     Ok(kept_blocks)
 }
 
-/// The quantiles to show: a value `n` means that one call in `n` is as slow as the quantile or slower.
+/// The quantiles that the table shows: a value `n` means that one call in `n` is as slow as the quantile or slower.
 const QUANTILES_ONE_IN: [u64; 7] = [2, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 
 /// Returns the shortest duration among the slowest `1 / fraction` of the samples, or `None` if there are too few
@@ -288,7 +287,7 @@ fn slowest(times: &Histogram<u64>, fraction: u64) -> Option<u64> {
     (times.len() >= fraction).then(|| times.value_at_quantile(1.0 - 1.0 / fraction as f64))
 }
 
-/// Builds a table of durations by quantile: for all calls, or only for calls that no other program interrupted.
+/// Builds a table of durations by quantile, either for all calls or only for calls that no other program interrupted.
 fn quantiles(
     title: String,
     all: &[(&str, AllocatorTimes)],
@@ -399,8 +398,8 @@ fn report(findings: &mut Findings, all: &[(&str, AllocatorTimes)]) {
     });
 }
 
-/// Returns each non-empty bin, as the bin's lower end in nanoseconds and its number of samples. There are four bins per
-/// power of two.
+/// Returns each non-empty bin of the histogram: its lower end in nanoseconds, and its number of samples. The histogram
+/// has four bins per power of two.
 fn bins(times: &Histogram<u64>) -> Vec<(f64, f64)> {
     let mut bins = std::collections::BTreeMap::new();
     for value in times.iter_recorded() {
@@ -411,8 +410,8 @@ fn bins(times: &Histogram<u64>) -> Vec<(f64, f64)> {
     bins.into_iter().map(|(bin, count)| (bin as f64, count as f64)).collect()
 }
 
-/// Adds the claim about the slowest calls, which compares a quantile that at least ten samples of a round exceed. Calls
-/// during which the thread lost its CPU do not count. The allocators are compared separately in each round.
+/// Adds the claim about the slowest calls, which compares a quantile that at least ten samples of each round exceed.
+/// Calls during which the thread lost its CPU do not count. The claim compares the allocators separately in each round.
 fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<AllocatorTimes>]) {
     let samples =
         all.iter().flatten().map(|allocator_times| allocator_times.allocs.own.len()).min().unwrap_or(0);
@@ -427,14 +426,15 @@ fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<AllocatorTimes>]
         let rounds = all[malloc].iter().zip(&all[LINEAR]);
         Spread::of(rounds.map(|(malloc, linear)| tail_of(malloc) / tail_of(linear)).collect())
     };
-    let (median, fresh_tail, tail) = (ratio(FRESH, 2), ratio(FRESH, fraction), ratio(FRAGMENTED, fraction));
+    let (median, fresh_tail, tail) =
+        (ratio(FRESH_HEAP, 2), ratio(FRESH_HEAP, fraction), ratio(FRAGMENTED_HEAP, fraction));
     findings.claim(Claim {
         says: "malloc and a bump pointer have the same median, and malloc's tail is two orders of magnitude longer".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!(
-            "the median is {} times the linear allocator's, and the slowest of {fraction} {} times in a fresh heap, {} times in a \
-             fragmented one, in frames of {} allocations, without descheduled ones; less than 1.5 times counts as the same, 50 \
-             times as two orders",
+            "malloc's median is {} times the linear allocator's; its slowest call of {fraction} takes {} times as long in a fresh \
+             heap and {} times as long in a fragmented heap, in frames of {} allocations, without descheduled calls; less than \
+             1.5 times counts as the same, 50 times as two orders",
             median.shown(1),
             fresh_tail.shown(0),
             tail.shown(0),

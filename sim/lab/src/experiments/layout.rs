@@ -2,7 +2,7 @@
 //! four layouts (Albrecht, "Pitfalls of Object Oriented Programming", 2009).
 
 use super::Context;
-use crate::demos::walk::{ACCESSES, Access, Layout as Arrangement, STRUCT};
+use crate::demos::walk::{ACCESSES, Access, Layout as Arrangement, STRUCT_BYTES};
 use crate::findings::clock::{self, Samples, Spread};
 use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use clap::Args;
@@ -12,14 +12,14 @@ use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 use std::hint::black_box;
 
-/// What does it cost to load unused fields, and to spread objects over memory?
+/// How much time is lost by loading unused fields, and by spreading objects over memory?
 ///
 /// The experiment first computes the lines that a walk over many structs loads, as an array of structs and as arrays of
 /// fields. The experiment then measures the update of a tree of transforms (11,111 nodes, as in the talk) in four
 /// layouts.
 #[derive(Debug, Args)]
 pub struct Layout {
-    /// Number of structs in the walk.
+    /// Number of structs that the walk visits.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     structs: u32,
     /// Bytes of a cache line, a power of two.
@@ -32,17 +32,17 @@ fn line(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "expected a power of two from 8 to 4096".to_owned())
 }
 
-/// Returns the number of lines loaded for structs, for an array per field, and for an array per number; and the number
-/// of bytes used.
+/// Returns the number of lines that a walk loads from structs, from one array per field, and from one array per number;
+/// and the number of bytes that it uses.
 fn traced(access: &Access, n: u64, line: u64) -> [u64; 4] {
     let lines = Arrangement::ALL
         .map(|layout| access.loaded(layout, n, line).into_iter().filter(|loaded| *loaded).count() as u64);
     [lines[0], lines[1], lines[2], access.used(n)]
 }
 
-/// The number of children that a node has. Because the tree has four levels below its root, it has 11,111 nodes.
+/// The number of children that a node has. The tree has four levels below its root, and therefore 11,111 nodes.
 const FAN_OUT: usize = 10;
-const LEVELS: usize = 4;
+const TREE_LEVELS: usize = 4;
 
 type Matrix = [[f32; 4]; 4];
 
@@ -57,8 +57,8 @@ fn local(rng: &mut Pcg64) -> Matrix {
     })
 }
 
-/// A node that is a separate allocation: its children are behind pointers, and a name and flags are between the fields
-/// that the walk uses.
+/// A node that is allocated separately: pointers lead to its children, and a name and flags are between the fields that
+/// the walk uses.
 struct Node {
     local: Matrix,
     world: Matrix,
@@ -69,10 +69,11 @@ struct Node {
 }
 
 impl Node {
-    /// Allocates the nodes in a different order than the walk visits them, like a program that has run for some time.
+    /// Allocates the nodes in an order that differs from the order of the walk, as in a program that has run for some
+    /// time.
     fn tree(rng: &mut Pcg64) -> Box<Self> {
         let mut levels: Vec<Vec<Box<Self>>> = Vec::new();
-        for level in (0..=LEVELS).rev() {
+        for level in (0..=TREE_LEVELS).rev() {
             let mut nodes: Vec<_> = (0..FAN_OUT.pow(level as u32))
                 .map(|_| {
                     Box::new(Self {
@@ -108,8 +109,8 @@ impl Node {
     }
 }
 
-/// A node in an array whose order is the order of the walk: after a node come its first child and all descendants of
-/// that child, then the next child.
+/// A node in an array that has the order of the walk: a node is followed by its first child and all descendants of that
+/// child, then by its next child.
 struct PlacedNode {
     local: Matrix,
     world: Matrix,
@@ -149,17 +150,17 @@ impl PlacedNode {
     }
 }
 
-fn update_placed(nodes: &mut [PlacedNode], index: usize, parent: &Matrix) {
+fn update_placed_nodes(nodes: &mut [PlacedNode], index: usize, parent: &Matrix) {
     if nodes[index].dirty {
         nodes[index].world = product(parent, &nodes[index].local);
     }
     let (world, distance) = (nodes[index].world, nodes[index].apart);
     for child in (0..FAN_OUT).take_while(|_| distance > 0) {
-        update_placed(nodes, index + 1 + child * distance, &world);
+        update_placed_nodes(nodes, index + 1 + child * distance, &world);
     }
 }
 
-/// The tree as arrays, level by level; the arrays contain only the data that an update reads and writes.
+/// The tree as arrays, level by level, which contain only the data that an update reads and writes.
 struct Flat {
     local: Vec<Matrix>,
     world: Vec<Matrix>,
@@ -181,7 +182,7 @@ impl Flat {
     }
 }
 
-/// The names of the steps.
+/// The names of the four measured layouts.
 const STEPS: [&str; 4] = [
     "1 objects behind pointers",
     "2 the same objects in one array, in order",
@@ -194,9 +195,9 @@ fn scene(context: &Context<'_>) -> Vec<Samples<1>> {
     let mut rng = context.rng();
     let identity: Matrix = core::array::from_fn(|i| core::array::from_fn(|j| f32::from(u8::from(i == j))));
     let mut tree = Node::tree(&mut rng);
-    let nodes = (0..=LEVELS as u32).map(|level| FAN_OUT.pow(level)).sum::<usize>();
+    let nodes = (0..=TREE_LEVELS as u32).map(|level| FAN_OUT.pow(level)).sum::<usize>();
     let local = |i: usize| local(&mut Pcg64::seed_from_u64(i as u64));
-    let mut array = PlacedNode::tree(LEVELS, local);
+    let mut array = PlacedNode::tree(TREE_LEVELS, local);
     let mut flat = Flat { local: (0..nodes).map(local).collect(), world: vec![identity; nodes] };
     // Other work between two frames evicts the tree from the nearest caches.
     let mut other_memory = vec![0u8; 4 << 20];
@@ -205,7 +206,7 @@ fn scene(context: &Context<'_>) -> Vec<Samples<1>> {
         black_box(&mut other_memory);
         let time = clock::nanoseconds(|| match step {
             0 => tree.update(&identity),
-            1 => update_placed(&mut array, 0, &identity),
+            1 => update_placed_nodes(&mut array, 0, &identity),
             2 => flat.update::<0>(),
             _ => flat.update::<16>(),
         });
@@ -221,7 +222,7 @@ impl Layout {
         let mut findings = Findings::new("layout", question, context.seed);
         let n = u64::from(self.structs);
         let mut table = Table::new(
-            format!("A walk over {n} structs of {STRUCT} bytes, lines of {} bytes", self.line),
+            format!("A walk over {n} structs of {STRUCT_BYTES} bytes, lines of {} bytes", self.line),
             &[
                 "used",
                 "layout",
@@ -259,7 +260,7 @@ impl Layout {
             says: "walking positions uses 25 % of the bytes that structs load; arrays of fields improve that 4 times".into(),
             source: "Memory Allocators from Scratch".into(),
             found: format!(
-                "positions are 12 of a struct's 32 bytes: {useful:.1} % of the loaded bytes, and arrays of fields load {gain:.2} times fewer lines"
+                "positions are 12 of a struct's 32 bytes: the walk uses {useful:.1} % of the loaded bytes, and structs load {gain:.2} times as many lines as arrays of fields"
             ),
             // The claim holds if the results round to the stated numbers.
             holds: match ((24.5..25.5).contains(&useful), (3.5..4.5).contains(&gain)) {
@@ -292,7 +293,10 @@ impl Layout {
                 says: "data laid out for the pass makes the update about 6 times as fast, not 20 times"
                     .into(),
                 source: "Albrecht 2009".into(),
-                found: format!("{} times; 4 to 9 count as about 6", ratio.shown(1)),
+                found: format!(
+                    "the update is {} times as fast; 4 to 9 times count as about 6",
+                    ratio.shown(1)
+                ),
                 holds: match (ratio.is_between(4.0, 9.0), ratio.is_between(1.5, 20.0)) {
                     // The update is faster, but not about 6 times as fast.
                     (Holds::No, Holds::Yes) => Holds::Partly,
@@ -313,7 +317,7 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// The tutorial claims 25 % and a factor of 4; the layout yields other values.
+    /// The tutorial claims values of 25 % and a factor of 4, but its layout yields other values.
     #[test]
     fn struct_of_arrays_loads_three_eighths_of_the_bytes() {
         let [structs, fields, scalars, used_bytes] = traced(&ACCESSES[1], 4096, 64);
@@ -341,7 +345,7 @@ mod tests {
             core::array::from_fn(|i| core::array::from_fn(|j| f32::from(u8::from(i == j))));
         let locals: Vec<Matrix> = (0..111).map(|i| local(&mut Pcg64::seed_from_u64(i))).collect();
         let mut placed = PlacedNode::tree(2, |i| locals[i]);
-        update_placed(&mut placed, 0, &identity);
+        update_placed_nodes(&mut placed, 0, &identity);
         let mut flat = Flat { world: vec![identity; locals.len()], local: locals };
         flat.update::<0>();
         let flat_world = flat.world.clone();

@@ -1,13 +1,13 @@
-//! The options of an experiment's workload.
+//! The command-line options that determine an experiment's workload.
 
 use super::Context;
-use crate::workload::{Arrivals, Lifetimes, Op, Ops, Sizes, Workload};
+use crate::workload::{Arrivals, Lifetimes, Op, Sizes, Workload, WorkloadOps};
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use core::alloc::Layout;
 use std::path::PathBuf;
 
-/// A workload of distributions, or a file.
+/// A workload that is generated from distributions, or read from a file.
 #[derive(Debug, Args)]
 pub(super) struct Load {
     /// Sizes of blocks: fixed:BYTES, uniform:MIN..MAX, lognormal:MEDIAN,SIGMA[,MAX], zipf:EXPONENT,MIN..MAX[,STEP],
@@ -28,13 +28,13 @@ pub(super) struct Load {
     trace: Option<PathBuf>,
 }
 
-/// The operations of a workload, and the memory that they require.
+/// The operations of a workload, and what they require of an allocator.
 #[derive(Debug)]
 pub(super) struct LoadedWorkload {
     pub(super) ops: Vec<Op>,
     /// The size of the largest request, and the strictest alignment of any request.
     pub(super) largest: Layout,
-    /// The smallest request, in bytes.
+    /// The size of the smallest request, in bytes.
     smallest: usize,
     /// The largest number of requested bytes in use at a time.
     pub(super) peak: usize,
@@ -67,7 +67,7 @@ impl Load {
 
     pub(super) fn open(&self, context: &Context<'_>) -> anyhow::Result<LoadedWorkload> {
         let (ops, name) = match &self.trace {
-            Some(path) => (Ops::open(path)?, path.display().to_string()),
+            Some(path) => (WorkloadOps::open(path)?, path.display().to_string()),
             None => {
                 let workload = Workload {
                     sizes: self.sizes.clone(),
@@ -86,7 +86,7 @@ impl Load {
 }
 
 impl LoadedWorkload {
-    /// Computes the requirements of these operations.
+    /// Computes the memory that these operations require.
     fn of(ops: Vec<Op>, name: String) -> anyhow::Result<Self> {
         let (mut size, mut align, mut live, mut peak) = (1, 1, 0_usize, 0);
         let (mut sizes, mut smallest) = (rustc_hash::FxHashMap::default(), usize::MAX);
@@ -112,8 +112,8 @@ impl LoadedWorkload {
     pub(super) fn iter(&self) -> impl Iterator<Item = Result<Op, std::convert::Infallible>> {
         self.ops.iter().copied().map(Ok)
     }
-    /// Returns the given size. By default, the size is twice the peak of the requested bytes, rounded up to a power of
-    /// two of at least 64 KiB, which all allocators accept.
+    /// Returns the memory size that the options request. By default, the size is twice the peak of the requested bytes,
+    /// rounded up to a power of two of at least 64 KiB, which all allocators accept.
     pub(super) fn memory(&self, requested: Option<u64>) -> anyhow::Result<usize> {
         const MAX_BYTES: usize = crate::allocators::memory::Memory::MAX_BYTES;
         let bytes = match requested {

@@ -1,4 +1,4 @@
-//! The experiments: one file for each, with its options and its work.
+//! The lab's experiments: each experiment has one file with its options and its work.
 
 mod buddy;
 mod colouring;
@@ -25,7 +25,7 @@ use clap::Subcommand;
 pub use context::Context;
 use context::{check_bound, counting_subsystem};
 
-/// The subcommand of an experiment, with its options.
+/// The subcommand of one experiment, with its options.
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 #[expect(missing_docs, reason = "each experiment must have a description")]
@@ -55,7 +55,7 @@ impl Experiment {
     /// another run of the program.
     ///
     /// # Errors
-    /// Fails if options or files are invalid, or memory is short.
+    /// Fails if options or files are invalid, or memory is exhausted.
     pub fn run(&self, context: &Context<'_>) -> anyhow::Result<Option<Findings>> {
         match self {
             Self::Constructors(experiment) => experiment.run(context).map(Some),

@@ -2,7 +2,7 @@
 //! merged.
 
 use super::Context;
-use crate::allocators::registry::{self, Name, Trial};
+use crate::allocators::registry::{self, AllocatorVisitor, Name};
 use crate::allocators::{Allocator, Holes};
 use crate::demos::pinning::{SPACING, fill, free_short_lived};
 use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
@@ -10,20 +10,20 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use core::alloc::Layout;
 
-/// What does it save to keep long-lived blocks apart from short-lived ones?
+/// How much memory is saved by keeping long-lived blocks apart from short-lived ones?
 ///
-/// The experiment fills memory with blocks of one size, and frees all blocks except one in N. The first run uses one
-/// heap, the second a separate heap for the long-lived blocks. The largest free piece is the most that a large request
-/// can get.
+/// The experiment fills memory with blocks of one size, and then frees all blocks except one in N. The first run uses
+/// one heap for all blocks, the second a separate heap for the long-lived blocks. The size of the largest free piece is
+/// the largest request that can be served.
 #[derive(Debug, Args)]
 pub struct Pinning {
     /// One block in N stays allocated.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(32..=100_000))]
     one_in: u32,
-    /// Bytes of a block.
+    /// Size of a block in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     size: u32,
-    /// Bytes of the heap; a separate heap for long-lived blocks gets a sixteenth of them.
+    /// Size of the heap in bytes; the separate heap for long-lived blocks gets a sixteenth of these bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 8 << 20, value_parser = memory)]
     memory: usize,
 }
@@ -40,7 +40,7 @@ struct Fill<F> {
     stays: F,
 }
 
-impl<F: Fn(usize) -> bool> Trial for Fill<F> {
+impl<F: Fn(usize) -> bool> AllocatorVisitor for Fill<F> {
     type Outcome = (usize, Holes);
     fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<(usize, Holes)> {
         let blocks = fill(allocator, self.layout);

@@ -5,7 +5,7 @@ use super::load::{Load, LoadedWorkload, memory};
 use crate::allocators::Allocator;
 use crate::allocators::drive::{Options, Outcome, drive};
 use crate::allocators::memory::ConfigError;
-use crate::allocators::registry::{self, Name, Trial};
+use crate::allocators::registry::{self, AllocatorVisitor, Name};
 use crate::findings::clock::{self, Spread};
 use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use crate::workload::Op;
@@ -16,17 +16,18 @@ use std::hint::black_box;
 
 /// Which allocator leaves which holes under one workload, and how fast is it?
 ///
-/// The same operations run through every allocator, each in memory of the same size. Blocks are filled and verified.
-/// The experiment counts the free pieces at the end, refusals, and search steps. The operations are then timed once
-/// more, without the checks.
+/// The same operations run through every allocator, each in memory of the same size. The experiment fills and verifies
+/// the blocks. The experiment counts the free pieces at the end, the refused requests, and the search steps. The same
+/// operations are then timed without the checks.
 #[derive(Debug, Args)]
 pub struct Race {
     #[command(flatten)]
     load: Load,
-    /// Memory of each allocator: bytes, or with K, M, G; a power of two. Default: twice the peak of the requested bytes.
+    /// Memory of each allocator: bytes, or with K, M, G; a power of two. Default: twice the peak of the requested
+    /// bytes.
     #[arg(long, value_name = "BYTES", value_parser = memory)]
     memory: Option<u64>,
-    /// Only these allocators, separated by commas.
+    /// Run only these allocators, separated by commas.
     #[arg(long, value_name = "NAME", value_enum, value_delimiter = ',')]
     allocators: Vec<Name>,
 }
@@ -34,27 +35,27 @@ pub struct Race {
 /// A trial that drives an allocator and counts its work.
 struct Counting<'l>(&'l LoadedWorkload);
 
-impl Trial for Counting<'_> {
+impl AllocatorVisitor for Counting<'_> {
     type Outcome = (Outcome, usize);
     fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<Self::Outcome> {
         Ok((drive(allocator, self.0.iter(), &Options::default())?, allocator.capacity()))
     }
 }
 
-/// A trial that only runs the operations. A vector holds the live blocks at indices that [`dense`] assigned before the
-/// run.
-struct Timing<'l> {
-    ops: &'l [Dense],
+/// A trial that only runs the operations, so that their time can be measured. A vector holds the live blocks at indices
+/// that [`dense`] assigned before the run.
+struct TimingTrial<'l> {
+    ops: &'l [DenseOp],
     blocks: usize,
 }
 
 #[derive(Clone, Copy)]
-enum Dense {
+enum DenseOp {
     Alloc(usize, Layout),
     Free(usize),
 }
 
-impl Trial for Timing<'_> {
+impl AllocatorVisitor for TimingTrial<'_> {
     type Outcome = f64;
     fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<f64> {
         let mut blocks: Vec<Option<A::Block>> = Vec::new();
@@ -62,8 +63,8 @@ impl Trial for Timing<'_> {
         let time = clock::nanoseconds(|| {
             for op in self.ops {
                 match *op {
-                    Dense::Alloc(id, layout) => blocks[id] = allocator.alloc(black_box(layout)),
-                    Dense::Free(id) => {
+                    DenseOp::Alloc(id, layout) => blocks[id] = allocator.alloc(black_box(layout)),
+                    DenseOp::Free(id) => {
                         if let Some(block) = blocks[id].take() {
                             allocator.free(black_box(block));
                         }
@@ -78,7 +79,7 @@ impl Trial for Timing<'_> {
 
 /// Assigns each live block the index of a slot, and reuses the slots of freed blocks. A resize becomes an allocation
 /// and a free.
-fn dense(ops: &[Op]) -> (Vec<Dense>, usize) {
+fn dense(ops: &[Op]) -> (Vec<DenseOp>, usize) {
     let mut places = rustc_hash::FxHashMap::default();
     let (mut free_slots, mut blocks, mut slots) = (Vec::new(), 0, Vec::with_capacity(ops.len()));
     let mut place = |free_slots: &mut Vec<usize>| {
@@ -91,15 +92,15 @@ fn dense(ops: &[Op]) -> (Vec<Dense>, usize) {
         match *op {
             Op::Alloc { id, layout } | Op::Resize { id, layout } => {
                 let slot = place(&mut free_slots);
-                slots.push(Dense::Alloc(slot, layout));
+                slots.push(DenseOp::Alloc(slot, layout));
                 if let Some(old_slot) = places.insert(id, slot) {
-                    slots.push(Dense::Free(old_slot));
+                    slots.push(DenseOp::Free(old_slot));
                     free_slots.push(old_slot);
                 }
             }
             Op::Free { id } => {
                 if let Some(slot) = places.remove(&id) {
-                    slots.push(Dense::Free(slot));
+                    slots.push(DenseOp::Free(slot));
                     free_slots.push(slot);
                 }
             }
@@ -118,18 +119,18 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Returns the peak of taken bytes divided by the peak of requested bytes.
+    /// Returns the peak of the occupied bytes divided by the peak of the requested bytes.
     pub(super) fn peak_ratio(&self) -> f64 {
         self.outcome.peak_taken as f64 / self.outcome.peak_asked.max(1) as f64
     }
 }
 
-/// Drives each allocator in `names` through a workload; each has `bytes` bytes of memory. Then times the allocators
-/// alternately, unless `exact` is set. An allocator that cannot serve the workload reports the reason; the other
-/// allocators are not affected.
+/// Drives each allocator in `names` through a workload; each allocator has `bytes` bytes of memory. Then times the
+/// allocators alternately, unless `exact` is set. If an allocator cannot serve the workload, its result is the reason;
+/// the other allocators are not affected.
 ///
 /// # Errors
-/// Fails if no allocator can serve the workload, or memory is short.
+/// Fails if no allocator can serve the workload, or memory is exhausted.
 pub(super) fn measure(
     context: &Context<'_>,
     stage: &'static str,
@@ -168,7 +169,7 @@ pub(super) fn measure(
                 names[successful_runs[i]],
                 bytes,
                 workload.largest,
-                &mut Timing { ops: &ops, blocks },
+                &mut TimingTrial { ops: &ops, blocks },
             )
             .map(|time| [time])
         })?;
@@ -261,8 +262,10 @@ impl Race {
             findings.claim(Claim {
                 says: "the search of a list takes its whole length, and that of two levels of bitmaps three steps".into(),
                 source: "Memory Allocators from Scratch".into(),
-                found: format!("the longest operation took {first} steps under first fit, {tlsf} under TLSF"),
-                holds: Holds::then_some_text(tlsf <= 3 && first > tlsf),
+                found: format!(
+                    "the longest operation took {first} steps with first fit, and {tlsf} steps with TLSF"
+                ),
+                holds: Holds::from_certain_result(tlsf <= 3 && first > tlsf),
                 measured: false,
             });
         }

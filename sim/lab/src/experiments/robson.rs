@@ -2,23 +2,24 @@
 //! program uses ("An Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971).
 
 use super::Context;
-use crate::demos::robson::{MOVING, NoRoom, Round, UNIT, attacks, bound};
+use crate::demos::robson::{MOVING_ALLOCATOR_NAME, NoRoom, Round, UNIT, attacks, bound};
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 use anyhow::{Context as _, ensure};
 use clap::Args;
 
 /// How much memory can a program force an allocator to take, with little in use?
 ///
-/// The adversary never has more than M bytes in use. The adversary first allocates units. For each next size, the
-/// adversary frees all blocks except blocks that cross a grid line, so that no hole is large enough. The adversary then
-/// allocates blocks of this size until M bytes are in use again. In the worst case, every allocator that does not move
-/// blocks needs at least about M, plus M/2 for each doubling of size.
+/// The adversary never has more than M bytes in use. The adversary first allocates blocks of the smallest size. For
+/// each next size, the adversary frees all blocks except blocks that cross a grid line, so that no hole is large enough
+/// for the new size. The adversary then allocates blocks of this size until M bytes are in use again. In the worst
+/// case, every allocator that does not move blocks needs at least about M, plus M/2 for each doubling of size.
 #[derive(Debug, Args)]
 pub struct Robson {
-    /// Bytes in use at most, a power of two.
+    /// Largest number of bytes in use, a power of two.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 18, value_parser = memory)]
     live: usize,
-    /// The largest block, in units of 32 bytes, as a power of two. At most the bytes in use.
+    /// Size of the largest block in units of 32 bytes, as a power of two. The largest block is at most as large as the
+    /// bytes in use.
     #[arg(long, value_name = "DOUBLINGS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=12))]
     doublings: u32,
 }
@@ -93,7 +94,7 @@ impl Robson {
         let compacting_ratios = compacting_steps.as_ref().map_or(&[][..], Vec::as_slice);
         if let [first, .., last_step] = compacting_ratios {
             table.row(vec![
-                MOVING.into(),
+                MOVING_ALLOCATOR_NAME.into(),
                 (*first as f64 / live as f64).into(),
                 ratio_at(compacting_ratios, last / 2).into(),
                 (*last_step as f64 / live as f64).into(),
@@ -138,7 +139,7 @@ impl Robson {
                 ),
                 Err(refused) => format!("not measured: {refused}"),
             },
-            holds: Holds::then_some_text(compacting_steps.as_ref().is_ok_and(|steps| ratio_at(steps, last) <= 1.0)),
+            holds: Holds::from_certain_result(compacting_steps.as_ref().is_ok_and(|steps| ratio_at(steps, last) <= 1.0)),
             measured: false,
         });
         let curve =
@@ -146,7 +147,7 @@ impl Robson {
         let mut series: Vec<_> =
             runs.iter().map(|(name, steps)| Series { name: (*name).into(), points: curve(steps) }).collect();
         if let Ok(steps) = &compacting_steps {
-            series.push(Series { name: MOVING.into(), points: curve(steps) });
+            series.push(Series { name: MOVING_ALLOCATOR_NAME.into(), points: curve(steps) });
         }
         let points = (0..=last).map(|i| ((UNIT << i) as f64, bound(i))).collect();
         series.push(Series { name: "Robson's bound".into(), points });

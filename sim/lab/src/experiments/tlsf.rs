@@ -1,12 +1,12 @@
-//! The experiment on the two guarantees of TLSF: the step between classes bounds the waste, and the time is bounded in
-//! any state of the heap (Masmano, Ripoll, Crespo and Real, 2004).
+//! The experiment on the two guarantees of TLSF: the distance between classes bounds the waste, and the time is bounded
+//! in any state of the heap (Masmano, Ripoll, Crespo and Real, 2004).
 
 use super::Context;
 use crate::allocators::heap::{Fit, Order};
 use crate::allocators::tlsf::Search;
 use crate::allocators::tlsf::classes::Classes;
 use crate::allocators::{Allocator, Buddy, Heap, Tlsf};
-use crate::experiments::instructions::{Case, table_of};
+use crate::experiments::instructions::{Case, instruction_table};
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 use anyhow::Context as _;
 use clap::Args;
@@ -14,31 +14,33 @@ use core::alloc::Layout;
 
 /// How much does TLSF round up in the worst case, and how long does it search?
 ///
-/// The rounding of every size is computed, for each number of classes in a doubling. Steps are counted in an empty heap
-/// and in a heap full of holes that are too small. Instructions are counted, too, if valgrind is installed.
+/// The experiment computes the rounding of every size, for each number of classes in a doubling. The experiment counts
+/// steps in an empty heap and in a heap full of holes that are too small. If valgrind is installed, the experiment also
+/// counts instructions.
 #[derive(Debug, Args)]
 pub struct TwoLevels {
-    /// The largest size whose rounding is computed, in bytes.
+    /// The largest size in bytes whose rounding is computed.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1024..=1 << 26))]
     largest: u32,
-    /// Any sizes in bytes, separated by commas; the output shows the list of each size.
+    /// Any sizes in bytes, separated by commas; the output shows the free list that serves each size.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "16,20,21,31,32,100,112,113,1000,1024,1500",
           value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     sizes: Vec<u32>,
 }
 
-/// The largest size in the picture, in bytes, and the number of sizes that one point shows.
+/// The largest size in the picture, in bytes, and the number of sizes that one point of the curve represents.
 const MAX_SHOWN_SIZE: usize = 2048;
 const SIZES_PER_POINT: usize = 8;
 
-/// Returns, for each group of [`SIZES_PER_POINT`] sizes, the largest rounding in % of the size. Drawing one size of each [`SIZES_PER_POINT`]
-/// sizes would show no rounding: classes below 256 bytes begin at multiples of 8, which are not rounded.
+/// Returns, for each group of [`SIZES_PER_POINT`] sizes, the largest rounding in % of the size. Drawing one size of
+/// each [`SIZES_PER_POINT`] sizes would show no rounding: classes below 256 bytes begin at multiples of 8, which are
+/// not rounded.
 fn rounding(classes: Classes) -> anyhow::Result<Vec<(f64, f64)>> {
     let waste_ratio = |size: usize| {
         let rounded_size = classes.round_up(size).context("each size must have a class")?;
         anyhow::Ok((rounded_size - size) as f64 * 100.0 / size as f64)
     };
-    let points = ((1 << SMALLEST)..MAX_SHOWN_SIZE).step_by(SIZES_PER_POINT).map(|first_size| {
+    let points = ((1 << MIN_CLASS_LOG2)..MAX_SHOWN_SIZE).step_by(SIZES_PER_POINT).map(|first_size| {
         let all = (first_size..first_size + SIZES_PER_POINT)
             .map(waste_ratio)
             .collect::<anyhow::Result<Vec<_>>>()?;
@@ -48,7 +50,7 @@ fn rounding(classes: Classes) -> anyhow::Result<Vec<(f64, f64)>> {
 }
 
 /// The smallest class, as a power of two.
-const SMALLEST: u32 = 4;
+const MIN_CLASS_LOG2: u32 = 4;
 
 impl TwoLevels {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
@@ -59,7 +61,7 @@ impl TwoLevels {
         if !context.exact {
             instructions(context, &mut findings)?;
         }
-        self.widget(&mut findings)?;
+        self.show_size_classes(&mut findings)?;
         Ok(findings)
     }
 
@@ -67,7 +69,7 @@ impl TwoLevels {
         let mut table = Table::new(
             format!(
                 "Where a search begins, over the size: every size from {} to {} bytes",
-                1 << SMALLEST,
+                1 << MIN_CLASS_LOG2,
                 self.largest
             ),
             &[
@@ -81,9 +83,9 @@ impl TwoLevels {
         );
         let (mut is_within_bound, mut findings_text) = (true, Vec::new());
         for sli in 2..=5 {
-            let classes = Classes::new(sli, SMALLEST);
+            let classes = Classes::new(sli, MIN_CLASS_LOG2);
             let (mut worst_waste, mut worst_size, mut sum) = (0.0, 0, 0.0);
-            for size in 1 << SMALLEST..=self.largest as usize {
+            for size in 1 << MIN_CLASS_LOG2..=self.largest as usize {
                 let class = classes.round_up(size).context("each size must have a class")?;
                 let waste_ratio = (class - size) as f64 / size as f64;
                 sum += waste_ratio;
@@ -95,13 +97,13 @@ impl TwoLevels {
             is_within_bound &= worst_waste <= bound;
             if sli >= 4 {
                 findings_text.push(format!(
-                    "{:.2} % of it with {} classes",
+                    "{:.2} % of the size with {} classes",
                     worst_waste * 100.0,
                     classes.steps()
                 ));
             }
             let control = Tlsf::new(1 << 20, sli, Search::Bitmaps)?.control_bytes();
-            let sizes = f64::from(self.largest) - f64::from(1 << SMALLEST) + 1.0;
+            let sizes = f64::from(self.largest) - f64::from(1 << MIN_CLASS_LOG2) + 1.0;
             table.row(vec![
                 classes.steps().into(),
                 (worst_waste * 100.0).into(),
@@ -116,7 +118,7 @@ impl TwoLevels {
             says: "with 16 classes in a doubling the waste is at most 6.25 %, with 32 at most 3.1 %".into(),
             source: "Memory Allocators from Scratch".into(),
             found: format!(
-                "the search begins above the size by up to {}; the block is cut to the size, so only a header and the rounding to 16 are wasted",
+                "the search begins at a class that exceeds the size by up to {}; the found block is cut to the size, so only a header and the rounding to 16 are wasted",
                 findings_text.join(", ")
             ),
             holds: if is_within_bound { Holds::Yes } else { Holds::No },
@@ -128,15 +130,15 @@ impl TwoLevels {
             ),
             x: Axis::linear("requested bytes"),
             y: Axis::linear("% of the size above it"),
-            series: vec![Series { name: "TLSF".into(), points: rounding(Classes::new(4, SMALLEST))? }],
+            series: vec![Series { name: "TLSF".into(), points: rounding(Classes::new(4, MIN_CLASS_LOG2))? }],
             measured: false,
         });
         Ok(())
     }
 
-    /// Shows the size classes for four classes per doubling, from 16 bytes on, as the tutorial's picture does.
-    fn widget(&self, findings: &mut Findings) -> anyhow::Result<()> {
-        let classes = Classes::new(2, SMALLEST);
+    /// Shows the size classes from 16 bytes on, with four classes per doubling, as the tutorial's picture does.
+    fn show_size_classes(&self, findings: &mut Findings) -> anyhow::Result<()> {
+        let classes = Classes::new(2, MIN_CLASS_LOG2);
         let mut table = Table::new(
             "Four classes in a doubling, the smallest 16 bytes: which lists serve a size n of 2^f to 2^(f+1) bytes. First level: \
              f - 4; second level: (n - 2^f) * 4 / 2^f, rounded down",
@@ -228,14 +230,16 @@ fn steps(findings: &mut Findings) -> anyhow::Result<()> {
     findings.claim(Claim {
         says: "the time does not depend on the heap".into(),
         source: "Masmano and others 2004".into(),
-        found: format!("{bitmap_words} words of bitmaps at most, whatever the number of holes"),
+        found: format!("a search reads at most {bitmap_words} words of bitmaps, for any number of holes"),
         holds: if bitmap_words <= 3 { Holds::Yes } else { Holds::No },
         measured: false,
     });
     findings.claim(Claim {
         says: "segregated lists without bitmaps inspect up to 64 heads".into(),
         source: "Memory Allocators from Scratch".into(),
-        found: format!("{scanned_words} in this run; at worst, the number of larger classes"),
+        found: format!(
+            "a search inspects up to {scanned_words} heads in this run; in the worst case, one head for each larger class"
+        ),
         holds: if scanned_words > bitmap_words { Holds::Yes } else { Holds::No },
         measured: false,
     });
@@ -256,7 +260,7 @@ fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Resul
         ("linear", Case::Linear),
     ];
     let title = "Instructions of an allocation and a free of 100 bytes, 8,192 blocks";
-    let Some(counts) = table_of(context, findings, title, "heap", &cases)? else { return Ok(()) };
+    let Some(counts) = instruction_table(context, findings, title, "heap", &cases)? else { return Ok(()) };
     let (empty, full) = (counts[0], counts[1]);
     findings.claim(Claim {
         says: "an allocation takes less than 200 instructions".into(),
@@ -283,7 +287,7 @@ mod tests {
     /// showed 0 %.
     #[test]
     fn tlsf_picture_shows_rounding_below_256_bytes() {
-        let points = rounding(Classes::new(4, SMALLEST)).unwrap();
+        let points = rounding(Classes::new(4, MIN_CLASS_LOG2)).unwrap();
         let waste_at = |size: f64| points.iter().find(|(x, _)| *x == size).unwrap().1;
         // Sizes are rounded up: 33 to 34, 65 to 68, 129 to 136, 257 to 272.
         for (size, rounded_size) in [(32.0, 34.0), (64.0, 68.0), (128.0, 136.0), (256.0, 272.0)] {

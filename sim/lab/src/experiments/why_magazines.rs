@@ -7,14 +7,14 @@ use clap::Args;
 use uslab::{Block, CacheInfo, Gfp, KmemCache, Magazines, Subsystem};
 use uslab_magazine::on_cpu;
 
-/// Why two magazines per CPU, when one would hold as much?
+/// Why does a CPU have two magazines, although one larger magazine would hold as many objects?
 ///
-/// One CPU allocates and frees objects in bursts, at every offset from a magazine's edge. The experiment counts visits
-/// to shared structures, which cost a lock and other CPUs' cache lines. The experiment runs without magazines, and with
-/// one, two and ten magazines per CPU (the shipping caches have up to nineteen).
+/// One CPU allocates and frees objects in bursts, which begin at every offset from a magazine's edge. The experiment
+/// counts visits to shared structures, each of which costs a lock and other CPUs' cache lines. The experiment runs
+/// without magazines, and with one, two and ten magazines per CPU (the shipping caches have up to nineteen).
 #[derive(Debug, Args)]
 pub struct WhyMagazines {
-    /// Objects in a magazine.
+    /// Number of objects in a magazine.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=512))]
     capacity: u16,
     /// The longest burst. Default: three magazines.
@@ -24,7 +24,7 @@ pub struct WhyMagazines {
 
 /// The number of bursts at each offset, not counting the warm-up.
 const BURSTS: u32 = 64;
-/// The largest number of allocations and frees in total, which take about a minute.
+/// The largest number of allocations and frees that a run may make; they take about a minute.
 const MAX_OPERATIONS: u64 = 2_000_000_000;
 
 /// A source of objects that counts visits to shared structures.
@@ -35,7 +35,7 @@ trait Source<'c> {
     fn visits(&self) -> u64;
 }
 
-/// The shipping cache, with the magazine size that it was built with.
+/// The shipping object cache with a chosen magazine size.
 struct Shipping<'c> {
     cache: &'c KmemCache,
     visits: fn(&CacheInfo) -> u64,
@@ -53,7 +53,7 @@ impl<'c> Source<'c> for Shipping<'c> {
     }
 }
 
-/// One magazine per CPU, and a depot that exchanges a full magazine for an empty one, or the reverse.
+/// A cache with one magazine per CPU, and a depot that exchanges full and empty magazines.
 struct SingleMagazine<'c> {
     cache: &'c KmemCache,
     capacity: usize,
@@ -195,7 +195,7 @@ impl WhyMagazines {
                    whatever it does"
                 .into(),
             source: "Bonwick and Adams 2001".into(),
-            found: format!("at most {:.4} visits an operation, and 1/{} is {bound:.4}; with one magazine up to {:.4}", worst_rate_of(2), capacity, worst_rate_of(1)),
+            found: format!("at most {:.4} visits per operation, and the bound 1/{} is {bound:.4}; with one magazine, up to {:.4} visits per operation", worst_rate_of(2), capacity, worst_rate_of(1)),
             holds: if worst_rate_of(2) <= bound { Holds::Yes } else { Holds::No },
             measured: false,
         });

@@ -1,8 +1,8 @@
 //! Measures the CPU time of loops, in rounds in which the contenders run alternately.
 //!
-//! The cost of a loop is the CPU time that its thread used. The time during which the thread has no CPU does not count,
-//! so a busy machine distorts CPU time less than wall-clock time. Contenders run alternately, so that disturbances of
-//! the machine affect all contenders alike. The result is the median of the rounds, with an interval. A claim is
+//! The cost of a loop is the CPU time that its thread used. Time in which the thread has no CPU does not count, so a
+//! busy machine distorts CPU time less than wall-clock time. Contenders run alternately, so that disturbances of the
+//! machine affect all contenders equally. The result is the median over all rounds, with an interval. A claim is
 //! decided only if the whole interval is on one side of its limit.
 
 use super::Holds;
@@ -15,15 +15,15 @@ pub fn cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Returns the nanoseconds of CPU time that `work` took.
+/// Returns the nanoseconds of CPU time that a call of `work` took.
 pub fn nanoseconds(work: impl FnOnce()) -> f64 {
     let start_time = cpu();
     work();
     (cpu() - start_time).as_nanos() as f64
 }
 
-/// Returns the order of the contenders in a round. Each round begins with another contender and reverses the direction,
-/// so that no contender always runs after the same contender.
+/// Returns the order in which the contenders run in a round. Each round begins with another contender and reverses the
+/// direction, so that no contender always runs after the same other contender.
 pub fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |i| {
         let i = (i + round) % contenders;
@@ -31,27 +31,27 @@ pub fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The measurements of a contender in each round. Measurements of two contenders in one round can be compared.
+/// The measurements of one contender, for each round. Measurements of two contenders in one round can be compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples<const N: usize>(Vec<[f64; N]>);
 
 /// The median of several rounds, and an interval that contains the true median with a confidence of at least 95 %. In
 /// `n` sorted values, the ends of the interval are the `k`-th values from both ends, where `k` follows from the
-/// binomial distribution. With fewer than six rounds, the interval goes from the smallest to the largest value. No
-/// distribution of times is assumed.
+/// binomial distribution. With fewer than six rounds, the interval goes from the smallest to the largest value. The
+/// interval does not assume any distribution of times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// The middle value, or the mean of the two middle values.
+    /// The middle value of the sorted measurements, or the mean of the two middle values.
     pub median: f64,
     /// The lower end of the interval.
     pub low: f64,
     /// The upper end of the interval.
     pub high: f64,
-    /// The number of rounds.
+    /// The number of rounds in which the value was measured.
     pub rounds: usize,
 }
 
-/// Runs each contender `rounds` times; the contenders alternate.
+/// Runs each contender `rounds` times; in each round, every contender runs once.
 pub fn rounds<const N: usize>(
     rounds: usize,
     contenders: usize,
@@ -69,7 +69,7 @@ pub fn rounds<const N: usize>(
 /// Runs each contender as [`rounds`] does; a turn may fail, and the first failure ends the run.
 ///
 /// # Errors
-/// Returns the error of a turn.
+/// Returns the error of the first turn that fails.
 pub fn try_rounds<const N: usize, E>(
     rounds: usize,
     contenders: usize,
@@ -87,7 +87,7 @@ pub fn try_rounds<const N: usize, E>(
 }
 
 impl<const N: usize> Samples<N> {
-    /// Returns the spread of one of the measured values.
+    /// Returns the spread of one of the measured quantities over all rounds.
     pub fn spread(&self, index: usize) -> Spread {
         self.spread_of(|round| round[index])
     }
@@ -95,7 +95,7 @@ impl<const N: usize> Samples<N> {
     pub fn spread_of(&self, value_of: impl Fn(&[f64; N]) -> f64) -> Spread {
         Spread::of(self.0.iter().map(value_of).collect())
     }
-    /// Returns the spread of the ratio to `other`, computed in each round, because a disturbance affects both
+    /// Returns the spread of the ratio to `other`, computed for each round, because a disturbance affects both
     /// contenders of a round.
     pub fn times(&self, other: &Self, index: usize) -> Spread {
         Spread::of(self.pairs(other).map(|(a, b)| a[index] / b[index]).collect())
@@ -108,13 +108,13 @@ impl<const N: usize> Samples<N> {
 
 impl Spread {
     /// The smallest number of rounds that can decide a claim.
-    const FEWEST: usize = 5;
+    const MIN_DECIDING_ROUNDS: usize = 5;
 
     /// Returns the spread of `values`.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let (Some(first), Some(last)) = (values.first(), values.last()) else { return Self::default() };
-        let omitted = omitted_values(values.len());
+        let omitted = values_omitted_at_each_end(values.len());
         let (low, high) = match omitted {
             0 => (*first, *last),
             omitted => (values[omitted], values[values.len() - 1 - omitted]),
@@ -122,26 +122,26 @@ impl Spread {
         let rounds = values.len();
         Self { low, high, rounds, median: median(values) }
     }
-    /// Decides if the value is at most `limit`. A decision takes at least five rounds, and an interval that is wholly
-    /// on one side of the limit.
+    /// Decides the claim that the value is at most `limit`. A decision requires at least five rounds, and an interval
+    /// that is wholly on one side of the limit.
     pub fn at_most(self, limit: f64) -> Holds {
         match self {
-            _ if self.rounds < Self::FEWEST => Holds::Undecided,
+            _ if self.rounds < Self::MIN_DECIDING_ROUNDS => Holds::Undecided,
             _ if self.high <= limit => Holds::Yes,
             _ if self.low > limit => Holds::No,
             _ => Holds::Undecided,
         }
     }
-    /// Decides if the value is at least `limit`.
+    /// Decides the claim that the value is at least `limit`.
     pub fn at_least(self, limit: f64) -> Holds {
         match self {
-            _ if self.rounds < Self::FEWEST => Holds::Undecided,
+            _ if self.rounds < Self::MIN_DECIDING_ROUNDS => Holds::Undecided,
             _ if self.low >= limit => Holds::Yes,
             _ if self.high < limit => Holds::No,
             _ => Holds::Undecided,
         }
     }
-    /// Decides if the value is at least `min` and at most `max`.
+    /// Decides the claim that the value is at least `min` and at most `max`.
     pub fn is_between(self, min: f64, max: f64) -> Holds {
         match (self.at_least(min), self.at_most(max)) {
             (Holds::No, _) | (_, Holds::No) => Holds::No,
@@ -158,7 +158,7 @@ impl Spread {
 
 /// Returns the number of values to omit at each end, so that the remaining values enclose the median with a confidence
 /// of 95 %.
-fn omitted_values(n: usize) -> usize {
+fn values_omitted_at_each_end(n: usize) -> usize {
     // The probability that at most `k` of `n` values are below the median is summed from the binomial distribution,
     // term by term.
     let (mut term, mut sum, mut k) = (0.5_f64.powi(n as i32), 0.0, 0_usize);
@@ -217,14 +217,14 @@ mod tests {
     #[test]
     fn confidence_interval_follows_the_binomial_distribution() {
         // Tables of the sign test give ranks 1, 1, 2, 3 and 16 from either end.
-        assert_eq!([1, 5, 8, 9, 12, 45].map(omitted_values), [0, 0, 0, 1, 2, 15]);
+        assert_eq!([1, 5, 8, 9, 12, 45].map(values_omitted_at_each_end), [0, 0, 0, 1, 2, 15]);
         let spread = Spread::of((1..=9).rev().map(f64::from).collect());
         assert_eq!(spread, Spread { median: 5.0, low: 2.0, high: 8.0, rounds: 9 });
         assert_eq!(spread.shown(1), "5.0 (2.0 to 8.0)");
         assert_eq!(Spread::of(vec![]), Spread::default());
     }
 
-    /// Regression test: verdicts changed from run to run, because they depended on a single number.
+    /// Regression test: verdicts changed from run to run, because they depended on a single measurement.
     #[test]
     fn claim_is_undecided_if_the_interval_contains_the_limit() {
         let spread = Spread::of((1..=9).map(f64::from).collect());

@@ -1,13 +1,13 @@
-//! Findings as CSV, a line for each value.
+//! Writes findings as CSV, with one line for each value.
 
 use super::{Findings, Part, Table, Value};
 
 impl Findings {
-    /// Writes tables and pictures as CSV with one value per line: the part; the row, curve or bar; the column or the
-    /// position on the axis; and the value. The first three columns of a line identify the value.
+    /// Writes tables and pictures as CSV; a line has four columns: the part of the findings; the row, curve or bar; the
+    /// column or the position on the axis; and the value. The first three columns of a line identify the value.
     ///
     /// # Errors
-    /// Never fails because of the findings' contents.
+    /// The contents of findings never cause a failure.
     pub fn csv(&self) -> anyhow::Result<String> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         writer.write_record(["part", "row", "column", "value"])?;
@@ -58,7 +58,7 @@ impl Findings {
 }
 
 impl Table {
-    /// Joins the values of the columns that name a row.
+    /// Joins the values of the columns that together name a row.
     fn name(&self, row: &[Value]) -> String {
         let words: Vec<_> = row.iter().take(self.named_by).map(|value| value.shown(false)).collect();
         words.join("; ")

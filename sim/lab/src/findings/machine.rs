@@ -1,30 +1,30 @@
-//! The machine and compiler of a measurement; without them, times mean little.
+//! Describes the machine and the compiler of a measurement; without them, times mean little.
 
 use core::fmt::{Display, Formatter, Result};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The machine and the compiler of a measurement.
+/// The machine on which a measurement was made, and the compiler that built the program.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// The processor's name, as the system reports it.
     pub processor: String,
-    /// The number of CPUs that may run the program.
+    /// The number of CPUs on which the program may run.
     pub cpus: u32,
-    /// Operating system and architecture.
+    /// The operating system and the architecture.
     pub system: String,
     /// The C library, which provides the system's malloc; absent if its version is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub libc: Option<String>,
-    /// The compiler, with the optimisation level and the flags.
+    /// The compiler that built the program, with the optimisation level and the flags.
     pub compiler: &'static str,
     /// `true` if the program was compiled with optimisation; times without optimisation mean little.
     pub optimised: bool,
 }
 
 impl Machine {
-    /// Describes the current machine.
+    /// Describes the machine on which the program runs.
     pub fn this() -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -42,11 +42,11 @@ impl Machine {
 /// A processor's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// The number of sets.
+    /// The number of sets in the cache.
     pub sets: u32,
-    /// The number of lines in a set.
+    /// The number of lines in a set of the cache.
     pub ways: u32,
-    /// Bytes of a line.
+    /// The size of a line in bytes.
     pub line: u32,
 }
 
@@ -54,10 +54,10 @@ impl Cache {
     /// Returns the first-level data cache of CPU 0 of this machine, or `None` if the system does not describe the
     /// cache.
     pub fn nearest() -> Option<Self> {
-        Self::nearest_of(Path::new("/sys/devices/system/cpu/cpu0/cache"))
+        Self::first_level_cache_in(Path::new("/sys/devices/system/cpu/cpu0/cache"))
     }
     /// Reads the first-level data cache from a folder in the format of Linux's sysfs.
-    fn nearest_of(folder: &Path) -> Option<Self> {
+    fn first_level_cache_in(folder: &Path) -> Option<Self> {
         let caches = (0..16).map(|i| folder.join(format!("index{i}"))).take_while(|cache| cache.exists());
         let read_trimmed = |cache: &Path, attribute| {
             Some(std::fs::read_to_string(cache.join(attribute)).ok()?.trim().to_owned())
@@ -122,11 +122,11 @@ mod tests {
             file(i, "ways_of_associativity", ways);
             file(i, "coherency_line_size", "64");
         }
-        assert_eq!(Cache::nearest_of(folder.path()), Some(Cache { sets: 64, ways: 12, line: 64 }));
+        assert_eq!(Cache::first_level_cache_in(folder.path()), Some(Cache { sets: 64, ways: 12, line: 64 }));
         // Missing values are not guessed.
         file(1, "ways_of_associativity", "0");
-        assert_eq!(Cache::nearest_of(folder.path()), None);
-        assert_eq!(Cache::nearest_of(Path::new("/no/such/folder")), None);
+        assert_eq!(Cache::first_level_cache_in(folder.path()), None);
+        assert_eq!(Cache::first_level_cache_in(Path::new("/no/such/folder")), None);
     }
 
     #[test]

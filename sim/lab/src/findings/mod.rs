@@ -36,33 +36,33 @@ pub struct Findings {
     pub seed: u64,
     /// `true` for a run that did less work; its verdicts may differ from the verdicts of a full run.
     pub quick: bool,
-    /// The machine of the measurements; absent if nothing was measured.
+    /// The machine on which values were measured; absent if nothing was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
-    /// The findings, in reading order.
+    /// The parts of the findings, in reading order.
     pub parts: Vec<Part>,
 }
 
-/// One part of the findings.
+/// One part of the findings, such as a table or a picture.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
     /// Rows of values.
     Table(Table),
-    /// Curves over an axis.
+    /// Curves over a common axis.
     Chart(Chart),
     /// Bars to compare.
     Bars(Bars),
-    /// A statement that a source makes, and the verdict on it.
+    /// A statement that a source makes, and the experiment's verdict on it.
     Claim(Claim),
     /// A sentence for the reader.
     Note(String),
 }
 
-/// Rows of values under named columns. The first columns together name a row; no two rows have equal names.
+/// A table: rows of values under named columns. The first columns together name a row; no two rows have equal names.
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
-    /// A description of the table.
+    /// The title of the table, which describes its contents.
     pub title: String,
     /// The table's columns.
     pub columns: Vec<Column>,
@@ -81,31 +81,31 @@ pub struct Column {
     pub measured: bool,
 }
 
-/// A value of a table.
+/// A value in a table's cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// A text.
+    /// Words, shown as they are.
     Text(String),
-    /// A count.
+    /// A whole number.
     Count(u64),
-    /// A ratio or another measure, and the number of decimals to show.
+    /// A ratio or another measure, together with the number of decimals to show.
     Number(f64, usize),
-    /// A value that was measured in several rounds, and the number of decimals to show.
+    /// A value that was measured in several rounds, together with the number of decimals to show.
     Spread(Spread, usize),
     /// An empty cell.
     Nothing,
 }
 
-/// A statement that a source makes, and the verdict on it.
+/// A statement that a source makes, and the experiment's verdict on it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Claim {
     /// The statement of the source.
     pub says: String,
     /// The source's name.
     pub source: String,
-    /// The result of the experiment.
+    /// The result of the experiment, on which the verdict is based.
     pub found: String,
-    /// The verdict on the statement.
+    /// The verdict of the experiment on the statement.
     pub holds: Holds,
     /// `true` if the verdict depends on measurements, and therefore differs between machines, builds or runs.
     pub measured: bool,
@@ -127,11 +127,11 @@ pub enum Holds {
 
 impl Holds {
     /// Returns the verdict on a claim that can be decided with certainty.
-    pub fn then_some_text(holds: bool) -> Self {
+    pub fn from_certain_result(holds: bool) -> Self {
         if holds { Self::Yes } else { Self::No }
     }
-    /// Returns the verdict on a claim about several things. The verdict is [`Partly`](Self::Partly) if the claim holds
-    /// for some of the things.
+    /// Returns the verdict on a claim about several things; `holding` counts the things for which the claim holds. The
+    /// verdict is [`Partly`](Self::Partly) if the claim holds for some of the things.
     pub fn each(parts: impl IntoIterator<Item = Self>) -> Self {
         let parts: Vec<Self> = parts.into_iter().collect();
         let has_verdict = |verdict| parts.contains(&verdict);
@@ -145,12 +145,12 @@ impl Holds {
     }
 }
 
-/// The line that is shown above the findings of a quick run.
-pub(super) const QUICK: &str =
+/// The line that is shown above the findings of a quick run, whose results are less reliable.
+pub(super) const QUICK_RUN_NOTE: &str =
     "A quick run, a fraction of the work: its figures and verdicts only show that everything runs.";
 
 impl Findings {
-    /// Creates findings without parts.
+    /// Creates the findings of an experiment, without any table, picture or claim.
     pub fn new(experiment: &str, question: &str, seed: u64) -> Self {
         let (experiment, question) = (experiment.to_owned(), question.to_owned());
         Self { experiment, question, seed, quick: false, machine: None, parts: Vec::new() }
@@ -163,7 +163,7 @@ impl Findings {
     pub fn chart(&mut self, chart: Chart) {
         self.parts.push(Part::Chart(chart));
     }
-    /// Adds a picture of bars if there are at least two bars to compare.
+    /// Adds a picture of bars, unless it has fewer than two bars to compare.
     pub fn bars(&mut self, bars: Bars) {
         if bars.bars.len() > 1 {
             self.parts.push(Part::Bars(bars));
@@ -173,20 +173,20 @@ impl Findings {
     pub fn claim(&mut self, claim: Claim) {
         self.parts.push(Part::Claim(claim));
     }
-    /// Adds a sentence for the reader.
+    /// Adds a sentence for the reader to the findings.
     pub fn note(&mut self, note: impl Into<String>) {
         self.parts.push(Part::Note(note.into()));
     }
 
-    /// Removes all measured values.
+    /// Removes all measured values from the findings.
     #[must_use]
     pub fn without_measured(mut self) -> Self {
         self.parts = self.parts.into_iter().filter_map(Part::without_measured).collect();
         self
     }
-    /// Records the current machine, if anything was measured.
+    /// Records the current machine if the findings contain measured values.
     #[must_use]
-    pub fn on_this_machine(mut self) -> Self {
+    pub fn with_current_machine(mut self) -> Self {
         self.machine = self.parts.iter().any(Part::is_measured).then(Machine::this);
         self
     }
@@ -211,8 +211,8 @@ impl Part {
 }
 
 impl Table {
-    /// Creates a table without rows; its first column names the rows. If the name of a column begins with `~`, the
-    /// column's values are measured.
+    /// Creates a table without rows; the first column contains the names of the rows. If the name of a column begins
+    /// with `~`, the column's values are measured.
     pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
         let column = |name: &&str| match name.strip_prefix('~') {
             Some(name) => Column { name: name.to_owned(), measured: true },
@@ -225,7 +225,7 @@ impl Table {
             rows: Vec::new(),
         }
     }
-    /// Sets the number of leading columns that together name a row.
+    /// Sets how many leading columns together name a row.
     #[must_use]
     pub fn named_by(self, columns: usize) -> Self {
         Self { named_by: columns, ..self }
@@ -238,7 +238,8 @@ impl Table {
         assert_eq!(row.len(), self.columns.len(), "{}: each column must have one value", self.title);
         self.rows.push(row);
     }
-    /// Returns `true` if a column contains numbers, which are aligned to the right. The first column always names rows.
+    /// Returns `true` if the column contains numbers, which are aligned to the right. The first column never counts as
+    /// numeric, because it names the rows.
     pub(super) fn is_numeric(&self, column: usize) -> bool {
         let number = |value: &Value| value.is_number();
         column > 0 && self.rows.iter().any(|row| number(&row[column]))
@@ -262,7 +263,7 @@ impl Value {
     pub(super) fn is_number(&self) -> bool {
         matches!(self, Self::Count(_) | Self::Number(..) | Self::Spread(..))
     }
-    /// Formats the value: a number with its decimals, a count with separators if `grouped` is set.
+    /// Formats the value: numbers with their decimals, and counts with separators if `grouped` is set.
     pub fn shown(&self, grouped: bool) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -312,7 +313,7 @@ impl From<f64> for Value {
         Self::Number(x, 2)
     }
 }
-/// Creates a spread that is shown with two decimals.
+/// Creates a measured value with its interval, shown with two decimals.
 impl From<Spread> for Value {
     fn from(spread: Spread) -> Self {
         Self::Spread(spread, 2)
@@ -338,8 +339,8 @@ mod tests {
         times.row(vec!["first fit".into(), 12.5.into()]);
         findings.table(times);
         findings.note("a note");
-        assert!(findings.clone().on_this_machine().machine.is_some());
-        let exact_findings = findings.without_measured().on_this_machine();
+        assert!(findings.clone().with_current_machine().machine.is_some());
+        let exact_findings = findings.without_measured().with_current_machine();
         let [Part::Table(table), Part::Note(_)] = &exact_findings.parts[..] else {
             panic!("{exact_findings:?}")
         };

@@ -1,6 +1,6 @@
-//! Writes findings as one HTML file, which contains its pictures and needs no network.
+//! Writes findings as one HTML file, which contains all pictures and loads nothing from the network.
 
-use super::{Findings, Part, QUICK, Table};
+use super::{Findings, Part, QUICK_RUN_NOTE, Table};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = "\
@@ -15,7 +15,7 @@ svg { max-width: 100%; height: auto } figure { margin: 1.5rem 0 } .claim { margi
 .meta { color: var(--faint) }";
 
 impl Findings {
-    /// Returns all findings as a page.
+    /// Returns a page that shows all findings.
     ///
     /// # Errors
     /// Fails if a picture cannot be drawn.
@@ -37,7 +37,7 @@ impl Findings {
                         "uslab " (env!("CARGO_PKG_VERSION")) ", seed " (self.seed)
                         @if let Some(machine) = &self.machine { ", on " (machine.to_string()) ". ≈ marks measured values: another machine, build or run finds other numbers." }
                     }
-                    @if self.quick { p { strong { (QUICK) } } }
+                    @if self.quick { p { strong { (QUICK_RUN_NOTE) } } }
                     @for part in &parts { (part) }
                 }
             }
@@ -99,7 +99,7 @@ mod tests {
         assert!(!findings.page().unwrap().contains("quick"));
         findings.quick = true;
         let page = findings.page().unwrap();
-        assert!(page.contains(super::QUICK) && page.contains("<b>holds, quick</b>"), "{page}");
+        assert!(page.contains(super::QUICK_RUN_NOTE) && page.contains("<b>holds, quick</b>"), "{page}");
     }
 
     #[test]

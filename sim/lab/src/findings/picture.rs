@@ -1,11 +1,11 @@
-//! Pictures as data: curves over an axis, and bars. Terminals and pages draw the pictures differently.
+//! Pictures as data: curves over an axis, and bars. A terminal shows a picture as text, and a page shows it as SVG.
 
 use serde::Serialize;
 
-/// Curves over an axis.
+/// A chart with curves over a common axis.
 #[derive(Clone, Debug, Serialize)]
 pub struct Chart {
-    /// A description of the chart.
+    /// The title of the chart, which describes its contents.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
@@ -13,7 +13,7 @@ pub struct Chart {
     pub y: Axis,
     /// The curves of the chart.
     pub series: Vec<Series>,
-    /// `true` if the heights were measured, and therefore differ between machines, builds or runs.
+    /// `true` if the heights of the curves were measured, and therefore differ between machines, builds or runs.
     pub measured: bool,
 }
 
@@ -38,22 +38,22 @@ pub struct Series {
 /// Bars to compare.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bars {
-    /// A description of the bars.
+    /// The title of the picture, which describes the bars.
     pub title: String,
-    /// The axis of the bars' lengths. On a linear axis, bars begin at 0.
+    /// The axis on which the lengths of bars are measured. On a linear axis, bars begin at 0.
     pub axis: Axis,
     /// The bars, from top to bottom.
     pub bars: Vec<Bar>,
-    /// `true` if the lengths were measured, and therefore differ between machines, builds or runs.
+    /// `true` if the lengths of the bars were measured, and therefore differ between machines, builds or runs.
     pub measured: bool,
 }
 
-/// A bar.
+/// A named length, drawn as a horizontal bar.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bar {
     /// The bar's name.
     pub name: String,
-    /// The length of the bar, in the unit of the axis; it is never negative.
+    /// The length of the bar in the unit of the axis, which is never negative.
     pub length: f64,
 }
 
@@ -86,8 +86,8 @@ impl Bars {
     ) -> Self {
         Self { measured: true, ..Self::exact(title, axis, bars) }
     }
-    /// Returns the range of the axis. On a logarithmic axis, bars begin at a power of ten below the shortest length, so
-    /// that the shortest bar is visible. A length of 0 has no bar.
+    /// Returns the range of values that the axis shows. On a logarithmic axis, bars begin at a power of ten below the
+    /// shortest length, so that the shortest bar is visible. On a logarithmic axis, a length of 0 has no bar.
     pub(super) fn scale(&self) -> Scale {
         let lengths = || self.bars.iter().map(|bar| bar.length).filter(|length| *length > 0.0);
         let (min, max) = span(lengths()).unwrap_or((0.0, 0.0));
@@ -99,7 +99,7 @@ impl Bars {
     }
 }
 
-/// The range of an axis.
+/// The range of values that an axis shows.
 #[derive(Clone, Debug)]
 pub(super) struct Scale {
     pub(super) low: f64,
@@ -108,36 +108,37 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// A logarithmic axis that would begin at 0 or below is drawn as a linear axis. The resulting range is never empty.
+    /// A logarithmic axis that would begin at 0 or below is drawn as a linear axis. The resulting range always has a
+    /// positive width.
     pub(super) fn of(axis: &Axis, (low, high): (f64, f64)) -> Self {
         let high = if high > low { high } else { low + 1.0 };
         Self { low, high, logarithmic: axis.logarithmic && low > 0.0 }
     }
-    /// Returns the position of a value on the axis, as a number from 0 to 1.
+    /// Returns the relative position of a value on the axis: 0 is the beginning, and 1 is the end.
     pub(super) fn part(&self, value: f64) -> f64 {
         let place = |x: f64| if self.logarithmic { x.ln() } else { x };
         let value = value.clamp(self.low, self.high);
         (place(value) - place(self.low)) / (place(self.high) - place(self.low))
     }
-    /// Returns the value at a position on the axis.
+    /// Returns the value at a relative position on the axis.
     pub(super) fn value_at(&self, part: f64) -> f64 {
         match self.logarithmic {
             true => self.low * (self.high / self.low).powf(part),
             false => self.low + (self.high - self.low) * part,
         }
     }
-    /// Returns the index of the part that contains a value, when the axis is divided into `steps` equal parts.
+    /// Divides the axis into `steps` equal intervals, and returns the index of the interval that contains a value.
     pub(super) fn step(&self, value: f64, steps: usize) -> usize {
         ((self.part(value) * steps as f64) as usize).min(steps - 1)
     }
-    /// Returns a description of the axis that can follow the axis's name.
+    /// Returns a description of the axis, such as its range, that can follow the axis's name.
     pub(super) fn shown(&self) -> String {
         let kind = if self.logarithmic { ", logarithmic" } else { "" };
         format!("from {} to {}{kind}", number(self.low), number(self.high))
     }
 }
 
-/// Returns the smallest and the largest value, or `None` if there are no values.
+/// Returns the smallest and the largest of some values, or `None` if the iterator is empty.
 pub(super) fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |span, x| {
         let (low, high) = span.unwrap_or((x, x));
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn axis_of_equal_values_starts_at_its_origin() {
+    fn axis_with_one_value_shows_it_at_the_beginning() {
         let scale = Scale::of(&Axis::logarithmic("ns"), (8.0, 8.0));
         assert_eq!((scale.part(8.0), scale.step(8.0, 8)), (0.0, 0));
     }

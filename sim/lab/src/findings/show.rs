@@ -1,19 +1,19 @@
 //! Writes findings as text for a terminal.
 
 use super::picture::{Scale, number, span};
-use super::{Bars, Chart, Claim, Findings, Holds, Part, QUICK, Series, Table};
+use super::{Bars, Chart, Claim, Findings, Holds, Part, QUICK_RUN_NOTE, Series, Table};
 use comfy_table::CellAlignment;
 use std::fmt::Write;
 
-/// The width of the terminal for which pictures are drawn.
+/// The width of a terminal in characters, for which pictures are drawn.
 const LINE: usize = 80;
 /// The characters that show the height of a column, in eighths of a line.
 const EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The characters that show a column filled from the left, in eighths of the column's width.
+/// The characters that show a column filled from the left, in eighths of a character's width.
 const LEFT_FILLED_EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
 impl Findings {
-    /// Returns all findings as text.
+    /// Returns a text that shows all findings.
     pub fn text(&self) -> String {
         let mut out = format!("{}: {}\nseed {}", self.experiment, self.question, self.seed);
         if let Some(machine) = &self.machine {
@@ -21,7 +21,7 @@ impl Findings {
         }
         out.push('\n');
         if self.quick {
-            let _ = writeln!(out, "{QUICK}");
+            let _ = writeln!(out, "{QUICK_RUN_NOTE}");
         }
         let mut claims_follow = false;
         for part in &self.parts {
@@ -116,7 +116,7 @@ impl Bars {
     }
 }
 
-/// Returns the width of the longest name, and the width of a bar: the space left in a line, from 10 to `max_width`
+/// Returns the width of the longest name, and the width of a bar: the remaining space of a line, from 10 to `max_width`
 /// characters.
 fn widths(lines: &[(&str, String)], max_width: usize) -> (usize, usize) {
     let max_of = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
@@ -126,7 +126,7 @@ fn widths(lines: &[(&str, String)], max_width: usize) -> (usize, usize) {
 }
 
 impl Series {
-    /// Draws the curve as a line of columns, with straight lines between the points.
+    /// Draws a curve as a row of columns; the heights between two points are on a straight line.
     fn curve(&self, x: &Scale, y: &Scale, width: usize) -> String {
         let column = |column: usize| {
             let x_value = x.value_at((column as f64 + 0.5) / width as f64);
@@ -179,13 +179,13 @@ pub(crate) mod tests {
         findings
     }
 
-    /// Regression test: verdicts of a quick run looked like verdicts of a full run.
+    /// Regression test: the verdicts of a quick run looked like the verdicts of a full run.
     #[test]
     fn quick_run_verdict_is_marked_in_the_text() {
         let mut findings = example();
         findings.quick = true;
         let text = findings.text();
-        assert!(text.contains(&format!("seed 7\n{QUICK}\n")), "{text}");
+        assert!(text.contains(&format!("seed 7\n{QUICK_RUN_NOTE}\n")), "{text}");
         assert!(text.contains("\nquick: holds          first fit"), "{text}");
         assert!(serde_json::to_string(&findings).unwrap().contains(r#""quick":true"#));
     }

@@ -1,4 +1,4 @@
-//! Draws pictures as SVG. The pictures have the colour of the surrounding text and no background, because a page may be
+//! Draws pictures as SVG. The pictures use the colour of the surrounding text and no background, because a page may be
 //! light or dark.
 
 use super::picture::{Axis, Bars, Chart, Scale, number, span};
@@ -11,7 +11,8 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// Colours that people with any colour vision can distinguish (Okabe and Ito, "Color Universal Design", 2008). The
-/// palette's yellow would be invisible on white pages, and its black on dark pages, so grey replaces these two colours.
+/// original palette's yellow would be invisible on white pages, and its black on dark pages, so grey replaces both
+/// colours.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -26,7 +27,7 @@ const WIDTH: i32 = 900;
 const HEIGHT: i32 = 400;
 const LETTERS: i32 = 16;
 const LETTER: i32 = 8;
-/// The height of a line of the legend, which is also the height of a bar and its gap.
+/// The height of a line of the legend, which is also the height of a bar together with its gap.
 const LINE: i32 = 22;
 
 type DrawResult = Result<(), DrawingAreaErrorKind<std::io::Error>>;
@@ -80,7 +81,7 @@ impl Chart {
 }
 
 impl Bars {
-    /// Draws the bars as an SVG picture; each bar has its number.
+    /// Draws the bars as an SVG picture; each bar is labelled with its number.
     pub(super) fn svg(&self) -> anyhow::Result<String> {
         let height = LINE * (self.bars.len() as i32 + 1) + 12;
         draw_svg(&self.title, height, |area| self.draw(area))
@@ -109,7 +110,7 @@ impl Bars {
     }
 }
 
-/// Draws a picture with this height in pixels.
+/// Draws a picture that is `height` pixels high.
 fn draw_svg(title: &str, height: i32, draw: impl FnOnce(&Area<'_>) -> DrawResult) -> anyhow::Result<String> {
     let mut svg = String::new();
     {
@@ -121,8 +122,8 @@ fn draw_svg(title: &str, height: i32, draw: impl FnOnce(&Area<'_>) -> DrawResult
     Ok(svg.replace("\"#000000\"", "\"currentColor\""))
 }
 
-/// Draws the `i`th curve. When all colours are used up, they repeat with dashes, which become longer with each
-/// repetition.
+/// Draws the curve with the index `i`. When all colours are used, they repeat with dashed lines, whose dashes become
+/// longer with each repetition.
 fn path<'d, C: Clone + 'static>(i: usize, points: Vec<C>) -> DynElement<'static, SVGBackend<'d>, C>
 where
     PathElement<C>: IntoDynElement<'static, SVGBackend<'d>, C>,
@@ -140,17 +141,17 @@ fn text(words: &str, position: (i32, i32), alignment: HPos) -> Text<'static, (i3
     Text::new(words.to_owned(), position, font.pos(Pos::new(alignment, VPos::Center)))
 }
 
-/// Returns the width of the longest of some words.
+/// Returns the width in pixels of the longest of some words.
 fn longest<'w>(words: impl Iterator<Item = &'w str>) -> i32 {
     words.map(|word| word.chars().count() as i32 * LETTER).max().unwrap_or(0)
 }
 
-/// An axis with marks at round values.
+/// Draws an axis with marks at round values.
 struct MarkedAxis<'a>(Scale, &'a Axis);
 
 impl MarkedAxis<'_> {
-    /// Returns marks for the axis: powers of two for sizes, otherwise powers of ten, with marks at 2 and 5 between them
-    /// if they fit.
+    /// Returns the marks for an axis: powers of two for sizes, otherwise powers of ten, with marks at 2 and 5 between
+    /// them if they fit.
     fn ratios(&self, max_count: usize) -> Vec<f64> {
         let max_count = max_count.clamp(2, 12);
         let powers = |base: f64, steps: &[f64], power_step: i32| -> Vec<f64> {
@@ -218,7 +219,7 @@ mod tests {
         }
     }
 
-    /// In the legend, the key of a curve has the colour of the curve, and is dashed if the curve is dashed.
+    /// The legend shows each curve's colour, as a dashed line if the curve is dashed.
     #[test]
     fn curves_beyond_the_palette_are_dashed() {
         let svg = chart(10).svg().unwrap();

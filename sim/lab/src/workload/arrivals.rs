@@ -1,4 +1,4 @@
-//! The arrival pattern of new blocks.
+//! The arrival pattern of a workload: how many new blocks each tick requests.
 
 use super::error::SpecError;
 use super::rng::Rng;
@@ -8,8 +8,8 @@ use core::str::FromStr;
 
 const EXPECTED: &str = "steady, burst:COUNT,EVERY or poisson:PER_TICK";
 
-/// The number of blocks that are requested in each tick of a workload. The pattern is parsed from text, and printed as
-/// the user wrote it.
+/// The pattern that determines how many blocks a workload requests in each tick. The pattern is parsed from text, and
+/// is printed in the user's spelling.
 ///
 /// | text | |
 /// |---|---|
@@ -28,22 +28,23 @@ enum Kind {
     Poisson { per_tick: f64 },
 }
 
-/// The state that [`Arrivals`] has during a run.
+/// The state of an [`Arrivals`] pattern during a run.
 #[derive(Clone, Debug)]
-pub(super) struct Arriving {
+pub(super) struct ArrivalState {
     kind: Kind,
     /// The time of the next arrival of a Poisson process; the first arrival is at 0.
     next_tick: f64,
 }
 
 impl Arrivals {
-    pub(super) fn begin(&self) -> Arriving {
-        Arriving { kind: self.kind, next_tick: 0.0 }
+    pub(super) fn begin(&self) -> ArrivalState {
+        ArrivalState { kind: self.kind, next_tick: 0.0 }
     }
 }
 
-impl Arriving {
-    /// Returns the number of arrivals in `tick`. Each call must have a larger tick than the call before.
+impl ArrivalState {
+    /// Returns the number of blocks that arrive in the tick `tick`. The argument must be larger in each call than in
+    /// the call before.
     pub(super) fn arrivals_at(&mut self, tick: u64, rng: &mut Rng) -> u64 {
         match self.kind {
             Kind::Burst { count, every } => {
@@ -63,7 +64,8 @@ impl Arriving {
             }
         }
     }
-    /// Returns the earliest tick after `tick` that can have arrivals; `tick` must be the last argument of `arrivals_at`.
+    /// Returns the earliest tick after `tick` that can have arrivals; `tick` must be the last argument of
+    /// `arrivals_at`.
     pub(super) fn next_arrival(&self, tick: u64) -> u64 {
         match self.kind {
             Kind::Burst { every, .. } => (tick / every + 1) * every,
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_arrival_pattern_is_refused_with_accepted_forms() {
+    fn invalid_arrival_pattern_error_names_the_accepted_forms() {
         let error_of = |text: &str| text.parse::<Arrivals>().unwrap_err().to_string();
         assert_eq!(
             error_of("often"),

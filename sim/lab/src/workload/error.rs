@@ -1,4 +1,4 @@
-//! Errors in a workload; each error names the place and the accepted input.
+//! Errors in workloads; each error names its location and the accepted input.
 
 use std::path::PathBuf;
 use uslab_trace::TraceError;
@@ -11,7 +11,7 @@ pub struct SpecError {
     pub kind: &'static str,
     /// The invalid text.
     pub text: String,
-    /// The reason of the error.
+    /// The reason why the text is invalid.
     pub reason: String,
     /// The accepted forms.
     pub expected: &'static str,
@@ -27,13 +27,13 @@ pub enum OpsError {
     /// A line does not contain an operation, or the line's operation is impossible.
     #[error("{}:{line}: {reason}: {text:?}; expected {expected}", path.display())]
     Line {
-        /// The path of the file.
+        /// The path of the invalid file.
         path: PathBuf,
-        /// The line number, from 1.
+        /// The line number, counted from 1.
         line: u64,
         /// The line's text, shortened.
         text: String,
-        /// The reason of the error.
+        /// The reason why the line is invalid.
         reason: String,
         /// The accepted lines.
         expected: &'static str,
@@ -41,9 +41,9 @@ pub enum OpsError {
     /// The file has no lines of text.
     #[error("{}: {reason}; expected {expected}", path.display())]
     NoText {
-        /// The path of the file.
+        /// The path of the invalid file.
         path: PathBuf,
-        /// A description of the file's actual contents.
+        /// A description of what the file contains.
         reason: &'static str,
         /// The accepted lines.
         expected: &'static str,
@@ -51,7 +51,7 @@ pub enum OpsError {
     /// The file ends before it has the number of items that its header states.
     #[error("{}: ends after line {line}, with {found} of {declared} {kind}", path.display())]
     Early {
-        /// The path of the file.
+        /// The path of the invalid file.
         path: PathBuf,
         /// The number of the file's last line.
         line: u64,
@@ -65,9 +65,9 @@ pub enum OpsError {
     /// The file has more items than its header states.
     #[error("{}:{line}: more {kind} than the header's {declared}", path.display())]
     Late {
-        /// The path of the file.
+        /// The path of the invalid file.
         path: PathBuf,
-        /// The number of the first line after the stated items.
+        /// The number of the first line after the items that the header states.
         line: u64,
         /// The kind of items that the file's header counts.
         kind: &'static str,

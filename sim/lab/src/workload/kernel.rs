@@ -1,8 +1,8 @@
-//! A kernel's memory trace as operations on the kernel's objects, with the requested sizes.
+//! Reads a kernel's memory trace as operations on the kernel's objects, with the requested sizes.
 //!
-//! The sizes are the sizes that the kernel's callers requested, not the object sizes of the kernel's caches. If the
-//! trace lacks the allocation of an object, the object's free is only counted. Events of pages are ignored. A trace has
-//! no alignments, so all operations have the kernel's smallest alignment, 8 bytes.
+//! The sizes are what the kernel's callers requested, and not the object sizes of the kernel's caches. If a trace does
+//! not contain the allocation of an object, the object's free is only counted. Events that concern pages are ignored. A
+//! trace records no alignments, so all operations have the kernel's smallest alignment, 8 bytes.
 
 use super::op::Op;
 use core::alloc::Layout;
@@ -13,11 +13,11 @@ use uslab_trace::{FreeOrigin, OpKind, Recording, Resolver, TraceError};
 
 const ALIGN: usize = 8;
 
-/// The operations of a kernel's trace, read lazily.
+/// The operations of a kernel's trace, which are read lazily.
 #[derive(Debug)]
 pub struct KernelOps {
     ops: Resolver,
-    /// The number of the live object at each address.
+    /// For each address, the number of the live object at this address.
     live_blocks: FxHashMap<u64, u64>,
     next_id: u64,
     unseen: u64,
@@ -27,11 +27,11 @@ impl KernelOps {
     /// Opens the trace at `path`: text of ftrace, `perf script` or `trace-cmd report`; `-` is standard input.
     ///
     /// # Errors
-    /// Fails for the reasons of [`Recording::open`].
+    /// Fails for the reasons that [`Recording::open`] documents.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::of(Recording::open(path)?)
     }
-    /// Returns the operations that a recording contains.
+    /// Returns the operations that the recording contains.
     ///
     /// # Errors
     /// Fails if the temporary file for a long trace cannot be written.
@@ -40,7 +40,7 @@ impl KernelOps {
         Ok(Self { ops, live_blocks: FxHashMap::default(), next_id: 0, unseen: 0 })
     }
 
-    /// Returns the number of frees so far whose allocation was not recorded.
+    /// Returns the number of frees so far that concern objects whose allocation was not recorded.
     pub fn unseen(&self) -> u64 {
         self.unseen
     }

@@ -6,13 +6,13 @@ use super::spec::Spec;
 use core::fmt;
 use core::str::FromStr;
 
-/// The longest lifetime, in ticks.
+/// The longest lifetime that a user can choose, in ticks.
 const MAX_LIFETIME: u64 = 1 << 40;
 
 const LIFETIMES: &str = "fixed:TICKS, uniform:MIN..MAX, exponential:MEAN, bimodal:SHORT,LONG,SHARE (means, LONG may be \
      `forever`; the share of long ones, 0 to 1) or forever";
 
-/// A distribution of lifetimes, in ticks. The distribution is parsed from text, and printed as the user wrote it.
+/// A distribution of lifetimes, in ticks. The distribution is parsed from text, and is printed in the user's spelling.
 ///
 /// | text | ticks |
 /// |---|---|
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_distribution_is_refused_with_accepted_forms() {
+    fn invalid_distribution_error_names_the_accepted_forms() {
         let error_of = |text: &str| text.parse::<Lifetimes>().unwrap_err().to_string();
         assert_eq!(
             error_of("bimodal:20,5000"),

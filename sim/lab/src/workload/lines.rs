@@ -1,13 +1,13 @@
-//! The lines of a plain or compressed file, with their numbers for errors.
+//! Reads the lines of a plain or compressed file, with their numbers for error messages.
 
 use super::error::OpsError;
 use std::path::{Path, PathBuf};
-use uslab_trace::{NO_TRACE, Source, TraceError};
+use uslab_trace::{BINARY_FILE_HINT, Source, TraceError};
 
-/// The largest number of characters of a line that an error shows.
+/// The largest number of characters that an error message shows of a line.
 const MAX_SHOWN_CHARACTERS: usize = 80;
 
-/// The lines of a file that are not blank.
+/// The non-blank lines of a file.
 #[derive(Debug)]
 pub(super) struct Lines {
     source: Source,
@@ -16,30 +16,31 @@ pub(super) struct Lines {
     /// The offset of the next line in the chunk, and the number of the next line.
     position: usize,
     number: u64,
-    /// `true` if a line was already returned.
+    /// `true` if a line has already been returned.
     has_begun: bool,
 }
 
-/// A line of the file.
+/// A non-blank line of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<'l> {
     path: &'l Path,
-    /// The line's number, from 1.
+    /// The number of the line in the file, counted from 1.
     pub(super) number: u64,
     /// `true` if the line is the first non-blank line.
     pub(super) first: bool,
-    /// The line's text without blanks at its ends.
+    /// The text of the line, without blanks at its ends.
     pub(super) text: &'l str,
 }
 
 impl Lines {
-    /// Opens the file at `path`; `expected` describes the lines that the file should have. `-` is standard input.
+    /// Opens the file at `path`; `expected` describes the lines that the file should have. The path `-` means standard
+    /// input.
     pub(super) fn open(path: &Path, expected: &'static str) -> Result<Self, OpsError> {
         let no_text = |path, reason| OpsError::NoText { path, reason, expected };
         Source::open(path).map(Self::of).map_err(|error| match error {
             TraceError::Directory { path } => no_text(path, "a directory"),
             // Other hints tell the user what to do with a recording, so the error stays unchanged.
-            TraceError::Binary { path, hint } if hint == NO_TRACE => no_text(path, "not text"),
+            TraceError::Binary { path, hint } if hint == BINARY_FILE_HINT => no_text(path, "not text"),
             error => error.into(),
         })
     }
@@ -84,7 +85,7 @@ impl Lines {
 }
 
 impl Line<'_> {
-    /// Returns `true` if the line contains the given column names, in upper or lower case, as the first line of a file
+    /// Returns `true` if the line contains the given column names in upper or lower case, as the first line of a file
     /// may.
     pub(super) fn names(&self, columns: &[&str]) -> bool {
         let mut fields = self.text.split(',').map(str::trim);
@@ -93,7 +94,7 @@ impl Line<'_> {
                 .iter()
                 .all(|column| fields.next().is_some_and(|field| field.eq_ignore_ascii_case(column)))
     }
-    /// Creates an error about this line.
+    /// Creates an error that names the file and this line.
     pub(super) fn error(&self, reason: impl Into<String>, expected: &'static str) -> OpsError {
         OpsError::Line {
             path: self.path.to_owned(),

@@ -1,7 +1,7 @@
-//! Generates operations from distributions.
+//! Generates the operations of a workload from distributions.
 
-use super::Ops;
-use super::arrivals::{Arrivals, Arriving};
+use super::WorkloadOps;
+use super::arrivals::{ArrivalState, Arrivals};
 use super::error::SpecError;
 use super::lifetimes::Lifetimes;
 use super::op::Op;
@@ -12,9 +12,9 @@ use core::alloc::Layout;
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A workload defined by distributions and a seed.
+/// A workload that distributions and a seed define.
 ///
-/// In each tick, the blocks whose lifetime ends are freed, oldest first; then new blocks are allocated. The workload
+/// In each tick, the blocks whose lifetimes end are freed, oldest first; then new blocks are allocated. The workload
 /// ends after `operations` operations; the driver must free the blocks that are still live.
 ///
 /// ```
@@ -29,15 +29,15 @@ use std::collections::BinaryHeap;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// The distribution of sizes.
+    /// The distribution of block sizes.
     pub sizes: Sizes,
-    /// The distribution of lifetimes.
+    /// The distribution of block lifetimes.
     pub lifetimes: Lifetimes,
     /// The arrival pattern.
     pub arrivals: Arrivals,
     /// The alignment of all blocks, in bytes.
     pub align: usize,
-    /// The number of operations: allocations and frees together.
+    /// The number of operations, which are allocations and frees together.
     pub operations: u64,
     /// The seed of all random choices.
     pub seed: u64,
@@ -86,30 +86,30 @@ impl Workload {
             deaths: BinaryHeap::new(),
         })
     }
-    /// Returns the operations as a general [`Ops`].
+    /// Returns the operations of this workload in the general type [`WorkloadOps`].
     ///
     /// # Errors
-    /// Fails for the reasons of [`generate`](Self::generate).
-    pub fn ops(&self) -> Result<Ops, SpecError> {
-        Ok(Ops::GeneratedOperations(Box::new(self.generate()?)))
+    /// Fails for the reasons that [`generate`](Self::generate) documents.
+    pub fn ops(&self) -> Result<WorkloadOps, SpecError> {
+        Ok(WorkloadOps::GeneratedOperations(Box::new(self.generate()?)))
     }
 }
 
-/// The operations of a [`Workload`].
+/// The operations that a [`Workload`] generates.
 #[derive(Clone, Debug)]
 pub struct GeneratedOperations {
     rng: Rng,
     sizes: Sizes,
     lifetimes: Lifetimes,
-    arrival_state: Arriving,
+    arrival_state: ArrivalState,
     align: usize,
     remaining: u64,
-    /// The number of the next block.
+    /// The number that the next block gets.
     next_id: u64,
     current_tick: u64,
     /// The number of blocks that are still to arrive in the current tick; `None` before the first operation.
     pending_arrivals: Option<u64>,
-    /// The blocks by the time of their death, soonest first; blocks with equal times are in the order of their age.
+    /// The live blocks by the time of their free, soonest first; blocks with equal times are in the order of their age.
     deaths: BinaryHeap<Reverse<(u64, u64)>>,
 }
 
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(ids, [('a', 0), ('a', 1), ('f', 0), ('a', 2), ('f', 1), ('a', 3), ('f', 2)]);
     }
 
-    /// Regression test: the generator processed each tick, so 2^32 ticks between two blocks took too long.
+    /// Regression test: the generator processed every single tick, so 2^32 ticks between two blocks took too long.
     #[test]
     fn empty_ticks_are_skipped() {
         let workload = Workload {
@@ -240,9 +240,9 @@ mod tests {
                 })
         };
         // The recorded hashes must never change, on any machine.
-        assert_eq!((print(1), print(2)), GOLDEN);
+        assert_eq!((print(1), print(2)), GOLDEN_HASHES);
     }
-    const GOLDEN: (u64, u64) = (716_922_117_284_149_679, 5_789_594_536_433_968_848);
+    const GOLDEN_HASHES: (u64, u64) = (716_922_117_284_149_679, 5_789_594_536_433_968_848);
 
     #[test]
     fn invalid_alignment_is_refused() {

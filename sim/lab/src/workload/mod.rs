@@ -1,4 +1,4 @@
-//! Workloads: sequences of requests to an allocator, as data.
+//! Workloads: sequences of allocation requests, as data.
 //!
 //! ```text
 //!  sizes × lifetimes × arrivals, and a seed ──┐
@@ -17,9 +17,9 @@
 //! | [`rng`] | random numbers that are the same in every run |
 //! | [`error`] | errors in workloads |
 //!
-//! The lifetimes of generated blocks are only a model of a program. Wilson and others, in "Dynamic Storage Allocation:
-//! A Survey and Critical Review" (1995), warn that programs do not behave like random traces. Claims about programs
-//! need recorded traces.
+//! Lifetimes that are drawn from a distribution are only a model of a program. Wilson and others, in "Dynamic Storage
+//! Allocation: A Survey and Critical Review" (1995), warn that programs do not behave like random traces. Claims about
+//! real programs therefore need recorded traces.
 
 pub mod arrivals;
 pub mod error;
@@ -45,20 +45,20 @@ pub use sizes::Sizes;
 use lines::Lines;
 use std::path::Path;
 
-/// The operations of any workload.
+/// The operations of a workload of any kind.
 #[derive(Debug)]
-pub enum Ops {
+pub enum WorkloadOps {
     /// Operations generated from distributions.
     GeneratedOperations(Box<GeneratedOperations>),
-    /// Recorded operations, read completely.
+    /// Operations from a file that has been read completely.
     Recorded(std::vec::IntoIter<Op>),
-    /// The operations of a kernel's trace, read lazily.
+    /// The operations of a kernel's trace, which are read lazily.
     Kernel(Box<KernelOps>),
 }
 
-impl Ops {
+impl WorkloadOps {
     /// Opens a file of operations, which may be compressed (`.gz`, `.xz` or `.zst`). A file `.rep` is a trace of the
-    /// malloc lab, a file `.csv` has one operation on each line, and any other file is a trace of a kernel.
+    /// malloc lab, a file `.csv` has one operation on each line, and any other file is a kernel's trace.
     ///
     /// # Errors
     /// Fails if the file cannot be read, or its contents do not match its name: see [`OpsError`].
@@ -68,7 +68,7 @@ impl Ops {
         let name = packed.unwrap_or(&name);
         match name.rsplit_once('.') {
             Some((_, "rep")) => {
-                Ok(Self::Recorded(recorded::rep(Lines::open(path, recorded::REP)?)?.into_iter()))
+                Ok(Self::Recorded(recorded::rep(Lines::open(path, recorded::REP_FORMAT)?)?.into_iter()))
             }
             Some((_, "csv")) => {
                 Ok(Self::Recorded(recorded::csv(Lines::open(path, recorded::CSV)?)?.into_iter()))
@@ -78,7 +78,7 @@ impl Ops {
     }
 }
 
-impl Iterator for Ops {
+impl Iterator for WorkloadOps {
     type Item = Result<Op, OpsError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -103,7 +103,7 @@ mod tests {
             path
         };
         let rep = b"100\n1\n2\n1\na 0 8\nf 0\n";
-        let read_ops = |path: &Path| Ops::open(path).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
+        let read_ops = |path: &Path| WorkloadOps::open(path).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
         let plain = read_ops(&write_file("short.rep", rep));
         let packed = zstd::encode_all(&rep[..], 1).unwrap();
         // The file's content, not its name, determines the kind of compression.
@@ -111,7 +111,7 @@ mod tests {
             assert_eq!(read_ops(&write_file(name, &packed)), plain);
         }
         assert_eq!(read_ops(&write_file("short.csv", b"a,0,8\nf,0\n")), plain);
-        let error = |path: &Path| Ops::open(path).unwrap_err().to_string();
+        let error = |path: &Path| WorkloadOps::open(path).unwrap_err().to_string();
         for name in ["binary.rep", "binary.csv"] {
             let text = error(&write_file(name, b"a,0,8\n\0"));
             assert!(

@@ -1,27 +1,27 @@
-//! An operation on a block of any allocator.
+//! Operations on blocks, for any allocator.
 
 use core::alloc::Layout;
 
-/// An operation on a block; the block is identified by a number.
+/// An operation on a block, which is identified by a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Allocates a block. The number must not belong to a live block.
+    /// Allocates a block. The number of the new block must not belong to a live block.
     Alloc {
         /// The block's number.
         id: u64,
-        /// The block's size, at least one byte, and its alignment.
+        /// The size of the block, at least one byte, and the alignment of the block.
         layout: Layout,
     },
-    /// Frees a live block.
+    /// Frees the live block with this number.
     Free {
         /// The block's number.
         id: u64,
     },
-    /// Resizes a live block, and keeps as much of the block's contents as the new size permits.
+    /// Resizes a live block; as much of its contents as the new size permits is kept.
     Resize {
         /// The block's number.
         id: u64,
-        /// The new size and alignment.
+        /// The new size and alignment of the block.
         layout: Layout,
     },
 }

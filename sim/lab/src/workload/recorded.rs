@@ -1,13 +1,13 @@
-//! Recorded operations: the malloc lab's traces, and CSV.
+//! Reads recorded operations: the malloc lab's traces, and CSV.
 //!
 //! A `.rep` file (from Bryant and O'Hallaron's malloc lab) begins with four lines of one number each: a heap size, the
-//! number of ids, the number of operations, and a weight. Each line after the first four has one operation. An
+//! number of ids, the number of operations, and a weight. After these four lines, each line has one operation. An
 //! operation is `a ID BYTES`, `r ID BYTES` or `f ID`. The lines of a CSV file are `op,id,size[,align]`; the operation
-//! is a letter as in a `.rep` file, or `alloc`, `resize` or `free`. A free has no size and alignment. The first line
-//! may contain the names of the columns.
+//! is a letter as in a `.rep` file, or `alloc`, `resize` or `free`. A line that frees a block has no size and no
+//! alignment. The first line of a CSV file may contain the names of the columns.
 //!
-//! The whole file is read and checked before its operations run: an operation on a block that does not exist is an
-//! error at its line.
+//! The whole file is read and checked before its operations run, and an operation on a block that does not exist is
+//! reported with its line.
 
 use super::error::OpsError;
 use super::lines::{Line, Lines};
@@ -17,17 +17,17 @@ use rustc_hash::FxHashMap;
 
 /// The alignment that malloc guarantees, in bytes, which recorded traces assume.
 const MALLOC_ALIGN: usize = 16;
-/// The largest alignment, in bytes.
+/// The largest alignment that an operation may request, in bytes.
 pub(super) const MAX_ALIGN: usize = 1 << 30;
-/// The largest request, in bytes.
+/// The largest size that an operation may request, in bytes.
 const MAX_REQUEST: usize = 1 << 40;
 
-pub(super) const REP: &str = "`a ID BYTES`, `r ID BYTES` or `f ID`";
+pub(super) const REP_FORMAT: &str = "`a ID BYTES`, `r ID BYTES` or `f ID`";
 pub(super) const CSV: &str = "`alloc,ID,SIZE[,ALIGN]`, `resize,ID,SIZE[,ALIGN]` or `free,ID`; the first line may be \
      `op,id,size[,align]`";
 const SIZE: &str = "1 to 2^40 bytes";
 
-/// The blocks that exist at one point of a file.
+/// The blocks that exist at one point of the file.
 #[derive(Debug, Default)]
 struct BlockStates {
     /// For each id that has occurred, `true` if the block with this id exists.
@@ -35,7 +35,8 @@ struct BlockStates {
 }
 
 impl BlockStates {
-    /// Returns the operation of a line, if the operation is possible in this state. `size` is absent in a free.
+    /// Returns the operation of a line, if this operation is possible in the current state. The argument `size` is
+    /// absent for a free.
     fn op(
         &mut self,
         line: &Line<'_>,
@@ -97,7 +98,7 @@ impl RecordKind {
     }
 }
 
-/// Reads a malloc lab's trace.
+/// Reads the operations of a malloc lab's trace.
 pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
     let mut header = [0; 4];
     for (i, number) in header.iter_mut().enumerate() {
@@ -129,7 +130,7 @@ pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
             _ => (None, "", None),
         };
         let (Some(kind), Ok(id)) = (kind, id.parse::<u64>()) else {
-            return Err(line.error("no operation", REP));
+            return Err(line.error("no operation", REP_FORMAT));
         };
         if id >= ids {
             return Err(line.error(format!("block {id} of {ids}"), "an id below the number in the header"));
@@ -152,7 +153,7 @@ pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
     Ok(ops)
 }
 
-/// Reads a CSV file.
+/// Reads the operations of a CSV file.
 pub(super) fn csv(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
     let (mut ops, mut states) = (vec![], BlockStates::default());
     while let Some(line) = lines.next_line()? {
@@ -194,7 +195,7 @@ mod tests {
         let bytes = std::io::Cursor::new(text.as_bytes().to_vec());
         Lines::of(Source::from_reader(name, Box::new(bytes), None).unwrap())
     }
-    fn read_rep(text: &str) -> Result<Vec<Op>, String> {
+    fn read_rep_trace(text: &str) -> Result<Vec<Op>, String> {
         rep(lines("short.rep", text)).map_err(|error| error.to_string())
     }
     fn read_csv(text: &str) -> Result<Vec<Op>, String> {
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn malloc_lab_trace_is_parsed() {
-        let ops = read_rep("20000\n2\n5\n1\na 0 512\na 1 128\nr 0 640\nf 1\nf 0\n").unwrap();
+        let ops = read_rep_trace("20000\n2\n5\n1\na 0 512\na 1 128\nr 0 640\nf 1\nf 0\n").unwrap();
         let expected = [
             Op::Alloc { id: 0, layout: layout(512, 16) },
             Op::Alloc { id: 1, layout: layout(128, 16) },
@@ -246,9 +247,9 @@ mod tests {
     }
 
     #[test]
-    fn invalid_workload_line_is_refused_with_its_number() {
+    fn invalid_workload_line_error_names_the_line_number() {
         let rep_of = |ops: &str, ids: u64| {
-            read_rep(&format!("1000\n{ids}\n{}\n1\n{ops}\n", ops.lines().count())).unwrap_err()
+            read_rep_trace(&format!("1000\n{ids}\n{}\n1\n{ops}\n", ops.lines().count())).unwrap_err()
         };
         let cases = [
             (
@@ -298,7 +299,7 @@ mod tests {
             ("1000\n2\n2\n1\na 0 8\nf 0\n", "short.rep: ends after line 6, with 1 of 2 ids"),
         ];
         for (text, error) in cases {
-            assert_eq!(read_rep(text).unwrap_err(), error, "{text}");
+            assert_eq!(read_rep_trace(text).unwrap_err(), error, "{text}");
         }
     }
 
@@ -316,7 +317,7 @@ mod tests {
                 words.iter().map(line).collect::<String>()
             };
             let header = format!("0\n2\n{}\n1\n", words.len() + more);
-            for ops in [read_rep(&(header + &text(" "))), read_csv(&text(","))].into_iter().flatten() {
+            for ops in [read_rep_trace(&(header + &text(" "))), read_csv(&text(","))].into_iter().flatten() {
                 prop_assert_eq!(ops.len(), words.len(), "no operation may be skipped");
                 let mut live = std::collections::BTreeSet::new();
                 for op in ops {

@@ -1,27 +1,27 @@
-//! Random numbers that are equal on any machine and in any later version.
+//! Random numbers that are equal on any machine and in any later version of the lab.
 //!
 //! - The generator is a named algorithm with a published definition: PCG XSL RR 128/64 (O'Neill, "PCG: A Family of
-//!   Simple Fast Space-Efficient Statistically Good Algorithms", 2014). State and stream are set directly, because a
-//!   library's seeding function may change.
-//! - An integer below a bound is the high half of a product, a one-line rule in this file.
-//! - Logarithms and powers come from the crate `libm`, in software. The standard library uses the platform's functions,
-//!   which differ in the last bit. The remaining operations are IEEE 754 additions and multiplications, which are the
-//!   same everywhere.
+//!   Simple Fast Space-Efficient Statistically Good Algorithms", 2014). The generator's state and stream are set
+//!   directly, because a library's seeding function may change.
+//! - To draw an integer below a bound, a one-line rule in this file takes the high half of a product.
+//! - Logarithms and powers come from the crate `libm`, which computes them in software. The standard library instead
+//!   uses the platform's functions, whose results differ in the last bit. The remaining operations are IEEE 754
+//!   additions and multiplications, which have equal results everywhere.
 
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng as _;
 
-/// A source of random numbers.
+/// A generator of random numbers.
 #[derive(Clone, Debug)]
 pub struct Rng {
     generator: Pcg64,
 }
 
-/// The stream number of the generator; the value is arbitrary.
+/// The stream number of the generator, which was chosen arbitrarily.
 const STREAM: u128 = 0x6c61_625f_776f_726b_6c6f_6164_5f73_6c61;
 
 impl Rng {
-    /// Creates the sequence of random numbers that belongs to `seed`.
+    /// Creates the sequence of random numbers that the seed `seed` determines.
     pub fn new(seed: u64) -> Self {
         let mut generator = Pcg64::new(u128::from(seed) << 64 | u128::from(!seed), STREAM);
         // The first four numbers are skipped, because they are similar for two seeds that differ in one bit.
@@ -33,7 +33,7 @@ impl Rng {
 
     /// Returns a number below `bound`; 0 if `bound` is 0.
     ///
-    /// The probabilities of two values may differ by the fraction `bound / 2^64`.
+    /// The probabilities of two values differ by at most the fraction `bound / 2^64`.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.generator.next_u64()) * u128::from(bound)) >> 64) as u64
     }
@@ -41,15 +41,15 @@ impl Rng {
     pub fn in_range(&mut self, min: u64, max: u64) -> u64 {
         min + self.below((max - min).saturating_add(1))
     }
-    /// Returns a number that is at least 0 and less than 1, in steps of `2^-53`.
+    /// Returns a random number that is at least 0 and less than 1, in steps of `2^-53`.
     pub fn unit(&mut self) -> f64 {
         (self.generator.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
-    /// Returns a number from the exponential distribution with this mean.
+    /// Returns a random number from the exponential distribution with the mean `mean`.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * libm::log(1.0 - self.unit())
     }
-    /// Returns a number from the normal distribution with mean 0 and deviation 1 (Box and Muller, 1958).
+    /// Returns a random number from the normal distribution with mean 0 and deviation 1 (Box and Muller, 1958).
     pub fn normal(&mut self) -> f64 {
         let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.unit()));
         radius * libm::cos(core::f64::consts::TAU * self.unit())
@@ -60,7 +60,7 @@ impl Rng {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Weighted {
     values: Vec<usize>,
-    /// The cumulative weights: for each value, the sum of all weights up to and including its own weight.
+    /// The cumulative weights: for each value, its weight plus the weights of all values before it.
     ends: Vec<u64>,
 }
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn weighted_values_occur_by_their_weights() {
+    fn weighted_values_occur_in_proportion_to_their_weights() {
         let weighted = Weighted::new([(8, 1), (16, 0), (32, 3)]).unwrap();
         let mut rng = Rng::new(3);
         let picks: Vec<_> = (0..10_000).map(|_| weighted.pick(&mut rng)).collect();

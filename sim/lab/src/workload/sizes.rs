@@ -8,17 +8,17 @@ use core::fmt;
 use core::str::FromStr;
 use std::path::Path;
 
-/// The largest request, in bytes.
+/// The size of the largest request, in bytes.
 pub const MAX_BYTES: u64 = 1 << 30;
 /// The default upper bound of a log-normal distribution, in bytes.
 const DEFAULT_UPPER_BOUND: u64 = 1 << 20;
 /// The largest number of sizes in a Zipf distribution.
-const RANKS: u64 = 1 << 20;
+const MAX_ZIPF_SIZES: u64 = 1 << 20;
 
 const EXPECTED: &str = "fixed:BYTES, uniform:MIN..MAX, lognormal:MEDIAN,SIGMA[,MAX], zipf:EXPONENT,MIN..MAX[,STEP] or \
      histogram:FILE (lines of size,count)";
 
-/// A distribution of sizes. The distribution is parsed from text, and printed as the user wrote it.
+/// A distribution of request sizes. The distribution is parsed from text, and is printed in the user's spelling.
 ///
 /// | text | bytes |
 /// |---|---|
@@ -51,7 +51,7 @@ enum Kind {
 }
 
 impl Sizes {
-    /// Draws a size in bytes, at least 1.
+    /// Draws a size in bytes, which is at least 1.
     pub fn sample(&self, rng: &mut Rng) -> usize {
         match &self.kind {
             Kind::Fixed(bytes) => *bytes as usize,
@@ -103,8 +103,8 @@ fn zipf(spec: &Spec<'_>, argument_text: &str) -> Result<Weighted, SpecError> {
     let (min, max) = spec.range(arguments[1], 1, MAX_BYTES)?;
     let step = arguments.get(2).map_or(Ok(16), |step| spec.number("the step", step, 1, MAX_BYTES))?;
     let ranks = (max - min) / step + 1;
-    if ranks > RANKS {
-        return spec.error(format!("{ranks} sizes; expected at most {RANKS}"));
+    if ranks > MAX_ZIPF_SIZES {
+        return spec.error(format!("{ranks} sizes; expected at most {MAX_ZIPF_SIZES}"));
     }
     // Weights are integers, so that no sum depends on its order. The first weight is 2^40, and no weight is 0.
     let weight = |rank: u64| (libm::pow(rank as f64, -exponent) * (1_u64 << 40) as f64) as u64;
@@ -112,7 +112,7 @@ fn zipf(spec: &Spec<'_>, argument_text: &str) -> Result<Weighted, SpecError> {
     weighted.map_or_else(|| spec.error("no sizes"), Ok)
 }
 
-const PAIR: &str = "SIZE,COUNT, a size of 1 to 2^30 bytes; the first line may be `size,count`";
+const PAIR_FORMAT: &str = "SIZE,COUNT, a size of 1 to 2^30 bytes; the first line may be `size,count`";
 
 fn histogram(spec: &Spec<'_>, path: &Path) -> Result<Weighted, SpecError> {
     if path.as_os_str().is_empty() {
@@ -120,7 +120,7 @@ fn histogram(spec: &Spec<'_>, path: &Path) -> Result<Weighted, SpecError> {
     }
     let read_histogram = || {
         let mut pairs = vec![];
-        let mut lines = Lines::open(path, PAIR)?;
+        let mut lines = Lines::open(path, PAIR_FORMAT)?;
         while let Some(line) = lines.next_line()? {
             let pair = line.text.split_once(',').map(|(size, count)| (size.trim(), count.trim()));
             if line.names(&["size", "count"]) {
@@ -129,7 +129,7 @@ fn histogram(spec: &Spec<'_>, path: &Path) -> Result<Weighted, SpecError> {
             let pair = pair.and_then(|(size, count)| Some((size.parse().ok()?, count.parse().ok()?)));
             match pair.filter(|(size, _)| (1..=MAX_BYTES as usize).contains(size)) {
                 Some(pair) => pairs.push(pair),
-                None => return Err(line.error("no size and count", PAIR)),
+                None => return Err(line.error("no size and count", PAIR_FORMAT)),
             }
         }
         Ok(pairs)
@@ -194,11 +194,16 @@ mod tests {
         std::fs::write(&path, "\nSize, Count\n24,3\n").unwrap();
         assert_eq!(sizes(&text, 2), [24; 2], "the first line with text may name the columns, in either case");
         std::fs::write(&path, b"24,3\n\0").unwrap();
-        assert!(error_of(&text).contains(&format!("not text; expected {PAIR}")), "{}", error_of(&text));
+        assert!(
+            error_of(&text).contains(&format!("not text; expected {PAIR_FORMAT}")),
+            "{}",
+            error_of(&text)
+        );
         std::fs::write(&path, "24,3\n0,1\n").unwrap();
         let path_text = path.display();
         assert!(
-            error_of(&text).contains(&format!("{path_text}:2: no size and count: \"0,1\"; expected {PAIR}")),
+            error_of(&text)
+                .contains(&format!("{path_text}:2: no size and count: \"0,1\"; expected {PAIR_FORMAT}")),
             "{}",
             error_of(&text)
         );
@@ -209,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_distribution_is_refused_with_accepted_forms() {
+    fn invalid_distribution_error_names_the_accepted_forms() {
         assert_eq!(
             error_of("unifrm:1..2"),
             format!("sizes \"unifrm:1..2\": unknown distribution \"unifrm\"; expected {EXPECTED}")

@@ -4,7 +4,7 @@ use super::error::SpecError;
 use core::fmt::Display;
 use core::str::FromStr;
 
-/// The text of a distribution that is being parsed.
+/// A parser for the text of a distribution.
 #[derive(Clone, Copy)]
 pub(super) struct Spec<'t> {
     kind: &'static str,
@@ -25,7 +25,7 @@ impl<'t> Spec<'t> {
         })
     }
 
-    /// Returns the name, and the text after the colon.
+    /// Returns the distribution's name, and the text after the colon.
     pub(super) fn parts(&self) -> (&'t str, &'t str) {
         self.text.split_once(':').unwrap_or((self.text, ""))
     }
@@ -33,7 +33,7 @@ impl<'t> Spec<'t> {
         self.error(format!("unknown distribution {name:?}"))
     }
 
-    /// Splits the text into arguments; their number must be between `min` and `max`.
+    /// Splits the text after the colon into arguments; their number must be between `min` and `max`.
     pub(super) fn arguments(
         &self,
         argument_text: &'t str,
@@ -58,7 +58,7 @@ impl<'t> Spec<'t> {
             _ => self.error(format!("{name} {text:?} is not a number from {min} to {max}")),
         }
     }
-    /// Parses `min..max`, both included.
+    /// Parses a range `min..max`, which includes both bounds.
     pub(super) fn range(&self, text: &str, min: u64, max: u64) -> Result<(u64, u64), SpecError> {
         let Some((lower, upper)) = text.split_once("..") else {
             return self.error(format!("{text:?} is not a range"));

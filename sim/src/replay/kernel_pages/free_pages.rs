@@ -7,8 +7,8 @@ use uslab_buddy::MAX_ORDER;
 
 pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;
 
-/// The number of pages in a block of the largest order. No block crosses the border between two chunks of
-/// this size.
+/// The number of pages in a block of the largest order. No block crosses the border between two chunks of the
+/// largest block's size.
 pub(super) const CHUNK: usize = 1 << MAX_ORDER;
 const WORDS: usize = CHUNK / 64;
 
@@ -27,8 +27,8 @@ struct Chunk {
 }
 
 impl FreePages {
-    /// Creates the set from all pages with events; the `bool` of a page is `true` if the page is free at
-    /// first.
+    /// Creates the set from all pages with events; the `bool` of a page is `true` if the page was free when
+    /// the trace began.
     pub(super) fn of(known: &[(u64, bool)]) -> Self {
         let mut pages = Self::default();
         for &(pfn, free) in known {
@@ -39,7 +39,7 @@ impl FreePages {
         pages
     }
 
-    /// Marks a page as free or in use, and returns `true` if the page was free before.
+    /// Marks a page as free or in use; returns `true` if the page was free before the call.
     pub(super) fn set(&mut self, pfn: u64, free: bool) -> bool {
         let chunk = self.chunks.entry(pfn / CHUNK as u64).or_default();
         let (word, bit) = (&mut chunk.free[pfn as usize % CHUNK / 64], 1 << (pfn % 64));
@@ -48,7 +48,7 @@ impl FreePages {
         was
     }
 
-    /// Returns the free blocks within a range of pages, by order, for orders from 0 to `most`.
+    /// Returns the number of free blocks within a range of pages, for each order from 0 to `most`.
     pub(super) fn blocks(&self, pages: &Range<u64>, most: u8) -> [u64; ORDERS] {
         let mut sum = [0; ORDERS];
         for (number, chunk) in self.chunks.range(chunks(pages)) {
@@ -65,16 +65,16 @@ impl FreePages {
         sum
     }
 
-    /// The kernel's table counts free blocks by order. This function chooses addresses for the free blocks
-    /// that the table counts, and marks their pages without events as free.
+    /// The kernel's table has only the number of free blocks of each order. This function chooses addresses
+    /// for the free blocks that the table counts, and marks their pages without events as free.
     ///
     /// A free block cannot contain a page that is known to be in use. If some pages of a block are known to
     /// be free, the block's first page must be one of them. When the kernel splits a block, it takes pages
     /// from the lower half, so the block's first page leaves before its other pages. If no page of a block is
     /// known to be free, the block's buddy must have pages with events, because the block is the remainder of
     /// a larger, split block. The table gives the number of blocks of each order. The function places blocks
-    /// from the largest order to the smallest. Among possible addresses, it prefers the addresses with the
-    /// most free pages.
+    /// from the largest order to the smallest. Among several possible addresses, the function chooses the
+    /// address whose block has the most pages that are known to be free.
     ///
     /// Blocks that are far from all events get no address. A block without an address never changes and never
     /// merges.
@@ -131,7 +131,7 @@ impl FreePages {
     }
 }
 
-/// Returns the numbers of the chunks that contain these pages.
+/// Returns the numbers of the chunks that contain the given pages.
 fn chunks(pages: &Range<u64>) -> Range<u64> {
     pages.start / CHUNK as u64..pages.end.div_ceil(CHUNK as u64)
 }

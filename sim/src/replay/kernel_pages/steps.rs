@@ -8,9 +8,9 @@ use std::cmp::Ordering;
 
 /// The largest order that per-CPU lists have held since 5.13; the default if the trace does not show the
 /// order.
-const LARGEST_PERCPU: u8 = 3;
+const MAX_PERCPU_ORDER: u8 = 3;
 
-/// One traced event that concerns `2^order` pages.
+/// A traced event that concerns `2^order` pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     time_ns: u64,
@@ -51,12 +51,12 @@ pub(super) fn steps(
     moves: &[PageMove],
     mark: impl Fn(MarkId) -> String,
 ) -> (Vec<Step>, Vec<(usize, String)>) {
-    let fallback_takes = fallback_takes(ops, moves);
+    let fallback_takes_pages = fallback_takes_pages(ops, moves);
     let step_of = |page_move: &PageMove| {
         let kind = match page_move.kind {
             PageMoveKind::Taken { .. } => StepKind::Taken,
             PageMoveKind::Drained => StepKind::Drained,
-            PageMoveKind::Fallback if fallback_takes => StepKind::Taken,
+            PageMoveKind::Fallback if fallback_takes_pages => StepKind::Taken,
             PageMoveKind::Fallback => return None,
         };
         let &PageMove { time_ns, pfn, cpu, order, .. } = page_move;
@@ -87,8 +87,8 @@ pub(super) fn steps(
 }
 
 /// Returns `true` if `mm_page_alloc_extfrag` takes the pages that it names. If `mm_page_alloc_extfrag` takes
-/// pages, `mm_page_alloc_zone_locked` is not the next event for most of them.
-fn fallback_takes(ops: &[Op], moves: &[PageMove]) -> bool {
+/// pages, most of these pages do not have `mm_page_alloc_zone_locked` as their next event.
+fn fallback_takes_pages(ops: &[Op], moves: &[PageMove]) -> bool {
     let mut named = FxHashSet::default();
     let (mut takes, mut only_names) = (0, 0);
     let mut moves = moves.iter().peekable();
@@ -107,8 +107,8 @@ fn fallback_takes(ops: &[Op], moves: &[PageMove]) -> bool {
     takes > only_names
 }
 
-/// Returns, for each order, `true` if per-CPU lists hold blocks of this order; without such events in the
-/// trace, a default is used.
+/// Returns, for each order, `true` if per-CPU lists hold blocks of this order; orders without such an event
+/// use a default.
 pub(super) fn percpu_orders(moves: &[PageMove]) -> [bool; ORDERS] {
     let mut has_event = [None; ORDERS];
     for page_move in moves {
@@ -119,7 +119,7 @@ pub(super) fn percpu_orders(moves: &[PageMove]) -> [bool; ORDERS] {
             PageMoveKind::Fallback => {}
         }
     }
-    std::array::from_fn(|order| has_event[order].unwrap_or(order <= usize::from(LARGEST_PERCPU)))
+    std::array::from_fn(|order| has_event[order].unwrap_or(order <= usize::from(MAX_PERCPU_ORDER)))
 }
 
 /// The kind of list to which freed pages moved.
@@ -129,10 +129,10 @@ pub(super) enum FreeDestination {
     ToLists,
     /// The pages moved to a per-CPU list.
     ToPerCpu,
-    /// No event shows the kind of list; the free is the first event of these pages.
+    /// No event shows the kind of list, because the free is the first event of the pages.
     HandedOver,
-    /// The pages did not move to a list: another CPU takes the pages from a list at an equal time, and this
-    /// event really came first.
+    /// The pages did not move to a list: with an equal time stamp, another CPU takes them from a list, and
+    /// that event really came first.
     TakenFirst,
 }
 
@@ -140,7 +140,7 @@ pub(super) enum FreeDestination {
 pub(super) struct Answers {
     /// For each event that frees pages, the destination of the pages.
     pub(super) freed: Vec<Option<FreeDestination>>,
-    /// The pages with events; `true` if the page was free when the trace began.
+    /// All pages with events, each with `true` if the page was free when the trace began.
     pub(super) known: Vec<(u64, bool)>,
 }
 
@@ -207,14 +207,14 @@ pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
 }
 
 /// Decides to which kind of list the pages of a run of frees moved. All memory of one handover moves to one
-/// kind of list, so frees with a known list decide for the other frees of the run. Large blocks that were
+/// kind of list, so a free with a known list decides for all other frees of its run. Large blocks that were
 /// never allocated are the memory with which the kernel starts; these blocks move to the free lists.
 fn settle(run: &mut Vec<usize>, steps: &[Step], freed: &mut [Option<FreeDestination>]) {
     let count = |answer| run.iter().filter(|&&at| freed[at] == Some(answer)).count();
     let (to_lists, to_percpu) = (count(FreeDestination::ToLists), count(FreeDestination::ToPerCpu));
     for at in run.drain(..) {
         freed[at].get_or_insert(match to_lists.cmp(&to_percpu) {
-            _ if steps[at].order > LARGEST_PERCPU => FreeDestination::ToLists,
+            _ if steps[at].order > MAX_PERCPU_ORDER => FreeDestination::ToLists,
             _ if to_lists + to_percpu == 0 => FreeDestination::HandedOver,
             Ordering::Less => FreeDestination::ToPerCpu,
             Ordering::Equal | Ordering::Greater => FreeDestination::ToLists,

@@ -1,5 +1,5 @@
 //! Some tests compare scripts with results that were worked out by hand. Other tests compare random scripts
-//! with an allocator that merges its lists step by step.
+//! with a simple allocator that merges its blocks one order at a time.
 
 use super::*;
 use crate::trace::{Recording, Source};
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::io::Cursor;
 use std::path::Path;
 
-/// A trace for tests that is built line by line. Each event is a microsecond later than the previous event,
+/// A trace for tests that is built line by line. Each event is one microsecond later than the previous event,
 /// unless [`line`](Self::line) sets the time.
 #[derive(Default)]
 struct Script {
@@ -50,16 +50,16 @@ impl Script {
              alloc_migratetype=0 fallback_migratetype=1 fragmenting=0 change_ownership=1"
         ))
     }
-    /// Adds the marks for a moment at which the recorder reads the kernel's tables.
+    /// Adds the marks of a snapshot, between which the recorder reads the kernel's tables.
     fn snap(&mut self, moment: &str) -> &mut Self {
         self.now(&format!("tracing_mark_write: SNAP {moment} begin"))
             .now(&format!("tracing_mark_write: SNAP {moment} slabinfo done"))
             .now(&format!("tracing_mark_write: SNAP {moment} buddyinfo done"))
     }
 
-    /// Returns the rebuilt lists at the moment `after`, given the blocks in the kernel's tables `before` and
-    /// `after`.
-    fn run(&self, before: &[u64], after: &[u64]) -> PagesAt {
+    /// Returns the rebuilt lists in the snapshot `after`, given the blocks in the kernel's tables `before`
+    /// and `after`.
+    fn run(&self, before: &[u64], after: &[u64]) -> SnapshotPages {
         let row = |blocks: &[u64]| {
             let full = blocks.iter().copied().chain(std::iter::repeat(0)).take(11);
             format!("Node 0, zone DMA {}\n", full.map(|n| n.to_string()).collect::<Vec<_>>().join(" "))
@@ -74,11 +74,11 @@ impl Script {
         .expect("the trace must have tables")
     }
 
-    fn run_beside(&self, tables: &[(&str, String)]) -> FxHashMap<String, PagesAt> {
+    fn run_beside(&self, tables: &[(&str, String)]) -> FxHashMap<String, SnapshotPages> {
         self.read(tables).0
     }
     /// Returns the rebuilt lists, and the zones of the machine.
-    fn read(&self, tables: &[(&str, String)]) -> (FxHashMap<String, PagesAt>, Vec<(ZoneKind, u32)>) {
+    fn read(&self, tables: &[(&str, String)]) -> (FxHashMap<String, SnapshotPages>, Vec<(ZoneKind, u32)>) {
         let text = |path: &Path| tables.iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| text);
         let tables = Tables::of(Path::new("a"), |path| Ok(text(path))).expect("tables");
         let stream = Box::new(Cursor::new(self.text.clone()));
@@ -185,7 +185,7 @@ fn adjacent_pages_without_events_move_together() {
 }
 
 #[test]
-fn fallback_events_of_both_kernel_kinds_are_replayed() {
+fn fallback_events_of_old_and_new_kernels_are_replayed() {
     // One kernel writes the fallback's event first, and then takes a page of the block.
     let mut script = Script::default();
     script.freed(16, 4).freed(32, 4).snap("before");
@@ -273,7 +273,7 @@ fn blocks_merge_up_to_the_kernels_largest_order() {
 
 #[test]
 fn missing_page_events_are_reported_by_cause() {
-    let causes = |at: &PagesAt| at.error.causes.iter().map(|c| (c.cause, c.count)).collect::<Vec<_>>();
+    let causes = |at: &SnapshotPages| at.error.causes.iter().map(|c| (c.cause, c.count)).collect::<Vec<_>>();
     // Compaction takes 16/4 from its list without an event. The kernel's table shows the change; the trace shows it
     // only when a page is freed.
     let mut script = Script::default();
@@ -316,7 +316,7 @@ fn trace_without_page_events_rebuilds_no_free_list() {
     assert!(script.run_beside(&[("after.buddyinfo", rows)]).is_empty());
 }
 
-/// Free lists as Linux keeps them: blocks by order, merged one order at a time.
+/// Free lists that work as in Linux: blocks by order, merged one order at a time.
 #[derive(Default)]
 struct Lists([BTreeSet<u64>; 11]);
 
@@ -328,7 +328,8 @@ impl Lists {
         }
         self.0[order].insert(pfn);
     }
-    /// Takes the lower part of the smallest block that is large enough; the upper part is put back on the lists.
+    /// Takes the lower part of the smallest block that is large enough, and puts the upper part back on the
+    /// lists.
     fn take(&mut self, order: usize, which: usize) -> Option<u64> {
         let from = (order..11).find(|&order| !self.0[order].is_empty())?;
         let pfn = *self.0[from].iter().nth(which % self.0[from].len())?;
@@ -343,7 +344,7 @@ impl Lists {
 
 proptest! {
     /// The trace begins while the allocator is already running, so only the kernel's table shows which pages
-    /// are free at this time.
+    /// are free at the start.
     #[test]
     fn rebuilt_lists_equal_the_lists_of_a_reference_allocator(
         ops in prop::collection::vec((0..3_u8, 0..5_usize, 0..64_usize), 1..300),

@@ -6,30 +6,30 @@ import type { Path, View } from '../views.ts';
 export type Outcome = {
 /** The number of CPUs. */
 cpus: number,
-/** Allocations and frees of all CPUs. */
+/** The number of allocations and frees of all CPUs. */
 operations: number,
-/** Nanoseconds until the last CPU finished. */
+/** The time in nanoseconds at which the last CPU finished. */
 ns: number,
-/** Operations per microsecond, of all CPUs together. */
+/** The number of operations per microsecond, on all CPUs together. */
 operations_per_us: number,
 /** The fraction of all CPUs' time that was spent waiting for locks. */
 waiting: number,
-/** The number of cache lines that moved, per operation. */
+/** The number of cache lines that moved between CPUs, per operation. */
 lines_per_operation: number,
-/** The locks of the shared levels between CPUs and slabs. */
+/** The statistics of the locks of the shared levels between CPUs and slabs. */
 depot: LockCounts,
-/** The locks of the slab lists. */
+/** The statistics of the locks of the slab lists. */
 lists: LockCounts,
 /** The lock of the page allocator. */
 zone: LockCounts,
-/** The operations, counted by the level that served them. */
+/** The number of operations that each level served. */
 paths: Record<Path, number>,
-/** Slabs of all caches at the end. */
+/** The number of slabs of all caches at the end. */
 slabs: number,
-/** The number of objects that a magazine, sheaf or array of the first cache holds at the end; 0 if the design has none. */
+/** The capacity of a magazine, sheaf or array of the first cache at the end; 0 if the design has no such containers. */
 container: number, };
 
-/** Counts of one lock, or sums over all locks of a kind. */
+/** Statistics of one lock, or sums over all locks of one kind. */
 export type LockCounts = {
 /** The number of lock acquisitions. */
 taken: number,
@@ -42,7 +42,7 @@ waited_ns: number, };
 export type Profile = {
 /** The machine's name. */
 name: string,
-/** The largest number of CPUs on which predictions from the profile were compared with measurements; 0 without comparison. */
+/** The largest number of CPUs on which predictions from the profile were compared with measurements; 0 if they were never compared. */
 validated_cpus: number,
 /** The price of an allocation or free that the CPU's own layer serves. */
 own: Price,
@@ -52,7 +52,7 @@ lock: Price,
 exchange: Price,
 /** The price of moving one object out of a slab or into a slab, while the list lock is held. */
 object: Price,
-/** The price of moving each further object while the list lock stays held. */
+/** The price of moving each object after the first while the list lock stays held. */
 batched: Price,
 /** The price of moving a slab from one list to another. */
 relist: Price,
@@ -70,22 +70,22 @@ spread: [number, number],
 /** The source of the price: what was measured, how, and on which machine. */
 source: string, };
 
-/** A group of neighbouring CPUs. Two CPUs are in one group if the division of their numbers by `cpus` gives equal quotients. */
+/** A group of neighbouring CPUs. Two CPUs are in one group if dividing their numbers by `cpus` gives equal quotients. */
 export type Level = {
-/** The number of CPUs in a group; 0 if one group has all CPUs. */
+/** The number of CPUs in a group; 0 if one group contains all CPUs. */
 cpus: number,
-/** The time to move a cache line between two CPUs of the group, from the CPU that has written the line. */
+/** The time to move a cache line to a CPU of the group from the CPU of the group that last wrote the line. */
 line: Price, };
 
-/** A run in virtual time, operation by operation, in the order in which the operations began. */
+/** A run in virtual time; its operations are in the order in which they began. */
 export type Film = {
-/** The result of the run, which equals the result of [`run`](super::run). */
+/** The outcome of the run, which equals the outcome of [`run`](super::run). */
 outcome: Outcome,
 /** The state before the first operation. */
 start: View,
-/** The operations. */
+/** All operations of all CPUs, in order of their start. */
 operations: Array<TimedOperation>,
-/** The state at the end, after the last interval. */
+/** The state at the end of the run, after the last interval. */
 end: View, };
 
 /** An operation of a run in virtual time, and the state after it. */
@@ -98,12 +98,12 @@ to_ns: number,
 holds: Array<LockHold>,
 /** The number of cache lines that came from another CPU. */
 lines: number,
-/** The state after the operation. The state's only step is the operation. */
+/** The state after the operation. The only step in this state is the operation. */
 view: View, };
 
-/** The time for which an operation held a lock, and waited for it. */
+/** How long an operation waited for a lock, and how long it then held the lock. */
 export type LockHold = {
-/** The lock. */
+/** What the acquired lock protects. */
 lock: LockKind,
 /** The time in nanoseconds at which the CPU requested the lock. */
 asked_ns: number,
@@ -112,7 +112,7 @@ taken_ns: number,
 /** The time in nanoseconds at which the CPU released the lock. */
 freed_ns: number, };
 
-/** The kind of a lock. */
+/** What a lock protects. */
 export type LockKind = "depot" | "lists" | "zone";
 
 /** Workloads, each with its description; the default N is in brackets. */

@@ -25,7 +25,7 @@ waiting: Array<Waiting>,
  */
 end: string,
 /**
- * The number of the object or other thing that the error concerns, if known.
+ * The number of the object, lock or other item that the error concerns, if known.
  */
 about?: number, };
 
@@ -46,33 +46,32 @@ role: string | null,
  */
 did: string,
 /**
- * The parts of things that the step changed.
+ * The values that the step changed.
  */
 changes: Array<Change>,
 /**
- * The seconds since the start, if the execution has times.
+ * The seconds from the start of the execution to the step, if the execution has times.
  */
 at?: number, };
 
 /**
- * A part of a thing, such as an object or a lock, that a step changed or that the execution mentions for the
- * first time.
+ * A value of an item (an object, a lock or an atomic variable) that a step changed or mentions first.
  */
 export type Change = {
 /**
- * The number of the thing to which the part belongs; 0 for an atomic variable, which has only one part.
+ * The number of the item to which the value belongs; 0 for an atomic variable.
  */
 thing: number,
 /**
- * The name of the changed part.
+ * The name of the changed value.
  */
 part: string,
 /**
- * The value of the part before the step, if it was known.
+ * The value before the step, if it was known.
  */
 before: string | null,
 /**
- * The value of the part after the step.
+ * The value after the step.
  */
 after: string, };
 

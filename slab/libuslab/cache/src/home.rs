@@ -1,4 +1,4 @@
-//! The subsystem of this library's caches of `uslab.h`: the process's global subsystem.
+//! Provides the subsystem for this library's object caches (`uslab.h`): the global subsystem of the process.
 
 use core::cell::Cell;
 use nix::libc;
@@ -25,8 +25,8 @@ fn start() -> Result<&'static Subsystem, CacheError> {
     Ok(subsystem)
 }
 
-/// Registers the fork handlers when the library is loaded. Fork handlers of the program then run before the library's
-/// handlers take the locks, and after they release the locks.
+/// Registers the library's fork handlers when the library is loaded. A program's own fork handlers therefore run before
+/// the library takes its locks, and after the library releases them.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static ON_LOAD: extern "C" fn() = register;
@@ -41,7 +41,7 @@ extern "C" fn register() {
 }
 
 std::thread_local! {
-    /// The subsystem whose locks the forking thread holds; `None` if the subsystem starts during the fork.
+    /// The subsystem whose locks the forking thread holds; `None` if the subsystem had not started before the fork.
     static FORKING_SUBSYSTEM: Cell<Option<&'static Subsystem>> = const { Cell::new(None) };
 }
 

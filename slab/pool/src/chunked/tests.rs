@@ -1,5 +1,5 @@
-//! Tests that chunks are added, moved, filled and freed, and measurements of the pages that allocations touch
-//! after many allocations and frees.
+//! Tests that chunks are added, moved, filled and freed, and measures how many pages the operations touch after random
+//! churn.
 
 use super::super::ReservedPool;
 use super::*;
@@ -71,7 +71,7 @@ fn purge_releases_only_empty_chunks() {
 }
 
 #[test]
-fn refused_chunk_is_an_error() {
+fn allocation_fails_if_the_system_refuses_a_chunk() {
     let faults = Faults::new(1);
     let slots = SlotLayout::new(64, 8).unwrap();
     let mut pool = ChunkedPool::with_faults(slots, 4096, Backend::Heap, faults.clone()).unwrap();
@@ -98,7 +98,7 @@ fn chunk_smaller_than_a_slot_is_refused() {
 }
 
 #[test]
-fn wrong_frees_are_reported_by_kind() {
+fn each_kind_of_invalid_free_returns_its_error() {
     let mut pool = pool();
     let slot = alloc_slots(&mut pool, 1)[0];
     let address = slot.addr().get();
@@ -112,7 +112,7 @@ fn wrong_frees_are_reported_by_kind() {
     }
 }
 
-/// The test tries several times, because another thread may map memory at the chunks' addresses.
+/// The test tries several times, because another thread may map memory at the same address as a freed chunk.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn dropped_pool_releases_all_chunks() {
@@ -141,8 +141,8 @@ struct Pages {
     frees: usize,
 }
 
-/// Allocates `live` objects and frees half of them in random order. Then `pages` allocates and frees four times as many
-/// objects at random.
+/// Allocates `live` objects and frees half of them in random order. The function `pages` then allocates and frees four
+/// times as many objects at random.
 fn pages<P>(
     pool: &mut P,
     live: usize,
@@ -177,8 +177,9 @@ fn pages<P>(
     Pages { allocs, frees: different_pages(freed) }
 }
 
-/// The comments on Reinalter's post ask if one list over a large range touches more pages than a list per chunk. For
-/// consecutive allocations, one list touches many more pages; for random frees, it touches as many pages.
+/// The comments on Reinalter's post ask if a single list over a large range touches more pages than a list per chunk.
+/// Consecutive allocations touch many more pages with a single list; random frees touch equally many with either kind
+/// of list.
 #[cfg_attr(miri, ignore = "a million steps")]
 #[test]
 fn chunks_touch_fewer_pages_than_a_single_list() {

@@ -1,4 +1,4 @@
-//! Tests that make each error on purpose, and check that it is detected with the right name.
+//! Tests that make each kind of error on purpose, and check that it is detected and named correctly.
 
 use super::super::area::HeapArea;
 use super::*;
@@ -48,7 +48,7 @@ fn user_may_write_each_byte_of_a_guarded_object() {
 }
 
 #[test]
-fn wrong_frees_are_reported_by_kind() {
+fn each_kind_of_invalid_free_returns_its_error() {
     let mut pool = pool(2);
     let object = pool.alloc().unwrap();
     let address = object.addr().get();

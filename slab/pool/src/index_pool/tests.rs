@@ -1,4 +1,4 @@
-//! Compares the pool with a small model of the paper's listing, and checks the intended differences.
+//! Compares the pool with a small model of the paper's listing, and tests the intended differences.
 
 use super::super::area::{Borrowed, HeapArea, StackArea};
 use super::*;
@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Backend, Region, Uncommitted};
 
-/// The paper's listing, on a table of links instead of memory. A link of `None` is the listing's `NULL`.
+/// A model of the paper's listing, which stores links in a table instead of in the memory. A link of `None` is the
+/// listing's `NULL`.
 #[derive(Clone, Debug)]
 struct PaperListing {
     blocks: u32,
@@ -20,8 +21,8 @@ impl PaperListing {
     fn new(blocks: u32) -> Self {
         Self { blocks, free: blocks, initialised: 0, links: vec![u32::MAX; blocks as usize], next: Some(0) }
     }
-    /// The listing's `CreatePool` on an existing pool: sets all variables except the count of initialised blocks.
-    fn create_again(&mut self, blocks: u32) {
+    /// `CreatePool` of the listing, for an existing pool: sets all variables except the count of initialised blocks.
+    fn recreate_pool(&mut self, blocks: u32) {
         *self = Self { initialised: self.initialised, ..Self::new(blocks) };
     }
     fn allocate(&mut self) -> Option<u32> {
@@ -66,7 +67,8 @@ fn index_pool_struct_takes_48_bytes() {
     assert_eq!(size_of::<IndexPool<Borrowed<'_>>>(), 48);
 }
 
-/// The paper's second figure has four blocks and eight states. The paper's available text lacks the drawing.
+/// The paper's second figure shows four blocks in eight states. In the available text of the paper, the drawing is
+/// missing.
 #[test]
 fn index_pool_follows_the_papers_four_block_example() {
     let mut pool = pool(16, 4, Initialise::EachAllocation);
@@ -111,7 +113,8 @@ fn lazily_initialized_pool_touches_no_memory_at_creation() {
     assert_eq!(pool.alloc(), None);
 }
 
-/// With one object at a time, the paper's policy adds a block to the chain, and so touches it, at each allocation.
+/// If only one object is in use, the paper's policy still adds a block to the chain at each allocation, and so touches
+/// a new block each time.
 #[test]
 fn first_allocation_of_a_lazy_pool_touches_one_block() {
     let initialised = |policy| {
@@ -125,7 +128,7 @@ fn first_allocation_of_a_lazy_pool_touches_one_block() {
     assert_eq!([Initialise::WhenEmpty, Initialise::EachAllocation].map(initialised), [1, 1000]);
 }
 
-/// Compares the policies by the resident pages of a gibibyte.
+/// Compares the initialisation policies by the resident pages of a gibibyte.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn lazy_pool_leaves_untouched_memory_uncommitted() {
@@ -176,7 +179,7 @@ fn more_blocks_than_the_memory_holds_are_refused() {
 }
 
 #[test]
-fn wrong_free_addresses_are_named_in_the_error() {
+fn free_error_names_the_invalid_address() {
     let mut pool = pool(32, 4, Initialise::WhenEmpty);
     let block = pool.alloc().unwrap();
     let address = block.addr().get();
@@ -206,12 +209,13 @@ fn wrong_free_addresses_are_named_in_the_error() {
     assert_eq!(pool.live(), 0);
 }
 
-/// When the listing's pool is created again, it keeps its count of initialised blocks and hands out an unwritten link.
+/// If the listing's pool is created a second time, it keeps its count of initialised blocks, and hands out a link that
+/// was never written.
 #[test]
 fn recreated_pool_starts_empty() {
     let mut listing = PaperListing::new(4);
     assert_eq!((0..4).filter_map(|_| listing.allocate()).count(), 4);
-    listing.create_again(8);
+    listing.recreate_pool(8);
     assert_eq!(listing.allocate(), Some(0));
     assert_eq!(listing.next, Some(u32::MAX), "the listing reads a link that was never written");
 
@@ -231,7 +235,7 @@ fn recreated_pool_starts_empty() {
     assert!(pool.destroy().is_ok());
 }
 
-/// The listing sets `m_next` to null when the pool is full, and returns this null after the pool has grown.
+/// When the pool is full, the listing sets `m_next` to null, and it still returns this null after the pool has grown.
 #[test]
 fn grown_pool_allocates_its_new_blocks() {
     let mut listing = PaperListing::new(2);
@@ -294,10 +298,10 @@ fn pool_works_inside_a_block_of_another_pool() {
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn index_pool_addresses_blocks_beyond_four_gibibytes() {
-    struct RegionEnds(Region);
+    struct PartlyCommittedArea(Region);
     // SAFETY: the region owns the memory, and the test accesses only the pages at both ends, which are
     // committed.
-    unsafe impl Area for RegionEnds {
+    unsafe impl Area for PartlyCommittedArea {
         fn memory(&self) -> NonNull<[u8]> {
             NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
         }
@@ -315,7 +319,7 @@ fn index_pool_addresses_blocks_beyond_four_gibibytes() {
     assert!(
         region.commit(0..PAGE_SIZE) && region.commit(BLOCK * (BLOCKS - 1)..BLOCK * (BLOCKS - 1) + PAGE_SIZE)
     );
-    let mut pool = IndexPool::new(RegionEnds(region), BLOCK).unwrap();
+    let mut pool = IndexPool::new(PartlyCommittedArea(region), BLOCK).unwrap();
     let blocks: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
     let (first, last) = (blocks[0], blocks[BLOCKS - 1]);
     let distance = last.addr().get() - first.addr().get();
@@ -336,7 +340,7 @@ fn index_pool_addresses_blocks_beyond_four_gibibytes() {
 }
 
 proptest! {
-    /// With the paper's policy, the pool returns the listing's blocks in the listing's order, with equal counts.
+    /// With the paper's policy, the pool returns the same blocks in the same order as the listing, with equal counts.
     #[test]
     fn index_pool_agrees_with_the_listing_of_the_paper(blocks in 1..40_u32, size in 4..40_usize, steps in prop::collection::vec(any::<u16>(), 1..300)) {
         let mut pool = pool(size, blocks as usize, Initialise::EachAllocation);

@@ -1,4 +1,4 @@
-//! The size classes of TLSF: a power of two, and a linear step within it.
+//! The size classes of TLSF: each class is a power of two and a linear step above it.
 //!
 //! ```text
 //!  second-level bits 2, smallest 16 bytes:
@@ -7,39 +7,39 @@
 //! ```
 //!
 //! A free block belongs to the class that contains its size. A search begins at the first class in which *all* blocks
-//! are large enough: the class of the size rounded up to the next step. In this class any block fits, so no list is
-//! searched. The search may therefore skip a block in the request's own class that would fit.
+//! are large enough, which is the class of the size rounded up to the next step. Every block of this class fits, so no
+//! list is searched. The search may therefore skip a fitting block in the class of the requested size.
 //!
-//! Rounding up adds less than `1 / 2^sli` of the size. The rounded size determines only where the search begins. The
-//! block that the search finds is cut to the requested size.
+//! Rounding up adds less than `1 / 2^sli` of the size. The rounded size only determines where the search begins. The
+//! block that was found is cut to the requested size.
 
-/// Two levels of size classes.
+/// The sizes of the classes in two levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classes {
     bits: u32,
     smallest: u32,
 }
 
-/// A size class: first level and second level.
+/// A size class, as an index at each of the two levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class {
-    /// The power of two, counted from the smallest.
+    /// Index of the power of two; the smallest one has index 0.
     pub fl: usize,
-    /// The step within the power of two.
+    /// Index of the step above the power of two.
     pub sl: usize,
 }
 
 impl Classes {
-    /// Makes classes with `2^bits` steps in each doubling from `2^smallest` bytes on.
+    /// Makes classes with `2^bits` steps per doubling of the size, from `2^smallest` bytes on.
     pub const fn new(bits: u32, smallest: u32) -> Self {
         Self { bits, smallest }
     }
-    /// Number of steps in a doubling.
+    /// Returns the number of steps per doubling of the size.
     pub const fn steps(self) -> usize {
         1 << self.bits
     }
 
-    /// Returns the class of `size`. A size below the smallest class belongs to the smallest class.
+    /// Returns the class that contains `size`. A size below the smallest class belongs to the smallest class.
     pub const fn of(self, size: usize) -> Class {
         if size < 1 << self.smallest {
             return Class { fl: 0, sl: 0 };
@@ -49,13 +49,13 @@ impl Classes {
         let sl = if power >= self.bits { size >> (power - self.bits) } else { size << (self.bits - power) };
         Class { fl: (power - self.smallest) as usize, sl: sl - self.steps() }
     }
-    /// Smallest size of the class in bytes.
+    /// Returns the smallest size of the class in bytes.
     pub const fn start(self, class: Class) -> usize {
         let power = class.fl as u32 + self.smallest;
         ((self.steps() + class.sl) << power) >> self.bits
     }
-    /// Rounds `size` up to the start of a class, at which a search for the size begins. Returns `None` for sizes above
-    /// the largest doubling of a `usize`.
+    /// Rounds `size` up to the smallest size of a class; a search for `size` begins at this class. Returns `None` if
+    /// `size` is above the largest power of two of a `usize`.
     pub const fn round_up(self, size: usize) -> Option<usize> {
         if size <= 1 << self.smallest {
             return Some(1 << self.smallest);
@@ -74,7 +74,7 @@ impl Classes {
 mod tests {
     use super::*;
 
-    const WIDGET: Classes = Classes::new(2, 4);
+    const TWO_BIT_CLASSES: Classes = Classes::new(2, 4);
 
     fn class(fl: usize, sl: usize) -> Class {
         Class { fl, sl }
@@ -83,15 +83,15 @@ mod tests {
     #[test]
     fn tlsf_classes_with_two_bits_start_at_16_bytes() {
         let starts: Vec<_> =
-            (0..4).flat_map(|fl| (0..4).map(move |sl| WIDGET.start(class(fl, sl)))).collect();
+            (0..4).flat_map(|fl| (0..4).map(move |sl| TWO_BIT_CLASSES.start(class(fl, sl)))).collect();
         assert_eq!(starts, [16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224]);
         let table = [(1, 0, 0), (16, 0, 0), (19, 0, 0), (20, 0, 1), (31, 0, 3), (32, 1, 0), (100, 2, 2)];
         for (size, fl, sl) in table {
-            assert_eq!(WIDGET.of(size), class(fl, sl), "{size}");
+            assert_eq!(TWO_BIT_CLASSES.of(size), class(fl, sl), "{size}");
         }
         let rounded = [(1, 16), (16, 16), (17, 20), (33, 40), (65, 80), (100, 112), (113, 128), (225, 256)];
         for (size, upper) in rounded {
-            assert_eq!(WIDGET.round_up(size), Some(upper), "{size}");
+            assert_eq!(TWO_BIT_CLASSES.round_up(size), Some(upper), "{size}");
         }
     }
 

@@ -1,9 +1,9 @@
-//! Deferred frees: objects wait in batches for the RCU collector.
+//! Deferred frees: freed objects wait in batches for the RCU collector.
 
 use crate::cache::Cache;
-use crate::cache::core::{Core, NO_CACHE};
+use crate::cache::core::{Core, UNKNOWN_CACHE};
 use crate::debug::corruption::CorruptionKind;
-use crate::reclaim::rcu::{Batch, after_grace};
+use crate::reclaim::rcu::{Batch, run_after_grace_period};
 use core::ptr::NonNull;
 use std::sync::Arc;
 #[cfg(not(loom))]
@@ -45,7 +45,7 @@ impl Core {
         }
     }
 
-    /// Starts grace periods for the batches that are not full.
+    /// Starts grace periods for the partly filled batches.
     pub(crate) fn flush_deferred(self: &Arc<Self>) {
         self.deferred.take().for_each(|batch| self.wait_for(batch));
     }
@@ -64,8 +64,8 @@ impl Core {
                     if !unsafe { core.free_object(object) } {
                         match &cache {
                             // SAFETY: the user freed the object, and all readers that might have found it have exited.
-                            Some(cache) => unsafe { cache.free_at_frame(object) },
-                            None if core.free_sample(object, NO_CACHE) => {}
+                            Some(cache) => unsafe { cache.free_red_zoned_object(object) },
+                            None if core.free_sample(object, UNKNOWN_CACHE) => {}
                             None => core.refuse(CorruptionKind::Foreign, object),
                         }
                     }
@@ -78,6 +78,6 @@ impl Core {
                 }
             }
         };
-        after_grace(free);
+        run_after_grace_period(free);
     }
 }

@@ -1,4 +1,4 @@
-//! The lifetime of a cache: its owner, references without a handle, and objects that wait for readers.
+//! The lifetime of a cache: its owner, references without a handle, and deferred frees.
 
 #[cfg(any(not(loom), crossbeam_loom))]
 mod deferred;

@@ -4,8 +4,8 @@
 //! keep their slab alive, and slabs keep their cache alive. Objects therefore need no reference count, and the free of
 //! the last object destroys a cache without an owner.
 //!
-//! A thread without a handle may still be moving objects: for example, the thread found the cache on the subsystem's
-//! list, and is flushing a CPU's magazine. A thread may also free an object without a handle, and then update counters.
+//! A thread without a handle may still be moving objects. For example, such a thread found the cache on the subsystem's
+//! list, and is flushing a CPU's magazine. A thread without a handle may also free an object, and then update counters.
 //! Each thread without a handle holds a [`CacheRef`], and the thread with the last reference destroys the cache if the
 //! owner could not. Only one thread at a time may end a cache; this thread counts as a reference.
 //!
@@ -14,15 +14,16 @@
 //!                                      └─ objects in use: Leaked ── a reference drops, none in use ─────> Over
 //! ```
 //!
-//! * **Leaked**: the magazines are empty, and closed for the rest of the cache's life. Each free therefore misses,
-//!   takes a reference and frees to the slab. The cache keeps itself alive, and stays in the reports.
+//! * **Leaked**: the cache's magazines are empty, and stay closed for the rest of its life. Each free to a leaked cache
+//!   therefore misses, takes a reference and frees to the slab. A leaked cache keeps itself alive, and reports show it.
 //! * **Over**: the cache is no longer on the subsystem's list, and its slabs are freed. Remaining references are
-//!   `Arc`s, and the last `Arc` frees the number of the cache's class.
+//!   `Arc`s. Dropping the last `Arc` frees the cache's class number.
 //!
-//! A free that finds room on the CPU's stack takes no reference, and accesses nothing of the cache after its committing
-//! store. Before the committing store, the object is in use; after the store, a drain takes the object from the stack.
+//! A free that finds room on the CPU's stack takes no reference. After its committing store, a free accesses nothing of
+//! the cache. Before the committing store, the object is in use; after the store, a drain may take the object from the
+//! stack.
 
-use super::refs::LastRelease;
+use super::refs::CacheEndState;
 use crate::cache::core::Core;
 use crate::cache::{Cache, Owner};
 use core::ops::Deref;
@@ -39,15 +40,15 @@ impl Drop for Owner {
             self.0.core().mergeable.remove(self);
         }
         let mut refs = self.0.refs().0.lock();
-        refs.end = LastRelease::Ownerless;
+        refs.end = CacheEndState::Ownerless;
         refs.now.add(1);
         drop(refs);
         end_if_unused(&self.0);
     }
 }
 
-/// A reference of a thread without a handle, which may move objects or update counters. The thread found the cache on the
-/// subsystem's list, or frees one of the cache's objects.
+/// A reference for a thread without a handle, which may move objects or update counters. The thread found the cache on
+/// the subsystem's list, or is freeing one of the cache's objects.
 pub(crate) struct CacheRef(Arc<Cache>);
 
 impl CacheRef {
@@ -74,7 +75,7 @@ impl Drop for CacheRef {
         }
         let refs = self.0.refs().0.lock();
         let is_last = refs.now.get() <= 1;
-        if is_last && matches!(refs.end, LastRelease::Ownerless | LastRelease::Leaked(_)) {
+        if is_last && matches!(refs.end, CacheEndState::Ownerless | CacheEndState::Leaked(_)) {
             drop(refs);
             return end_if_unused(&self.0);
         }
@@ -83,15 +84,15 @@ impl Drop for CacheRef {
 }
 
 impl Core {
-    /// Iterates references to all caches (see [`Registry::iter`](crate::registry::Registry::iter)).
+    /// Iterates over references to all caches (see [`Registry::iter`](crate::registry::Registry::iter)).
     pub(crate) fn refs(&self) -> impl Iterator<Item = CacheRef> + '_ {
         self.caches.iter().map(CacheRef::new)
     }
 }
 
-/// Ends a cache without an owner if no object is in use. The caller counts as a reference until the cache has ended,
-/// so that no other thread ends it. If two threads flush the magazines at the same time, each counts the objects that
-/// the other thread moves as in use.
+/// Ends a cache that has no owner, if no object is in use. The caller counts as a reference until the cache has ended,
+/// so no other thread ends it. If two threads flush the magazines at the same time, each counts the objects that the
+/// other thread moves as in use.
 fn end_if_unused(cache: &Arc<Cache>) {
     loop {
         let (references_so_far, is_leaked) = {
@@ -103,13 +104,13 @@ fn end_if_unused(cache: &Arc<Cache>) {
                 refs.leave();
                 return;
             }
-            (refs.references_so_far, matches!(refs.end, LastRelease::Leaked(_)))
+            (refs.references_so_far, matches!(refs.end, CacheEndState::Leaked(_)))
         };
         if !is_leaked {
             cache.close_magazines();
         }
         if cache.end().is_ok() {
-            let last_release = core::mem::replace(&mut cache.refs().0.lock().end, LastRelease::Over);
+            let last_release = core::mem::replace(&mut cache.refs().0.lock().end, CacheEndState::Over);
             cache.core().caches.remove(Arc::as_ptr(cache));
             return drop(last_release);
         }
@@ -118,7 +119,7 @@ fn end_if_unused(cache: &Arc<Cache>) {
         let mut refs = cache.refs().0.lock();
         if refs.references_so_far == references_so_far {
             refs.leave();
-            refs.end = LastRelease::Leaked(cache.clone());
+            refs.end = CacheEndState::Leaked(cache.clone());
             return;
         }
     }
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_of_a_parent_thread_keeps_no_cache_alive_in_the_child() {
+    fn forked_child_ignores_cache_references_of_parent_threads() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         // A reference of another thread, which does not exist in the child.

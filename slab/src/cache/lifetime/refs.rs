@@ -1,5 +1,5 @@
-//! Counts of a cache's handles, and of the references by threads that have no handle. The module
-//! [`owner`](super::owner) describes the protocol.
+//! Counts a cache's handles, and the references of threads that have no handle. The module [`owner`](super::owner)
+//! describes the protocol.
 
 use core::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Counter, Rank, abandoned};
 
 #[derive(Default)]
-pub(crate) enum LastRelease<C> {
+pub(crate) enum CacheEndState<C> {
     #[default]
     Owned,
     Ownerless,
@@ -17,12 +17,12 @@ pub(crate) enum LastRelease<C> {
 }
 
 pub(crate) struct RefCount<C> {
-    /// Number of current references, including the thread that ends the cache. The lock protects the number, or a fork
-    /// that holds the lock does.
+    /// Number of current references, including the thread that ends the cache. The lock protects the number of
+    /// references. During a fork, the forking thread holds the lock.
     pub(crate) now: Counter,
     pub(crate) references_so_far: u64,
-    pub(crate) end: LastRelease<C>,
-    /// Number of handles; 0 while a handle destroys the cache, and afterwards.
+    pub(crate) end: CacheEndState<C>,
+    /// Number of handles, which is 0 while a handle destroys the cache and afterwards.
     handles: u64,
     is_destroyed: bool,
 }
@@ -55,7 +55,7 @@ impl<C> CacheRefs<C> {
             RefCount {
                 now: Counter::new(0),
                 references_so_far: 0,
-                end: LastRelease::Owned,
+                end: CacheEndState::Owned,
                 handles: 1,
                 is_destroyed: false,
             },
@@ -77,10 +77,10 @@ impl<C> CacheRefs<C> {
     pub(crate) fn aliases(&self) -> u64 {
         self.0.lock().handles.saturating_sub(1)
     }
-    /// Prevents new handles. Returns `false` if another thread has already prevented them.
+    /// Prevents new handles. Returns `false` if another thread has already prevented new handles.
     ///
     /// # Errors
-    /// If there are other handles, returns their number.
+    /// If other handles exist, the error is their number.
     pub(crate) fn close(&self) -> Result<bool, u64> {
         let mut refs = self.0.lock();
         if refs.handles > 1 {
@@ -93,7 +93,7 @@ impl<C> CacheRefs<C> {
         refs.is_destroyed |= is_destroyed;
         refs.handles = u64::from(!refs.is_destroyed);
     }
-    /// Resets the references of other threads, in the child of a fork.
+    /// Resets the references of other threads in the child of a fork.
     ///
     /// # Safety
     /// By the contract of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads), the lock is held.

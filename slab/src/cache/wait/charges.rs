@@ -4,7 +4,7 @@ use crate::error::AllocError;
 use uslab_magazine::sync::Ordering::{Relaxed, Release};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter};
 
-/// The charged bytes, limit and waiters of an account.
+/// The charged bytes, the limit, and the waiters of an account.
 #[derive(Debug)]
 pub(crate) struct Charges {
     limit: AtomicUsize,
@@ -12,7 +12,7 @@ pub(crate) struct Charges {
     pub(crate) peak: Counter,
     pub(crate) refusals: Counter,
     pub(crate) name: String,
-    /// Number of caches that have a waiter for the account's charge to fall.
+    /// Number of caches with a waiter that waits for the account's charge to fall.
     waiting: AtomicU32,
 }
 
@@ -51,12 +51,12 @@ impl Charges {
     pub(crate) fn error(&self) -> AllocError {
         AllocError::AccountLimit { bytes: self.limit() }
     }
-    /// Returns `true` if a cache has a waiter for the account's charge to fall.
-    pub(crate) fn is_waited_for(&self) -> bool {
+    /// Returns `true` if a waiter of any cache waits for the account's charge to fall.
+    pub(crate) fn has_charge_waiters(&self) -> bool {
         // Relaxed: see "No lost wake-up by a charge" in `waiters`.
         self.waiting.load(Relaxed) > 0
     }
-    pub(crate) fn begin_wait(&self) {
+    pub(crate) fn begin_charge_wait(&self) {
         self.waiting.fetch_add(1, Relaxed);
         // Release: pairs with the Acquire of `uncharge_account`.
         self.bytes.fetch_add(0, Release);

@@ -10,7 +10,8 @@ use uslab_magazine::sync::{AtomicBool, Counter, Rank};
 
 #[derive(Debug)]
 pub(crate) struct Waiters {
-    /// True if a waiter has no object yet. The fields `waiting` and `closed` are written under the lock of `queue`.
+    /// True if a waiter does not have an object yet. The fields `waiting` and `closed` are written under the lock of
+    /// `queue`.
     pub(crate) waiting: AtomicBool,
     /// True if the magazines are closed, because the cache or its account has a waiter.
     pub(crate) closed: AtomicBool,
@@ -20,8 +21,8 @@ pub(crate) struct Waiters {
 /// State of the queue, which the queue's lock protects.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// Waiters in the order of their tickets. The first `served_waiters` waiters have an object; all
-    /// later waiters wait.
+    /// Waiters in the order of their tickets. The first `served_waiters` waiters already have an object; later waiters
+    /// have none.
     pub(crate) entries: VecDeque<Waiter>,
     pub(crate) served_waiters: usize,
     pub(crate) next_ticket: u64,
@@ -33,9 +34,9 @@ pub(crate) struct Queue {
     pub(crate) grow: bool,
     /// True if the waiters wait for the account in addition to the cache's own limit.
     pub(crate) at_account: bool,
-    /// True if the cache no longer has an owner, so that its magazines stay closed.
+    /// True if the cache has lost its owner, so that its magazines stay closed.
     pub(crate) is_left: bool,
-    /// Nonzero in the child of a fork until the queue is emptied, because the waiting threads do not exist in the
+    /// Nonzero in the child of a fork until the queue is emptied, because other threads' waiters do not exist in the
     /// child.
     pub(crate) forked: Counter,
 }
@@ -43,10 +44,10 @@ pub(crate) struct Queue {
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) ticket: u64,
-    /// Start of the wait; `None` without a clock.
+    /// Start of the wait; `None` if the system has no clock.
     since: Option<Instant>,
-    /// True if the waiter is a thread, which polls periodically and may sleep long; for futures, the
-    /// reaper polls.
+    /// True if the waiter is a thread, which polls periodically and may sleep long. The reaper polls on behalf of
+    /// futures.
     is_thread: bool,
     /// The waiter's waker, or `None` after the waiter was woken.
     pub(crate) waker: Option<Waker>,
@@ -70,9 +71,9 @@ impl Queue {
     pub(crate) fn is_waiting(&self) -> bool {
         self.entries.len() > self.served_waiters
     }
-    /// Takes the waker of the first sleeping thread whose ticket is in `tickets`, and removes the tickets up to that
-    /// thread's ticket.
-    pub(crate) fn next_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
+    /// Removes tickets from `tickets`, up to the ticket of the first sleeping thread in the range, and takes this
+    /// thread's waker.
+    pub(crate) fn take_next_sleeping_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
         let first =
             self.entries.partition_point(|waiter| waiter.ticket < tickets.start).max(self.served_waiters);
         let mut found = self.entries.iter_mut().skip(first).take_while(|waiter| waiter.ticket < tickets.end);

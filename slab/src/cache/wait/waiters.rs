@@ -18,43 +18,43 @@
 //!   afterwards.
 //! * **No lost wake-up by an object.** A waiter first sets `closed`, and then searches each slab under its node's lock.
 //!   A free first puts its object into the slab under the node's lock, and then reads `closed`. The thread that takes
-//!   the lock second sees what the other thread did.
+//!   the lock second sees the first thread's write.
 //! * **No lost wake-up by a charge.** A waiter sets `waiting` and then adds 0 to the charge. A thread that frees a slab
-//!   first reduces the charge, and then reads `waiting`. The thread that is second in the modification order of the
-//!   charge sees what the other thread did. A thread that sees a waiter sets `grow`, which makes the first waiter try
-//!   to make a slab. A waiter that leaves the first place also sets `grow`, for the next waiter.
-//! * **Unconstructed objects** are not handed to a waiter, because constructors run without a lock. A thread that frees
-//!   an unconstructed object to its slab sets `grow`. The first waiter takes such an unconstructed object from the slab
-//!   and constructs it.
+//!   first reduces the charge, and then reads `waiting`. The thread that is second in the charge's modification order
+//!   sees the first thread's write. A thread that sees a waiter sets `grow`. The first waiter then tries to make a
+//!   slab. A waiter that leaves the front of the queue also sets `grow`, for the next waiter.
+//! * **Unconstructed objects** are not handed to a waiter, because a constructor must run without a lock. A thread that
+//!   frees an unconstructed object to its slab sets `grow`. The first waiter takes a free unconstructed object from the
+//!   slab and constructs it.
 //! * **Accounts.** A waiter at an account's limit waits in its cache's queue. The account's first waiter closes the
 //!   magazines of all caches of the account, and each cache frees its slabs as they become empty. After a free, a cache
 //!   opens its magazines if the account no longer has waiters.
-//! * **Fairness.** An object is given to the waiter with the lowest ticket that has no object yet. Slabs refuse other
-//!   allocations while there are waiters ([`SlabSupplier`](crate::cache::alloc)), and a new waiter joins at the end. A first poll does
-//!   not return before the CPUs have been drained. An object that was given to a waiter stays with that waiter, however late
-//!   the waiter runs.
-//! * **Cancellation.** A waiter that is dropped leaves the queue. The dropped waiter's object is freed, and thereby
-//!   passed to the next waiter. If the first waiter is dropped, the next waiter tries to grow the cache. A leaked
-//!   future (`mem::forget`) gets one object, which is lost until the cache is destroyed. Until the leaked future has
-//!   its object, later waiters make no slabs. Later waiters also make no slabs as long as the first waiter is not
-//!   polled.
+//! * **Fairness.** A freed object is given to the waiter with the lowest ticket that has no object yet. While there are
+//!   waiters, slabs refuse other allocations ([`SlabSupplier`](crate::cache::alloc)), and a new waiter joins at the end
+//!   of the queue. The first poll of a future does not return before the CPUs have been drained. An object that was
+//!   given to a waiter stays with that waiter, however late the waiter runs.
+//! * **Cancellation.** A waiter that is dropped leaves the queue. The object of a dropped waiter is freed, which passes
+//!   it to the next waiter. If the first waiter in the queue is dropped, the next waiter tries to grow the cache. A
+//!   leaked future (`mem::forget`) is given one object, which is lost until the cache is destroyed. Until the leaked
+//!   future is given its object, later waiters make no slabs. Later waiters also make no slabs as long as the first
+//!   waiter is not polled.
 //! * **Shrinkers** are called by an allocation before it waits. If another thread holds a lock that a shrinker needs,
-//!   the shrinker may be able to free objects a moment later, which no free announces. Therefore a waiting thread calls
-//!   shrinkers again periodically, and the reaper calls them for futures. The first waiter wakes the reaper, which does
-//!   not sleep while there are waiters.
-//! * **RCU readers** do not announce their exit. While objects of its cache or account are in a grace period, a waiting
-//!   thread periodically advances the collector; the reaper does so for futures. If no objects are in a grace period,
-//!   the thread sleeps until it is woken. A waiting thread reads the counts of objects in a grace period by adding 0. A
-//!   thread that raises such a count from 0 sees the waiter, and wakes it. The thread that is second in the
-//!   modification order of the count sees what the other thread did. Registering a shrinker at a limit also wakes
-//!   threads; the lock of the shrinkers' list orders registration and wait.
+//!   the shrinker may be able to free objects a moment later. No free announces that time. Therefore a waiting thread
+//!   calls shrinkers again periodically, and the reaper calls shrinkers for futures. The first waiter wakes the reaper,
+//!   which does not sleep while there are waiters.
+//! * **RCU readers** do not announce their exit. While freed objects of its cache or account wait for a grace period, a
+//!   waiting thread periodically advances the collector. The reaper does this for futures. If no objects are in a grace
+//!   period, the thread sleeps until it is woken. A waiting thread reads the counts of objects in a grace period by
+//!   adding 0. A thread that raises the count of waiting objects above 0 sees the waiter, and wakes it. The thread that
+//!   is second in the count's modification order sees the first thread's write. Registering a shrinker at a limit also
+//!   wakes waiting threads. The lock of the shrinkers' list orders the registration and the wait.
 //! * **Wakers** are user code. No thread holds the queue's lock while it runs or drops a waker. A panic of a waker is
-//!   contained, because the caller may hold objects, and has other waiters to wake.
+//!   contained, because the caller may hold objects and must wake other waiters.
 //! * **Lock order:** take the queue's lock before the locks of `Drains`, `Depot` and `Node`.
 //!
-//! A cache with waiters is slow: each allocation and free takes the queue's lock and a node's lock. The first waiter
-//! pays for a drain of all CPUs, and so does each waiter that joins before this drain ends. Without waiting, each
-//! allocation that fails at the limit would also pay for a drain.
+//! A cache with waiters is slow, because each allocation and free takes the queue's lock and a node's lock. The first
+//! waiter, and each waiter that joins before the drain ends, pays for a drain of all CPUs. If allocations did not wait,
+//! each allocation that fails at the limit would also pay for a drain.
 
 use super::queue::{Queue, Waiter};
 use crate::cache::alloc::SlabSupplier;
@@ -76,13 +76,13 @@ use uslab_magazine::sync::{
 };
 use uslab_magazine::tracepoints::OperationKind;
 
-/// Interval at which a sleeping thread calls the shrinkers again, if any, and advances the RCU collector.
+/// Interval at which a sleeping waiter calls the shrinkers again, if there are any, and advances the RCU collector.
 const SHRINKER_INTERVAL: Duration = Duration::from_millis(10);
-/// A repeated call requests that a shrinker frees `1 / REPEAT_DIVISOR` of its objects.
-const REPEAT_DIVISOR: usize = 8;
+/// Divisor of the fraction `1 / SHRINKER_REPEAT_DIVISOR` of a shrinker's objects that a repeated call requests.
+const SHRINKER_REPEAT_DIVISOR: usize = 8;
 
-/// Runs a waker, which is user code. If a waker panics, the panic hook has already reported the panic, and the
-/// remaining wakers still run.
+/// Runs a waker, which is user code. If a waker panics, the panic hook has already reported the panic. The remaining
+/// wakers still run.
 fn run_waker(run: impl FnOnce()) {
     assert_unlocked();
     contain_panic(run);
@@ -104,12 +104,12 @@ impl Cache {
         queue.entries.len() - queue.served_waiters
     }
 
-    /// Resets the queue in the child of a fork. Other waiting threads do not exist in the child, and this thread finds
-    /// that its own wait is over.
+    /// Resets the queue in the child of a fork. Other waiting threads do not exist in the child, and this thread's own
+    /// wait is over.
     ///
     /// # Safety
     /// By the contract of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads), the lock is held.
-    pub(crate) unsafe fn forget_waiters(&self) {
+    pub(crate) unsafe fn reset_waiters_after_fork(&self) {
         // SAFETY: by contract, the caller holds the lock.
         if let Some(queue) = unsafe { self.waiters.queue.held() } {
             // The waiters of the account's other caches read the account's count.
@@ -126,7 +126,8 @@ impl Cache {
         let mut queue = self.waiters.queue.lock();
         if queue.forked.get() > 0 {
             queue.forked.set(0);
-            // The entries' objects and wakers belong to the parent, and wakers of other threads are not run in the child.
+            // The entries' objects and wakers belong to the parent, and wakers of other threads are not run in the
+            // child.
             queue.entries.drain(..).for_each(core::mem::forget);
             (queue.served_waiters, queue.at_account) = (0, false);
             _ = self.settle(&mut queue);
@@ -134,8 +135,8 @@ impl Cache {
         queue
     }
 
-    /// Publishes the queue's state; call this after each change of the queue. Returns the waker of the first waiter, if
-    /// that waiter should try to grow the cache.
+    /// Publishes the queue's state. The caller must call this after each change of the queue. Returns the waker of the
+    /// first waiter, if that waiter should try to grow the cache.
     fn settle(&self, queue: &mut Queue) -> Option<Waker> {
         let (waiters, account) = (&self.waiters, self.config.account.as_ref());
         let is_waiting = queue.is_waiting();
@@ -147,7 +148,7 @@ impl Cache {
         if !is_waiting && core::mem::take(&mut queue.at_account) {
             account.into_iter().for_each(|account| account.end_wait());
         }
-        let closed = is_waiting || account.is_some_and(|account| account.is_waited_for());
+        let closed = is_waiting || account.is_some_and(|account| account.has_charge_waiters());
         // Relaxed: the flag is written under the lock, and is only a hint to readers without the
         // lock.
         if closed != waiters.closed.load(Relaxed) {
@@ -169,8 +170,8 @@ impl Cache {
         wake(waker);
     }
 
-    /// Opens or closes the magazines, as the waiters of the account require.
-    pub(crate) fn follow_account(&self) {
+    /// Opens or closes the magazines, depending on the account's waiters.
+    pub(crate) fn sync_magazines_with_account(&self) {
         self.update_queue(|_| ());
     }
     /// Marks the first waiter as waiting for the account; returns `false` if it was already marked.
@@ -181,18 +182,18 @@ impl Cache {
             is_first = queue.is_waiting() && !queue.at_account;
             if is_first {
                 queue.at_account = true;
-                account.begin_wait();
+                account.begin_charge_wait();
             }
         });
         if is_first {
             // From now on this cache's waiting threads also watch the account's other caches.
-            self.wake_own_threads();
+            self.wake_cache_waiters();
             self.core.close_account(&self.operation(OperationKind::Reclaim), account);
         }
         is_first
     }
 
-    /// Appends a waiter to the queue; the first step is to write the waiter's ticket to `place`.
+    /// Appends a waiter to the queue. Before any other step, writes the waiter's ticket to `place`.
     fn join(&self, waker: &Waker, is_thread: bool, place: &mut Option<u64>) -> Result<(), AllocError> {
         let mut waker = Some(waker.clone());
         let mut larger = VecDeque::new();
@@ -224,32 +225,32 @@ impl Cache {
             return Ok(());
         }
     }
-    /// Flushes the objects of all CPUs and depots to the slabs, so that the waiters get them. The first waiter
-    /// flushes, and so does each waiter that joins before this flush ends. Until the flush ends, a CPU may hold an
-    /// object that a later waiter would get.
+    /// Flushes the objects of all CPUs and depots to the slabs, so that the waiters get them. The first waiter flushes,
+    /// and so does each waiter that joins before this flush ends. Until the flush ends, a CPU may hold an object that a
+    /// later waiter would get.
     fn drain_for_waiter(&self) {
         let Queue { closings, called_in, .. } = *self.queue();
         if called_in < closings {
-            self.touch_charge();
+            self.touch_charge_for_waiter();
             self.flush_deferred();
             self.flush_all(&self.operation(OperationKind::Reclaim));
-            self.core.background.start_or_wake();
+            self.core.background.start_or_wake_reaper();
             self.update_queue(|queue| queue.called_in = queue.called_in.max(closings));
         }
     }
 
-    /// Hands free objects of the slabs to waiters. Every free to a slab calls this function.
+    /// Hands free objects from the slabs to waiters. Every free to a slab calls this function.
     #[inline]
     pub(crate) fn serve(&self, op: &Operation) {
         // Relaxed: see "No lost wake-up" in the module docs.
         if self.waiters.closed.load(Relaxed) {
-            self.serve_closed(op);
+            self.serve_waiters_from_slabs(op);
         }
     }
     #[cold]
-    fn serve_closed(&self, op: &Operation) {
+    fn serve_waiters_from_slabs(&self, op: &Operation) {
         while self.has_waiters() {
-            let Some(wakers) = self.serve_one(op) else { break };
+            let Some(wakers) = self.serve_next_waiter(op) else { break };
             wake(wakers.into_iter().flatten());
         }
         // The free objects are not constructed, so the first waiter constructs them outside the lock.
@@ -257,10 +258,10 @@ impl Cache {
             let NodeCount { objects, inuse, .. } = self.count();
             objects > inuse
         };
-        if self.has_waiters() && self.constructs_one_by_one() && is_free() {
-            self.let_grow();
+        if self.has_waiters() && self.constructs_on_allocation() && is_free() {
+            self.let_first_waiter_grow();
         }
-        if self.config.account.as_ref().is_some_and(|account| account.is_waited_for()) {
+        if self.config.account.as_ref().is_some_and(|account| account.has_charge_waiters()) {
             self.discard_empty(op);
         } else if !self.has_waiters() {
             // The account no longer has waiters.
@@ -269,7 +270,7 @@ impl Cache {
     }
     #[cold]
     #[inline(never)]
-    fn serve_one(&self, op: &Operation) -> Option<[Option<Waker>; 2]> {
+    fn serve_next_waiter(&self, op: &Operation) -> Option<[Option<Waker>; 2]> {
         let mut queue = self.queue();
         let place = queue.served_waiters;
         queue.entries.get(place)?;
@@ -290,62 +291,66 @@ impl Cache {
     }
 
     /// Makes the first waiter try to make a slab, after the charge has decreased.
-    pub(crate) fn let_grow(&self) {
+    pub(crate) fn let_first_waiter_grow(&self) {
         if self.has_waiters() {
             self.update_queue(|queue| queue.grow = true);
         }
     }
     /// Lets the first waiter try to make a slab, after the account's limit changed.
-    pub(crate) fn limit_changed(&self) {
+    pub(crate) fn handle_limit_change(&self) {
         self.update_queue(|queue| queue.grow = true);
     }
-    /// If there are waiters, runs the shrinkers of the exhausted cache or account once more, for a part of their
+    /// If there are waiters, runs the shrinkers of the exhausted cache or account again, for a fraction of their
     /// objects.
     pub(crate) fn rerun_shrinkers(&self, gfp: Gfp) {
         if !self.has_waiters() || !gfp.may_reclaim() {
             return;
         }
-        let run_shrinkers = |cache: &Self| _ = self.core.shrinkers.run(REPEAT_DIVISOR, gfp, cache.number);
+        let run_shrinkers =
+            |cache: &Self| _ = self.core.shrinkers.run(SHRINKER_REPEAT_DIVISOR, gfp, cache.number);
         let is_at_account = self.queue().at_account;
         match self.config.account.as_ref().filter(|_| is_at_account) {
-            Some(account) => self.core.of_account(account).for_each(|cache| run_shrinkers(&cache)),
+            Some(account) => self.core.caches_of_account(account).for_each(|cache| run_shrinkers(&cache)),
             None => run_shrinkers(self),
         }
     }
-    /// Returns `true` if objects of this cache wait for readers. A thread that defers a free after this call wakes
-    /// the waiters.
+    /// Returns `true` if freed objects of this cache wait for readers. A thread that defers a free after this call
+    /// wakes the waiters.
     #[cfg(not(loom))]
-    fn has_deferred(&self) -> bool {
+    fn has_deferred_frees(&self) -> bool {
         // Release: pairs with the Acquire of `begin_grace`.
         [&self.counts.grace, &self.counts.deferred].into_iter().any(|count| count.fetch_add(0, Release) > 0)
     }
-    /// Returns `true` if memory may become free without waking waiters: shrinkers may free memory, or readers may exit.
+    /// Returns `true` if memory may become free without a wake-up: a shrinker may free memory, or readers may exit.
     #[cfg(not(loom))]
-    fn must_poll(&self) -> bool {
-        let mut account_caches = self.config.account.iter().flat_map(|account| self.core.of_account(account));
+    fn must_poll_for_memory(&self) -> bool {
+        let mut account_caches =
+            self.config.account.iter().flat_map(|account| self.core.caches_of_account(account));
         // The clock of a model checker does not advance, so there the reaper runs the shrinkers.
-        let has_shrinkers = !cfg!(shuttle) && self.core.shrinkers.has_limits();
-        has_shrinkers || self.has_deferred() || account_caches.any(|cache| cache.has_deferred())
+        let has_shrinkers = !cfg!(shuttle) && self.core.shrinkers.has_limit_shrinkers();
+        has_shrinkers || self.has_deferred_frees() || account_caches.any(|cache| cache.has_deferred_frees())
     }
     /// Wakes the threads that wait for this cache, or for its account.
     pub(crate) fn wake_threads(&self) {
-        match self.config.account.as_ref().filter(|account| account.is_waited_for()) {
-            Some(account) => self.core.of_account(account).for_each(|cache| cache.wake_own_threads()),
-            None => self.wake_own_threads(),
+        match self.config.account.as_ref().filter(|account| account.has_charge_waiters()) {
+            Some(account) => {
+                self.core.caches_of_account(account).for_each(|cache| cache.wake_cache_waiters())
+            }
+            None => self.wake_cache_waiters(),
         }
     }
-    fn wake_own_threads(&self) {
+    fn wake_cache_waiters(&self) {
         // Relaxed: see "RCU readers" in the module docs.
         if self.has_waiters() {
             let mut tickets = 0..self.queue().next_ticket;
-            wake(core::iter::from_fn(|| self.queue().next_thread(&mut tickets)));
+            wake(core::iter::from_fn(|| self.queue().take_next_sleeping_thread(&mut tickets)));
         }
     }
     /// Sleeps until another thread wakes this thread or `deadline` passes; returns `true` if the
     /// thread was woken.
     fn sleep(&self, parker: &Parker, deadline: Option<Instant>, _gfp: Gfp) -> bool {
         #[cfg(not(loom))]
-        while self.must_poll() {
+        while self.must_poll_for_memory() {
             let next_shrinker_run = Instant::now() + SHRINKER_INTERVAL;
             if deadline.is_some_and(|deadline| deadline <= next_shrinker_run) {
                 break;
@@ -358,16 +363,16 @@ impl Cache {
         }
         parker.park(deadline)
     }
-    /// Opens the magazines, unless the cache has waiters.
+    /// Reopens the magazines, unless the cache has waiters.
     pub(crate) fn reopen(&self) {
         let queue = self.queue();
         if !(queue.is_left || self.waiters.closed.load(Relaxed)) {
             self.config.per_cpu.reopen();
         }
     }
-    /// Closes the magazines for the rest of the cache's life, because the cache has no owner any more. Futures borrow
-    /// the cache, so any remaining entries of the queue were leaked.
-    pub(crate) fn close_for_good(&self) {
+    /// Closes the magazines for the rest of the cache's life, because the cache has lost its owner. Futures borrow the
+    /// cache, so any remaining entries of the queue were leaked.
+    pub(crate) fn close_permanently(&self) {
         let mut queue = self.queue();
         queue.is_left = true;
         let forgotten = core::mem::take(&mut queue.entries);
@@ -379,17 +384,18 @@ impl Cache {
         self.config.per_cpu.close();
         for Waiter { waker, object, .. } in forgotten {
             run_waker(|| drop(waker));
-            object.into_iter().for_each(|Object(object)| self.unreserve(object));
+            object.into_iter().for_each(|Object(object)| self.release_reserved_object(object));
         }
     }
 
     /// Allocates an object for the first waiter, from an existing or a new slab.
     fn alloc_at_limit(&self, gfp: Gfp) -> Result<Object, AllocError> {
-        let source = SlabSupplier::for_waiter(self, gfp);
+        let source = SlabSupplier::for_first_waiter(self, gfp);
         let (op, here, nodes) =
             (&self.operation(OperationKind::Alloc), self.this_node(), self.nodes.len() as u32);
-        let retry =
-            |slabs: &SlabSupplier<'_>| (0..nodes).find_map(|i| self.take_one(op, slabs, (here + i) % nodes));
+        let retry = |slabs: &SlabSupplier<'_>| {
+            (0..nodes).find_map(|i| self.take_from_slab(op, slabs, (here + i) % nodes))
+        };
         let result = match retry(&source).ok_or_else(|| source.error()) {
             Err(error @ AllocError::Memory(_)) => self.reclaim(op, &source, error, retry),
             result => result,
@@ -399,15 +405,15 @@ impl Cache {
         result
     }
 
-    /// Allocates an object if the cache is below its limit. Returns `None` if the caller must wait, and returns
-    /// errors that do not concern the limit.
+    /// Allocates an object if the cache is below its limit. Returns `None` if the caller must wait at the limit.
+    /// Returns all other errors.
     #[inline]
-    fn acquire_now(&self, gfp: Gfp) -> Option<Result<NonNull<u8>, AllocError>> {
+    fn try_acquire_below_limit(&self, gfp: Gfp) -> Option<Result<NonNull<u8>, AllocError>> {
         if self.has_waiters() {
             return None;
         }
         let result = self.alloc(gfp);
-        if result.is_err_and(AllocError::is_limit) {
+        if result.is_err_and(AllocError::is_limit_error) {
             // The operation will wait, so it does not count as failed.
             self.counts.failures.sub(1);
             return None;
@@ -423,10 +429,10 @@ impl Cache {
     ) -> Poll<Result<NonNull<u8>, AllocError>> {
         loop {
             let Some(ticket) = *place else {
-                if let Some(done) = self.acquire_now(gfp) {
+                if let Some(done) = self.try_acquire_below_limit(gfp) {
                     return Poll::Ready(done);
                 }
-                self.check_room_for(1)?;
+                self.check_object_limit(1)?;
                 self.join(waker, is_thread, place).inspect_err(|_| self.counts.failures.add(1))?;
                 self.drain_for_waiter();
                 continue;
@@ -443,7 +449,7 @@ impl Cache {
                 queue.served_waiters -= 1;
                 drop(queue);
                 *place = None;
-                left.iter().for_each(|left| self.has_waited(left));
+                left.iter().for_each(|left| self.count_finished_wait(left));
                 run_waker(|| drop((own_waker, left)));
                 return Poll::Ready(Ok(self.hand_out(object, gfp)));
             }
@@ -457,8 +463,8 @@ impl Cache {
             run_waker(|| drop(own_waker));
             let result = self.alloc_at_limit(gfp);
             if matches!(result, Err(AllocError::AccountLimit { .. })) && self.wait_for_account() {
-                self.let_grow();
-            } else if !result.is_err_and(|error| error.is_limit()) {
+                self.let_first_waiter_grow();
+            } else if !result.is_err_and(|error| error.is_limit_error()) {
                 *place = None;
                 self.leave(ticket, true);
                 self.counts.failures.add(result.is_err().into());
@@ -467,12 +473,12 @@ impl Cache {
         }
     }
 
-    fn has_waited(&self, left: &Waiter) {
+    fn count_finished_wait(&self, left: &Waiter) {
         self.counts.waits.add(1);
         self.counts.waited.add(left.waited());
     }
-    /// Leaves the queue, and frees the object that the waiter was given, if any. If `grow` is true, the next waiter
-    /// tries to make a slab in any case.
+    /// Leaves the queue, and frees the object that was given to this waiter, if any. If `grow` is true, the next waiter
+    /// always tries to make a slab.
     fn leave(&self, ticket: u64, grow: bool) {
         let mut queue = self.queue();
         let Some(at) = queue.find(ticket) else { return };
@@ -482,11 +488,11 @@ impl Cache {
         queue.served_waiters -= usize::from(object.is_some());
         let waker = self.settle(&mut queue);
         drop(queue);
-        left.iter().for_each(|left| self.has_waited(left));
+        left.iter().for_each(|left| self.count_finished_wait(left));
         wake(waker);
         run_waker(|| drop(left));
         if let Some(Object(object)) = object {
-            self.unreserve(object);
+            self.release_reserved_object(object);
         }
     }
 
@@ -494,7 +500,7 @@ impl Cache {
         Acquiring { cache: self, gfp, is_thread: false, place: None }
     }
     pub(crate) fn acquire_timeout(&self, gfp: Gfp, timeout: Duration) -> Result<NonNull<u8>, AllocError> {
-        if let Some(done) = self.acquire_now(gfp) {
+        if let Some(done) = self.try_acquire_below_limit(gfp) {
             return done;
         }
         // A deadline that the clock cannot represent means no timeout.
@@ -515,7 +521,8 @@ impl Cache {
     }
 }
 
-/// The future of [`KmemCache::acquire`](crate::KmemCache::acquire). The future is `Unpin` and may be dropped at any time.
+/// The future of [`KmemCache::acquire`](crate::KmemCache::acquire). The future is `Unpin` and may be dropped at any
+/// time.
 ///
 /// ```
 /// use std::task::{Context, Poll, Waker};
@@ -538,9 +545,10 @@ impl Cache {
 pub struct Acquiring<'c> {
     cache: &'c Cache,
     gfp: Gfp,
-    /// True if a thread waits through this future, in [`KmemCache::acquire_timeout`](crate::KmemCache::acquire_timeout).
+    /// True if a thread waits through this future, in
+    /// [`KmemCache::acquire_timeout`](crate::KmemCache::acquire_timeout).
     is_thread: bool,
-    /// The waiter's ticket, as long as the waiter is in the queue.
+    /// The waiter's ticket while the waiter is in the queue.
     place: Option<u64>,
 }
 
@@ -615,7 +623,7 @@ mod tests {
         unsafe { cache.free(second) };
     }
 
-    /// Regression test: a waiter that joined during the drain returned while CPUs still held objects.
+    /// Regression test: the call of a waiter that joined during a drain returned while CPUs still held objects.
     #[test]
     fn waiter_joining_during_a_drain_keeps_its_queue_place() {
         let pages = PageConfig::default_for(Cpus::simulated(2, 1).unwrap()).limit(64 << 20);
@@ -710,7 +718,7 @@ mod tests {
         let mut held = cache.alloc_blocks(Gfp::KERNEL, cache.geometry().objects()).unwrap();
         let mut acquire = cache.acquire(Gfp::KERNEL);
         assert!(Pin::new(&mut acquire).poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        assert!(account.charges.is_waited_for());
+        assert!(account.charges.has_charge_waiters());
         // The loop runs twice, because only the first run ends the wait.
         for _ in 0..2 {
             // SAFETY: the test continues as a forked child's only thread, and no other thread uses the subsystem.
@@ -718,7 +726,7 @@ mod tests {
                 subsystem.before_fork();
                 subsystem.after_fork_in_child();
             }
-            assert!(!account.charges.is_waited_for());
+            assert!(!account.charges.has_charge_waiters());
         }
         assert_eq!(cache.info().waiting, 0);
         drop(held.pop());
@@ -726,10 +734,10 @@ mod tests {
         drop((acquire, held));
     }
 
-    /// Regression test: objects of the account's other caches did not wake waiting threads, if these objects already
+    /// Regression test: objects of the account's other caches did not wake waiting threads if the objects already
     /// waited for readers.
     #[test]
-    fn threads_wake_if_the_first_waiter_waits_for_the_account() {
+    fn waiting_threads_wake_when_the_first_waiter_waits_for_the_account() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);
@@ -753,7 +761,7 @@ mod tests {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("idle", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
-        let served = cache.cache().serve_one(&cache.cache().operation(OperationKind::Free));
+        let served = cache.cache().serve_next_waiter(&cache.cache().operation(OperationKind::Free));
         assert_eq!((served.is_none(), cache.info().used), (true, 0));
     }
 
@@ -805,7 +813,8 @@ mod tests {
         assert!(Pin::new(&mut *acquire).poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
 
-    /// Regression test: all caches of the account worked without magazines for ever, and the reaper never slept.
+    /// Regression test: after a cache with waiters was dropped, all caches of its account worked without magazines for
+    /// ever, and the reaper never slept.
     #[test]
     fn dropped_cache_removes_its_waiters_from_the_account() {
         on_cpu(0);
@@ -816,7 +825,7 @@ mod tests {
         account.set_limit(full.geometry().order().bytes());
         let mut held = full.alloc_blocks(Gfp::KERNEL, full.geometry().objects()).unwrap();
         forget(&cache);
-        let waited_for = || (subsystem.core().waited_for.load(Relaxed), account.charges.is_waited_for());
+        let waited_for = || (subsystem.core().waited_for.load(Relaxed), account.charges.has_charge_waiters());
         assert_eq!(waited_for(), (1, true));
         drop(cache);
         assert_eq!(waited_for(), (0, false));

@@ -1,4 +1,4 @@
-//! Tags as bytes of memory.
+//! Tags stored as bytes of reserved memory.
 
 use super::BYTES_PER_TAG;
 use uslab_buddy::region::Reserved;
@@ -11,10 +11,10 @@ impl Bytes {
     pub(super) fn new(_bytes: usize) -> Self {
         Self
     }
-    /// Tag for the byte at `offset` in the pages; never `None`.
+    /// Returns the tag for the byte at `offset` in the pages; never returns `None`.
     ///
     /// # Safety
-    /// The tag is committed.
+    /// The memory of the tag is committed.
     #[inline(always)]
     pub(super) unsafe fn at<'a>(&'a self, memory: &'a Reserved, offset: usize) -> Option<&'a AtomicU8> {
         // SAFETY: by contract, the tag is committed. An atomic byte has the layout of a byte, and all

@@ -1,15 +1,15 @@
-//! Freed mappings above the largest block, which are kept for reuse.
+//! Freed mappings above the largest block that are kept for reuse.
 
 use core::alloc::Layout;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::Region;
 
-/// Maximum number of freed mappings. Each operation inspects all freed mappings, which costs less than a page
-/// fault.
-const MAX_FREED: usize = 64;
+/// Maximum number of freed mappings that are kept. Each operation inspects all freed mappings, which costs less than a
+/// page fault.
+const MAX_KEPT_MAPPINGS: usize = 64;
 
-/// The surplus that is handed out with a mapping is at most one part in `WASTE` of the request.
-const WASTE: usize = 8;
+/// Divisor of a request's size: a mapping may exceed the request by at most the fraction `1 / MAX_WASTE_DIVISOR`.
+const MAX_WASTE_DIVISOR: usize = 8;
 
 /// Number of reaping intervals after which an unused mapping is unmapped.
 const IDLE: u8 = 2;
@@ -18,20 +18,19 @@ const IDLE: u8 = 2;
 #[derive(Debug)]
 struct Extent {
     region: Region,
-    /// Number of the latest free that added a part to this mapping.
+    /// Sequence number of the latest free that added a part to this mapping.
     freed_at: u64,
-    /// Number of intervals that ended since the latest free.
+    /// Number of reaping intervals that ended since the latest free.
     idle: u8,
 }
 
-/// Freed mappings, with the contents that their last users left.
+/// List of freed mappings, whose contents their last users left.
 ///
 /// # Invariants
-/// No two mappings are adjacent, unless the system refused to join them, and `bytes` is the sum of the
-/// mappings' sizes.
+/// No two mappings are adjacent, unless the system refused to join them. `bytes` is the sum of the mappings' sizes.
 #[derive(Debug)]
 pub(super) struct Freed {
-    /// The freed mappings, in a box because they are too large for the stack.
+    /// The freed mappings, in a box because they would need too much stack.
     extents: Box<[Option<Extent>]>,
     bytes: usize,
     frees: u64,
@@ -39,7 +38,7 @@ pub(super) struct Freed {
 
 impl Freed {
     pub(super) fn new() -> Self {
-        Self { extents: (0..MAX_FREED).map(|_| None).collect(), bytes: 0, frees: 0 }
+        Self { extents: (0..MAX_KEPT_MAPPINGS).map(|_| None).collect(), bytes: 0, frees: 0 }
     }
     pub(super) fn bytes(&self) -> usize {
         self.bytes
@@ -57,7 +56,7 @@ impl Freed {
         let slots = self.extents.iter_mut().filter(|slot| slot.as_ref().is_some_and(|e| has_room(&e.region)));
         let slot = slots.min_by_key(|slot| slot.as_ref().map(|extent| extent.region.bytes()))?;
         let Extent { mut region, freed_at, idle } = slot.take()?;
-        if region.bytes() - bytes > bytes / WASTE {
+        if region.bytes() - bytes > bytes / MAX_WASTE_DIVISOR {
             *slot = region.split_off(bytes).map(|remainder| Extent { region: remainder, freed_at, idle });
         }
         self.bytes -= region.bytes();
@@ -84,7 +83,7 @@ impl Freed {
             *slot = join_result.err().map(|other| Extent { region: other, freed_at, idle });
         }
         let is_full = self.extents.iter().all(Option::is_some);
-        let victim = if is_full { self.pop_oldest() } else { None };
+        let victim = if is_full { self.pop_oldest_mapping() } else { None };
         self.frees += 1;
         let extent = Extent { region, freed_at: self.frees, idle: 0 };
         if let Some(slot) = self.extents.iter_mut().find(|slot| slot.is_none()) {
@@ -93,9 +92,9 @@ impl Freed {
         victim
     }
 
-    /// If more than `max_bytes` bytes are kept, takes the mapping that has been unused for the longest time, or the
-    /// part of it that must be unmapped.
-    pub(super) fn pop_above(&mut self, max_bytes: usize) -> Option<Region> {
+    /// If more than `max_bytes` bytes are kept, takes the mapping that has been unused for the longest time. Takes only
+    /// a part of it if unmapping that part suffices.
+    pub(super) fn pop_if_kept_exceeds(&mut self, max_bytes: usize) -> Option<Region> {
         let excess = self.bytes.checked_sub(max_bytes).filter(|excess| *excess > 0)?;
         let slot = self.oldest()?;
         let extent = slot.as_mut()?;
@@ -111,7 +110,7 @@ impl Freed {
     }
 
     /// Takes a mapping that was unused for [`IDLE`] intervals, if there is one.
-    pub(super) fn pop_idle(&mut self) -> Option<Region> {
+    pub(super) fn pop_idle_mapping(&mut self) -> Option<Region> {
         let idle = |slot: &&mut Option<Extent>| slot.as_ref().is_some_and(|extent| extent.idle >= IDLE);
         let region = self.extents.iter_mut().find(idle)?.take()?.region;
         self.bytes -= region.bytes();
@@ -122,7 +121,7 @@ impl Freed {
         let slots = self.extents.iter_mut().filter(|slot| slot.is_some());
         slots.min_by_key(|slot| slot.as_ref().map(|extent| extent.freed_at))
     }
-    fn pop_oldest(&mut self) -> Option<Region> {
+    fn pop_oldest_mapping(&mut self) -> Option<Region> {
         let region = self.oldest()?.take()?.region;
         self.bytes -= region.bytes();
         Some(region)
@@ -192,14 +191,14 @@ mod tests {
         let (mut freed, [a, _x, b, _y, c, _z]) = (Freed::new(), row([5, 1, 6, 1, 7, 1]));
         let bases = [&a, &b, &c].map(Region::base);
         [b, a, c].into_iter().for_each(|region| _ = freed.put(region));
-        assert!(freed.pop_above(18 * MIB).is_none());
-        let part = freed.pop_above(17 * MIB).unwrap();
+        assert!(freed.pop_if_kept_exceeds(18 * MIB).is_none());
+        let part = freed.pop_if_kept_exceeds(17 * MIB).unwrap();
         assert_eq!((part.bytes(), sizes(&freed)), (MIB, vec![5, 5, 7]));
         assert!(part.base() > bases[1], "the end of the oldest mapping");
-        let mapping = freed.pop_above(9 * MIB).unwrap();
+        let mapping = freed.pop_if_kept_exceeds(9 * MIB).unwrap();
         assert_eq!((mapping.base(), freed.bytes()), (bases[1], 12 * MIB));
-        assert_eq!(freed.pop_above(9 * MIB).map(|region| region.bytes()), Some(3 * MIB));
-        assert!(freed.pop_above(9 * MIB).is_none());
+        assert_eq!(freed.pop_if_kept_exceeds(9 * MIB).map(|region| region.bytes()), Some(3 * MIB));
+        assert!(freed.pop_if_kept_exceeds(9 * MIB).is_none());
     }
 
     #[test]
@@ -208,41 +207,43 @@ mod tests {
         freed.put(a);
         freed.end_interval();
         freed.put(b);
-        assert!(freed.pop_idle().is_none());
+        assert!(freed.pop_idle_mapping().is_none());
         freed.end_interval();
         freed.put(c);
-        assert_eq!(freed.pop_idle().map(|region| region.bytes()), Some(5 * MIB));
-        assert!(freed.pop_idle().is_none());
+        assert_eq!(freed.pop_idle_mapping().map(|region| region.bytes()), Some(5 * MIB));
+        assert!(freed.pop_idle_mapping().is_none());
         let reused = freed.take(layout(6 * MIB)).unwrap();
         freed.put(reused);
         freed.end_interval();
-        assert!(freed.pop_idle().is_none() && freed.bytes() == 13 * MIB);
+        assert!(freed.pop_idle_mapping().is_none() && freed.bytes() == 13 * MIB);
         freed.end_interval();
-        assert!(freed.pop_idle().is_some() && freed.pop_idle().is_some() && freed.bytes() == 0);
+        assert!(
+            freed.pop_idle_mapping().is_some() && freed.pop_idle_mapping().is_some() && freed.bytes() == 0
+        );
     }
 
     #[test]
     fn full_list_of_freed_mappings_drops_the_oldest() {
         let mut freed = Freed::new();
-        let mut remaining = mapped((2 * MAX_FREED + 2) * 2 * PAGE_SIZE);
+        let mut remaining = mapped((2 * MAX_KEPT_MAPPINGS + 2) * 2 * PAGE_SIZE);
         let mut separate_regions = vec![];
-        for n in 0..=MAX_FREED {
+        for n in 0..=MAX_KEPT_MAPPINGS {
             let next = remaining.split_off(PAGE_SIZE).unwrap();
             let first = remaining.base();
             let returned = freed.put(remaining);
-            assert_eq!(returned.is_some(), n == MAX_FREED, "{n}");
+            assert_eq!(returned.is_some(), n == MAX_KEPT_MAPPINGS, "{n}");
             assert!(returned.is_none_or(|returned| returned.base() != first));
             remaining = next;
             let next = remaining.split_off(PAGE_SIZE).unwrap();
             separate_regions.push(remaining);
             remaining = next;
         }
-        assert_eq!(freed.bytes(), MAX_FREED * PAGE_SIZE);
+        assert_eq!(freed.bytes(), MAX_KEPT_MAPPINGS * PAGE_SIZE);
     }
 
     proptest! {
-        /// Compares the kept mappings with a list of the owners of all bytes. No byte may have two owners, and the kept
-        /// bytes must be exactly the bytes that were put and not taken.
+        /// Compares the kept mappings with a list that names the owner of each byte. No byte may have two owners. The
+        /// kept bytes must be exactly the bytes that were put and not taken.
         #[test]
         fn random_freed_mappings_agree_with_a_sorted_list(steps in prop::collection::vec((0..10_u8, 1..64_usize, any::<prop::sample::Index>()), 1..80)) {
             let (mut freed, mut held, mut kept) = (Freed::new(), Vec::<Region>::new(), 0);
@@ -260,21 +261,21 @@ mod tests {
                         let region = freed.take(layout(bytes));
                         prop_assert_eq!(region.is_some(), bytes <= max_bytes);
                         if let Some(region) = region {
-                            prop_assert!((bytes..=bytes + bytes / WASTE).contains(&region.bytes()));
+                            prop_assert!((bytes..=bytes + bytes / MAX_WASTE_DIVISOR).contains(&region.bytes()));
                             kept -= region.bytes();
                             held.push(region);
                         }
                     }
                     7 => {
                         let max_bytes = pick.index(2 * kept + 1);
-                        while let Some(region) = freed.pop_above(max_bytes) {
+                        while let Some(region) = freed.pop_if_kept_exceeds(max_bytes) {
                             kept -= region.bytes();
                         }
                         prop_assert!(freed.bytes() <= max_bytes);
                     }
                     _ => {
                         freed.end_interval();
-                        while let Some(region) = freed.pop_idle() {
+                        while let Some(region) = freed.pop_idle_mapping() {
                             kept -= region.bytes();
                         }
                     }

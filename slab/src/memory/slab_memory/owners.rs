@@ -1,4 +1,4 @@
-//! Object ownership in shipping builds, which do not watch it.
+//! Object ownership in shipping builds, which do not watch ownership.
 
 use super::SlabMemory;
 use core::ptr::NonNull;

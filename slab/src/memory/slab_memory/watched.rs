@@ -1,4 +1,4 @@
-//! Ownership of objects in models, as one cell per object that the model checker watches.
+//! Object ownership in models: each object has a cell that the model checker watches.
 
 use super::SlabMemory;
 use crate::geometry::SPACING;
@@ -21,7 +21,8 @@ impl Owner {
     #[track_caller]
     fn set(&self, is_allocated: bool, _object: NonNull<u8>) {
         tell!("{} {}", if is_allocated { "hands out" } else { "frees" }, name(_object));
-        // Asserts ownership first, whatever the memory ordering; the access to the cell then detects a missing ordering.
+        // Asserts ownership first, whatever the memory ordering; the access to the cell then detects a missing
+        // ordering.
         let text = if is_allocated { "object allocated twice" } else { "object freed twice" };
         assert!(self.out.get() != u64::from(is_allocated), "{text}");
         self.race.with_mut(|_| ());
@@ -44,8 +45,8 @@ impl Owners {
     pub(super) fn take_back(&self, memory: &SlabMemory, object: NonNull<u8>) {
         self.owner_of(memory, object).set(false, object);
     }
-    /// Reports that the memory of these pages is lost. No object on the pages is in use, and no thread allocates
-    /// one concurrently.
+    /// Reports that the contents of these pages are lost. No object on the pages is in use, and no other thread
+    /// allocates one of these objects concurrently.
     pub(super) fn discard(&self, first: Pfn, pages: u32) {
         tell!("discards {pages} pages from page {first}");
         let objects_per_page = PAGE_SIZE / SPACING;

@@ -1,10 +1,10 @@
 //! Fork handlers (`pthread_atfork`) that hold every lock of the process-wide malloc across a fork.
 //!
-//! The handlers are registered when the library is loaded, or otherwise at the allocator's start, which is before
-//! almost all other handlers are registered. Other libraries' fork handlers therefore run before the malloc's handlers
-//! take the locks, and after these handlers release the locks.
+//! The handlers are registered when the library is loaded, or else when the allocator starts, which is before almost
+//! all other handlers are registered. Other libraries' fork handlers therefore run before the malloc's handlers take
+//! the locks, and after they release the locks.
 
-use super::{PROCESS, STARTING};
+use super::{PROCESS_ALLOCATOR, STARTING};
 use crate::cache::core::Core;
 use core::cell::Cell;
 use uslab_magazine::Fork;
@@ -22,22 +22,22 @@ pub(super) fn register() {
 }
 
 std::thread_local! {
-    /// The subsystem whose locks this thread holds while it forks.
-    static FORKING: Cell<Option<&'static Core>> = const { Cell::new(None) };
+    /// The subsystem whose locks this thread holds during a fork.
+    static FORK_LOCKED_CORE: Cell<Option<&'static Core>> = const { Cell::new(None) };
 }
 
 extern "C" fn before_fork() {
     // The thread-local is set before the locks are taken, because its first access may allocate from this malloc.
-    FORKING.set(PROCESS.get().map(|process| process.core()));
+    FORK_LOCKED_CORE.set(PROCESS_ALLOCATOR.get().map(|process| process.core()));
     // SAFETY: the handler `in_parent` or `after_fork_in_child` follows, on this thread.
-    FORKING.get().into_iter().for_each(|core| unsafe { core.before_fork() });
+    FORK_LOCKED_CORE.get().into_iter().for_each(|core| unsafe { core.before_fork() });
 }
 extern "C" fn in_parent() {
     // SAFETY: `before_fork` took all locks on this thread.
-    FORKING.take().into_iter().for_each(|core| unsafe { core.after_fork_in_parent() });
+    FORK_LOCKED_CORE.take().into_iter().for_each(|core| unsafe { core.after_fork_in_parent() });
 }
 extern "C" fn after_fork_in_child() {
-    if let Some(core) = FORKING.take() {
+    if let Some(core) = FORK_LOCKED_CORE.take() {
         // SAFETY: in the parent, `before_fork` took all locks on the forking thread, and the child has no other thread.
         // The C library's `vfork` and `posix_spawn` run no handlers.
         unsafe { core.after_fork_in_child() };

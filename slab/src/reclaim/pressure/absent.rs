@@ -1,4 +1,4 @@
-//! Pressure events on systems other than Linux, which do not have them.
+//! Pressure events on systems other than Linux, which do not support them.
 
 use super::Psi;
 use std::io;
@@ -8,17 +8,17 @@ use std::io;
 pub(crate) enum Watched {}
 
 impl Psi {
-    /// Starts watching for pressure.
+    /// Starts watching for memory pressure.
     ///
     /// # Errors
-    /// Always fails; the error names the file.
+    /// Always fails; the error names the missing file.
     pub(crate) fn watch(&self) -> io::Result<Watched> {
         let text = format!("{}: memory pressure is reported only on Linux", self.path.display());
         Err(io::Error::new(io::ErrorKind::Unsupported, text))
     }
 }
 
-/// Waits for the next event of `watched`, of whose type no value exists on these systems.
+/// Waits for the next event of `watched`. No value of type `Watched` exists on systems other than Linux.
 pub(crate) fn next(watched: &Watched, _: &io::PipeReader) -> bool {
     match *watched {}
 }

@@ -1,4 +1,4 @@
-//! Pressure events on Linux: a trigger is written to a file, which becomes ready at each event.
+//! Pressure events on Linux: a watcher writes a trigger to a file, which becomes ready at each event.
 
 use super::Psi;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(crate) type Watched = OwnedFd;
 
 impl Psi {
-    /// Starts watching for pressure.
+    /// Starts watching for memory pressure.
     ///
     /// # Errors
-    /// Fails if the file does not exist, or the kernel rejects the trigger; the error names the file.
+    /// Fails if the file does not exist, or if the kernel rejects the trigger. The error names the file.
     pub(crate) fn watch(&self) -> io::Result<Watched> {
         let with_path =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display()));
@@ -23,7 +23,7 @@ impl Psi {
     }
 }
 
-/// Waits for the next event of `watched`. Returns `false` once `stop` is closed or broken, or if no more events can
+/// Waits for the next event of `watched`. Returns `false` once `stop` is closed or broken, or if no further event can
 /// happen.
 pub(crate) fn next(watched: &Watched, stop: &io::PipeReader) -> bool {
     loop {

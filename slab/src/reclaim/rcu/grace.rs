@@ -1,9 +1,9 @@
-//! Grace periods under shuttle: a minimal implementation of the guarantees of `crossbeam-epoch`. The atomics and
-//! collector of `crossbeam-epoch` belong to the process: they would outlive executions, and run closures in another
-//! execution.
+//! Grace periods under shuttle: a minimal implementation with the guarantees of `crossbeam-epoch`. The atomics and
+//! collector of `crossbeam-epoch` belong to the process. The atomics of `crossbeam-epoch` would outlive executions, and
+//! its collector would run closures in another execution.
 //!
-//! A deferred closure runs when all readers that were pinned when the closure was deferred have unpinned. The closure
-//! runs in a thread that pins or flushes, immediately or later, depending on the schedule.
+//! A deferred closure runs after all readers that were pinned when it was deferred have unpinned. The closure runs in a
+//! thread that pins or flushes. The schedule decides whether it runs immediately or later.
 
 use core::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -11,8 +11,8 @@ use uslab_magazine::sync::schedule::choose;
 use uslab_magazine::sync::{lazy_static, relax};
 
 #[derive(Default)]
-struct Periods {
-    /// Number of the next reader or closure.
+struct GracePeriods {
+    /// Number that the next reader or closure gets.
     next: u64,
     readers: BTreeSet<u64>,
     waiting: VecDeque<(u64, Box<dyn FnOnce() + Send>)>,
@@ -20,10 +20,10 @@ struct Periods {
 
 /// State of one execution, whose threads all run on one system thread and switch only between accesses.
 #[derive(Default)]
-struct SharedPeriods(RefCell<Periods>);
+struct SharedGracePeriods(RefCell<GracePeriods>);
 // SAFETY: one system thread runs all threads, and no access is interrupted.
-unsafe impl Sync for SharedPeriods {}
-impl Drop for SharedPeriods {
+unsafe impl Sync for SharedGracePeriods {}
+impl Drop for SharedGracePeriods {
     fn drop(&mut self) {
         // After a failed execution, no model checker is left for its closures.
         core::mem::forget(core::mem::take(&mut self.0.borrow_mut().waiting));
@@ -31,7 +31,7 @@ impl Drop for SharedPeriods {
 }
 
 lazy_static! {
-    static ref PERIODS: SharedPeriods = SharedPeriods::default();
+    static ref PERIODS: SharedGracePeriods = SharedGracePeriods::default();
 }
 
 /// A pinned reader, which is unpinned when the guard is dropped.
@@ -59,7 +59,7 @@ impl Guard {
         let number = periods.next;
         periods.waiting.push_back((number, Box::new(f)));
     }
-    /// Runs the closures whose readers have exited.
+    /// Runs the deferred closures whose readers have all exited.
     pub fn flush(&self) {
         collect();
     }
@@ -71,7 +71,7 @@ impl Drop for Guard {
     }
 }
 
-/// Returns `true` if no closure waits.
+/// Returns `true` if no closure is waiting.
 #[cfg(test)]
 pub(crate) fn is_idle() -> bool {
     PERIODS.0.borrow().waiting.is_empty()

@@ -11,17 +11,17 @@
 //!
 //! # Rules
 //!
-//! * Allocations that make a slab, take a block, map memory, or wait at a limit start the thread. Frees never start the
-//!   thread, because thread libraries free memory while they hold locks that starting a thread may need. The starting
-//!   thread holds none of the subsystem's locks. If the start itself allocates, these allocations find the reaper
-//!   already running.
-//! * The C library makes the thread, because `std`'s thread start reads the environment under a lock, and registers destructors
-//!   of thread-locals.
-//! * A free unparks the thread by a word and a futex, without a lock or an allocation.
-//! * The thread keeps the subsystem alive only while it ends an interval. When the last user of the subsystem drops it,
-//!   the drop wakes the thread, which then exits.
-//! * A process whose main thread called `pthread_exit` lives as long as it has threads. If only the library's threads
-//!   are left, they exit, which ends the process.
+//! * The thread is started by allocations that make a slab, take a block, map memory, or wait at a limit. Frees never
+//!   start the thread, because thread libraries free memory while they hold locks that a thread start may need. The
+//!   starting thread holds none of the subsystem's locks. If the start itself allocates, its allocations find the
+//!   reaper already running.
+//! * The C library creates the thread. A thread start of `std` would read the environment under a lock, and register
+//!   destructors of thread-locals.
+//! * A free unparks the thread with a word and a futex, without a lock or an allocation.
+//! * The thread keeps the subsystem alive only while it ends an interval. When the last user drops the subsystem, the
+//!   drop wakes the thread, which then exits.
+//! * A process whose main thread has called `pthread_exit` lives as long as it has threads. If only the library's
+//!   threads are left, they exit, which ends the process.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -30,18 +30,17 @@ use uslab_magazine::sync::thread::{Thread, current, park_timeout};
 use uslab_magazine::sync::unseen::AtomicU64;
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed, MODEL, contain_panic};
 
-/// Bytes of committed pages, plus mappings above 4 MiB, at which a subsystem starts its thread. A smaller subsystem is
-/// not worth a thread.
+/// Size at which a subsystem starts its reaper thread: bytes of committed pages plus bytes of mappings above 4 MiB.
+/// Reaping a smaller subsystem is not worth a thread.
 pub const START_BYTES: usize = 8 << 20;
 
-/// Number of consecutive intervals without work after which the thread sleeps, which is more than flushing a depot
-/// takes.
-const MAX_QUIET_INTERVALS: u32 = 4;
+/// Number of consecutive intervals without work after which the thread sleeps. Flushing a depot takes fewer intervals.
+const MAX_INTERVALS_WITHOUT_WORK: u32 = 4;
 
-/// Interval at which the sleeping thread checks if it is the process's last thread.
-const LAST_THREAD_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which the sleeping thread checks whether it is the process's last thread.
+const LAST_THREAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// State of the thread of [`Config::reap_every`](crate::Config::reap_every).
+/// State of the reaper thread of [`Config::reap_every`](crate::Config::reap_every).
 ///
 /// ```
 /// use uslab::{Config, ReaperThread, Subsystem};
@@ -58,9 +57,9 @@ pub enum ReaperThread {
     Off,
     /// The thread has not started: the subsystem is too small, or the system refused a thread.
     Wanted,
-    /// The thread runs, and ends intervals.
+    /// The thread is running and ends intervals.
     Running,
-    /// The thread sleeps until pages are freed or a waiter joins.
+    /// The thread is asleep until pages are freed or a waiter joins.
     Asleep,
 }
 use ReaperThread::{Asleep, Off, Running, Wanted};
@@ -71,7 +70,7 @@ impl ReaperThread {
     }
 }
 
-/// A report on the thread of [`Config::reap_every`](crate::Config::reap_every).
+/// A report on the reaper thread of [`Config::reap_every`](crate::Config::reap_every).
 ///
 /// ```
 /// use std::time::Duration;
@@ -92,44 +91,44 @@ pub struct ReaperInfo {
     pub thread: ReaperThread,
     /// Length of a reaping interval, in milliseconds.
     pub interval_ms: u32,
-    /// Number of intervals ended.
+    /// Number of intervals ended so far.
     pub intervals: u64,
-    /// Number of times that the system refused a thread.
+    /// Number of times that the system refused to create a thread.
     pub refused: u64,
 }
 
-/// Operations that the reaper's thread calls on a subsystem.
+/// Operations of a subsystem that its reaper thread calls.
 pub(crate) trait Reap: Send + Sync {
     /// Ends a reaping interval. Returns the number of decommitted bytes.
     fn end_interval(&self) -> usize;
     /// Frees all unused memory, because the system is short of memory.
     fn free_unused(&self);
-    /// Counter of changes; if it has not changed, another interval would find no work.
+    /// Counter of changes. If it is unchanged, another interval would find no work.
     fn changes(&self) -> u64;
-    /// Returns `true` if another interval is needed, because a cache has a waiter, or the state has
-    /// [changed](Self::changes) without waking the thread.
+    /// Returns `true` if another interval is needed: a cache has a waiter, or the state has [changed](Self::changes)
+    /// without waking the thread.
     fn is_needed(&self, _seen: u64) -> bool {
         false
     }
-    fn background(&self) -> &Background;
+    fn background(&self) -> &BackgroundReaper;
 }
 
 #[derive(Debug)]
-pub(crate) struct Background {
-    /// State of the thread: a [`ReaperThread`].
+pub(crate) struct BackgroundReaper {
+    /// State of the reaper thread, as a [`ReaperThread`].
     state: AtomicU32,
     /// Reaping interval in milliseconds; 0 if unset.
     interval: Fixed,
-    /// MiB of committed pages at which the thread is started.
+    /// Committed memory in MiB at which the thread is started.
     start_at: Fixed,
-    /// Handle that wakes the thread, or null until the thread has stored it.
+    /// Handle that wakes the thread; null until the thread has stored it.
     thread: AtomicPtr<Thread>,
     intervals: Counter,
     refused: Counter,
     core: Weak<dyn Reap>,
 }
 
-impl Background {
+impl BackgroundReaper {
     pub(crate) fn new(core: Weak<dyn Reap>, interval: Option<Duration>) -> Self {
         let new = Self {
             state: AtomicU32::new(Off as u32),
@@ -147,7 +146,7 @@ impl Background {
         new
     }
 
-    /// Sets the reaping interval, which is at least one millisecond.
+    /// Sets the reaping interval to `interval`, but to at least one millisecond.
     pub(crate) fn reap_every(&self, interval: Duration) {
         self.interval.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
         // Relaxed: the state is only a hint to the next allocation that grows the subsystem.
@@ -158,22 +157,22 @@ impl Background {
     /// enough.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
-        self.is_served_by(Wanted)
+        self.is_served_by_thread(Wanted)
     }
 
-    /// Starts the reaper thread if the subsystem has reached the size for it, with `committed`
-    /// bytes.
+    /// Starts the reaper thread if `committed` bytes are enough for one.
     #[cold]
     pub(crate) fn start(&self, committed: usize) {
         let committed = committed as u64;
-        if committed >> 20 >= u64::from(self.start_at.get()) && !self.start_now() {
+        if committed >> 20 >= u64::from(self.start_at.get()) && !self.start_reaper_thread() {
             self.start_at.set(u32::try_from(committed >> 19).unwrap_or(u32::MAX));
         }
     }
-    /// Starts the reaper thread if one was requested and is not running. Returns `false` if the
-    /// system refuses a thread.
-    fn start_now(&self) -> bool {
-        // Relaxed: the exchange only selects the starting thread; the new thread gets its data through the start itself.
+    /// Starts the reaper thread if one was requested and is not running yet. Returns `false` if the system refuses to
+    /// create a thread.
+    fn start_reaper_thread(&self) -> bool {
+        // Relaxed: the exchange only selects the starting thread; the new thread gets its data through the start
+        // itself.
         if self.state.compare_exchange(Wanted as u32, Running as u32, Relaxed, Relaxed).is_err() {
             return true;
         }
@@ -186,7 +185,7 @@ impl Background {
         started
     }
 
-    fn is_served_by(&self, thread: ReaperThread) -> bool {
+    fn is_served_by_thread(&self, thread: ReaperThread) -> bool {
         // Relaxed: `run` explains why the thread does not miss the effect of a free. loom's models have no reaper.
         !cfg!(loom) && self.state.load(Relaxed) == thread as u32
     }
@@ -194,15 +193,15 @@ impl Background {
     /// Wakes the reaper thread after pages were freed or a waiter joined.
     #[inline]
     pub(crate) fn wake(&self) {
-        if self.is_served_by(Asleep) {
+        if self.is_served_by_thread(Asleep) {
             self.unpark();
         }
     }
 
-    /// Starts or wakes the reaper thread, for a waiter that the next interval may serve.
-    pub(crate) fn start_or_wake(&self) {
+    /// Starts or wakes the reaper thread on behalf of a waiter, which the next interval may serve.
+    pub(crate) fn start_or_wake_reaper(&self) {
         // A waiter gets a reaper however small the subsystem is.
-        self.start_now();
+        self.start_reaper_thread();
         self.wake();
     }
 
@@ -216,8 +215,9 @@ impl Background {
         }
     }
 
-    /// Resets the state in the child of a fork, which has no reaper thread. The child's next growth or waiter starts a thread.
-    pub(crate) fn reset_in_child(&self) {
+    /// Resets the state in the child of a fork, which has no reaper thread. The child's next growth or waiter starts a
+    /// new thread.
+    pub(crate) fn reset_after_fork(&self) {
         // Relaxed: the child has one thread. The handle is leaked, like everything that the parent's other
         // threads owned.
         self.thread.store(core::ptr::null_mut(), Relaxed);
@@ -236,7 +236,7 @@ impl Background {
     }
 }
 
-impl Drop for Background {
+impl Drop for BackgroundReaper {
     fn drop(&mut self) {
         // Acquire: pairs with the Release in `run`.
         let thread = self.thread.load(Acquire);
@@ -248,7 +248,7 @@ impl Drop for Background {
     }
 }
 
-/// Body of the reaper thread: ends intervals as long as the subsystem lives.
+/// Body of the reaper thread: ends intervals as long as the subsystem exists.
 fn run(weak: &Weak<dyn Reap>) {
     let _own = OwnThread::begin();
     if let Some(core) = weak.upgrade() {
@@ -266,7 +266,7 @@ fn run(weak: &Weak<dyn Reap>) {
         quiet = if now == seen && !core.is_needed(now) { quiet + 1 } else { 0 };
         seen = now;
         let interval = Duration::from_millis(background.interval.get().into());
-        if quiet < MAX_QUIET_INTERVALS {
+        if quiet < MAX_INTERVALS_WITHOUT_WORK {
             drop(core);
             wait(interval);
         } else {
@@ -281,9 +281,9 @@ fn run(weak: &Weak<dyn Reap>) {
             // The thread now sleeps until another thread frees pages, waits at a limit, or drops
             // the subsystem.
             let sleeps =
-                |core: Arc<dyn Reap>| core.background().is_served_by(Asleep) && !core.is_needed(seen);
+                |core: Arc<dyn Reap>| core.background().is_served_by_thread(Asleep) && !core.is_needed(seen);
             while !are_alone() && weak.upgrade().is_some_and(sleeps) {
-                park_timeout(LAST_THREAD_INTERVAL);
+                park_timeout(LAST_THREAD_CHECK_INTERVAL);
             }
             if let Some(core) = weak.upgrade() {
                 // Relaxed: the exchange only ends the sleep, unless another thread has already
@@ -303,11 +303,11 @@ fn wait(interval: Duration) {
     if cfg!(shuttle) { uslab_magazine::sync::relax() } else { park_timeout(interval) }
 }
 
-/// The upper half contains a pid, and the lower half the number of library threads in that process. The child of a
-/// fork has no library threads, so the pid shows if the number is valid; library threads do not keep a process alive.
+/// Number of running library threads in the lower half, and the pid of their process in the upper half. The child of a
+/// fork has no library threads, so the pid shows if the number is valid. Library threads do not keep a process alive.
 static LIBRARY_THREADS: AtomicU64 = AtomicU64::new(0);
 
-fn change_thread_count(change: impl Fn(u32) -> u32) {
+fn update_library_thread_count(change: impl Fn(u32) -> u32) {
     let process = u64::from(std::process::id()) << 32;
     // Relaxed, here and at the read: the counter publishes no other data.
     let mut now = LIBRARY_THREADS.load(Relaxed);
@@ -328,14 +328,14 @@ pub struct OwnThread(());
 impl OwnThread {
     /// Marks the calling thread as a library thread.
     pub fn begin() -> Self {
-        change_thread_count(|own| own + 1);
+        update_library_thread_count(|own| own + 1);
         Self(())
     }
 }
 
 impl Drop for OwnThread {
     fn drop(&mut self) {
-        change_thread_count(|own| own.saturating_sub(1));
+        update_library_thread_count(|own| own.saturating_sub(1));
     }
 }
 
@@ -370,11 +370,11 @@ mod thread {
     use core::mem::MaybeUninit;
     use core::ptr::null_mut;
 
-    /// Size of the thread's stack in bytes, as in `std`, because destructors run on it.
+    /// Size of the thread's stack in bytes. The stack is as large as `std`'s default stack, because destructors run on
+    /// it.
     const STACK_BYTES: usize = 2 << 20;
 
-    /// Starts a reaper thread, in which all signals are blocked. Returns `false` if the system refuses a
-    /// thread.
+    /// Starts a reaper thread, which blocks all signals. Returns `false` if the system refuses to create a thread.
     pub(super) fn start(core: Weak<dyn Reap>) -> bool {
         let (mut attributes, mut id) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
@@ -413,8 +413,8 @@ mod thread {
         null_mut()
     }
 
-    const fn may_be_sent<T: Send>() {}
-    const _: () = may_be_sent::<Weak<dyn Reap>>();
+    const fn assert_is_send<T: Send>() {}
+    const _: () = assert_is_send::<Weak<dyn Reap>>();
 }
 
 #[cfg(any(loom, shuttle))]
@@ -432,7 +432,7 @@ mod thread {
 mod thread {
     use super::{Reap, Weak};
 
-    /// Starts a reaper thread. Returns `false` if the system refuses a thread.
+    /// Starts a reaper thread. Returns `false` if the system refuses to create a thread.
     pub(super) fn start(core: Weak<dyn Reap>) -> bool {
         std::thread::Builder::new().name("uslab-reaper".to_owned()).spawn(move || super::run(&core)).is_ok()
     }

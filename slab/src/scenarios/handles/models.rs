@@ -6,8 +6,8 @@ use crate::debug::check::on_cpu;
 use crate::scenarios::world::SMALL;
 use uslab_magazine::sync::thread;
 
-/// H1: a held handle refers to the old object until it is dropped, or else the handle is stale.
-pub(in crate::scenarios) fn held_during_a_free_and_the_next_life() {
+/// H1: a held handle refers to the old object until the handle is dropped, or else the handle is stale.
+pub(in crate::scenarios) fn hold_object_across_reuse() {
     let world = Objects::new(SMALL);
     let handle = world.alloc(1);
     let other = world.clone();
@@ -23,8 +23,8 @@ pub(in crate::scenarios) fn held_during_a_free_and_the_next_life() {
     Objects::end(world, 1);
 }
 
-/// H2: of two frees of one handle, one succeeds, and the object is returned to the cache once.
-pub(in crate::scenarios) fn two_frees_of_one_handle() {
+/// H2: if one handle is freed twice, one free succeeds, and the object returns to the cache once.
+pub(in crate::scenarios) fn race_two_frees_of_handle() {
     let world = Objects::new(SMALL);
     let handle = world.alloc(1);
     let other = world.clone();
@@ -37,8 +37,8 @@ pub(in crate::scenarios) fn two_frees_of_one_handle() {
     Objects::end(world, 0);
 }
 
-/// H3: the last holder returns the object, once.
-pub(in crate::scenarios) fn two_holders_during_a_free() {
+/// H3: the last holder returns the object to the cache, exactly once.
+pub(in crate::scenarios) fn race_free_with_two_holders() {
     let world = Objects::new(Magazines::Off);
     let handle = world.alloc(1);
     let held = world.cache.get(handle).unwrap();
@@ -56,9 +56,9 @@ pub(in crate::scenarios) fn two_holders_during_a_free() {
     Objects::end(world, 0);
 }
 
-/// H4: a thread that receives a handle finds the object prepared, and may free it. If the memory orderings were
-/// weaker, this model would fail.
-pub(in crate::scenarios) fn a_handle_that_is_passed_on_without_any_ordering() {
+/// H4: a thread that receives a handle from another thread finds the object prepared, and may free it. This model would
+/// fail if the memory orderings were weaker.
+pub(in crate::scenarios) fn pass_handle_without_ordering() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -75,9 +75,8 @@ pub(in crate::scenarios) fn a_handle_that_is_passed_on_without_any_ordering() {
     Objects::end(world, 1);
 }
 
-/// H4: a thread that guesses a handle before it is handed out either finds the object prepared, or finds
-/// nothing.
-pub(in crate::scenarios) fn a_handle_guessed_during_its_allocation() {
+/// H4: a thread that guesses a handle before it is handed out finds a prepared object or nothing.
+pub(in crate::scenarios) fn guess_handle_during_alloc() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -93,8 +92,8 @@ pub(in crate::scenarios) fn a_handle_guessed_during_its_allocation() {
     Objects::end(world, used);
 }
 
-/// H4: a thread frees a passed handle without holding the object before.
-pub(in crate::scenarios) fn a_passed_handle_is_freed_without_holding() {
+/// H4: a thread frees a handle that it received, without holding the object first.
+pub(in crate::scenarios) fn free_passed_handle_unheld() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -108,9 +107,9 @@ pub(in crate::scenarios) fn a_passed_handle_is_freed_without_holding() {
     Objects::end(world, 1);
 }
 
-/// H5: writes precede the next life, whichever thread returned the object. If the memory orderings were
-/// weaker, this model would fail.
-pub(in crate::scenarios) fn writes_before_a_free_precede_the_next_life() {
+/// H5: all writes to an object precede its next life, whichever thread returned the object. This model would fail if
+/// the memory orderings were weaker.
+pub(in crate::scenarios) fn order_writes_before_slot_reuse() {
     let world = Objects::new(Magazines::Off);
     let handle = world.alloc(1);
     assert_eq!(handle.index(), 0);
@@ -130,8 +129,8 @@ pub(in crate::scenarios) fn writes_before_a_free_precede_the_next_life() {
     Objects::end(world, 1);
 }
 
-/// H6: two objects that are numbered concurrently get two numbers and two entries.
-pub(in crate::scenarios) fn two_objects_get_numbers_concurrently() {
+/// H6: two objects that are numbered concurrently get different numbers and different entries.
+pub(in crate::scenarios) fn race_two_number_assignments() {
     let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -145,8 +144,8 @@ pub(in crate::scenarios) fn two_objects_get_numbers_concurrently() {
     Objects::end(world, 2);
 }
 
-/// H7: a stale handle does not find the new object that has its number.
-pub(in crate::scenarios) fn a_number_is_reused_after_destruction() {
+/// H7: a stale handle does not find the new object that reuses its number.
+pub(in crate::scenarios) fn reuse_number_after_destruction() {
     let world = Objects::new(Magazines::Off);
     let stale = world.alloc(1);
     world.cache.free(stale);

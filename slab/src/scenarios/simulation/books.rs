@@ -1,14 +1,13 @@
-//! Shadow model of a simulation, which records the owner of all memory separately from the
-//! subsystem.
+//! Shadow model of a simulation. The shadow model records the owner of all memory independently of the subsystem.
 
 use super::*;
 
 /// Origin of memory, which determines the function that frees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The cache in the given slot, with the number of the cache.
+    /// The cache in the given slot; the second field is the number of the cache.
     Cache(usize, u64),
-    /// Any cache, including kmalloc's caches.
+    /// Any cache, including the caches of kmalloc.
     Any,
     Pool,
     Large(Order),
@@ -16,19 +15,19 @@ pub(super) enum Origin {
     Pages(Pfn, Order),
 }
 
-/// Memory with an owner.
+/// Memory that has an owner.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Object {
     pub(super) at: NonNull<u8>,
     pub(super) len: usize,
-    /// Number of leading bytes that the constructor writes.
+    /// Number of leading bytes that the constructor has written.
     pub(super) made: usize,
     pub(super) stamp: u64,
     pub(super) of: Origin,
 }
 
 impl Object {
-    /// Addresses of the words that the memory's owner writes.
+    /// Iterates over the words of the memory that its owner writes.
     pub(super) fn words(self) -> impl Iterator<Item = *mut u64> {
         let last = self.len / 8 * 8 - 8;
         let offsets = (self.made..last).step_by(504).chain((last >= self.made).then_some(last));
@@ -49,38 +48,38 @@ impl Object {
     }
 }
 
-/// Expected owners of all memory, as the operations imply them.
+/// Expected owners of all memory, derived from the operations so far.
 #[derive(Default)]
-pub(super) struct Books {
+pub(super) struct OwnershipLedger {
     pub(super) stamps: u64,
     pub(super) owned: BTreeMap<usize, Object>,
-    /// Objects that wait for readers, each with its stamp and its readers.
+    /// Objects that wait for readers, each with its stamp and the readers for which it waits.
     pub(super) waiting: BTreeMap<usize, (u64, Vec<u64>)>,
     pub(super) readers: BTreeSet<u64>,
-    /// Objects passed to other threads; `hoard` has objects kept for the shrinker.
+    /// Objects passed to other threads. `hoard` has the objects kept for the shrinker.
     pub(super) posted: Vec<Object>,
     pub(super) hoard: Vec<Object>,
     pub(super) handles: Vec<NamedObject>,
-    /// Number of objects that users have from the pool, including objects in transit; `pool_most` is the maximum since
+    /// Number of the pool's objects that users have, including objects in transit. `pool_most` is the maximum since
     /// each thread's operation began.
     pub(super) pool_out: usize,
     pub(super) pool_most: [usize; 8],
-    /// Waiters at a limit, by the time at which their wait began.
+    /// Waiters at a limit, keyed by the time at which their wait began.
     pub(super) queued: BTreeMap<u64, QueuedFree>,
 }
 pub(super) struct QueuedFree {
     pub(super) cache: usize,
     pub(super) joined: u64,
-    /// True if a later waiter was served.
+    /// True if a later waiter has already been served.
     pub(super) is_due: bool,
 }
-impl Books {
+impl OwnershipLedger {
     pub(super) fn now(&mut self) -> u64 {
         self.stamps += 1;
         self.stamps
     }
-    /// Records that the waiter whose wait began at `begun` got an object of this cache. All earlier waiters must
-    /// have an object, too.
+    /// Records that the waiter whose wait began at time `begun` got an object of this cache. All earlier waiters of the
+    /// cache must already have an object.
     pub(super) fn served(&mut self, cache: usize, begun: u64) {
         self.queued.remove(&begun);
         let before = self.queued.values_mut().filter(|other| other.cache == cache && other.joined < begun);
@@ -95,14 +94,14 @@ pub(super) struct NamedObject {
     pub(super) freed: bool,
 }
 
-/// The recorded owners, and the set of constructed objects. All threads of an execution run on one system thread, and
-/// no thread keeps a borrow across a switch of threads.
+/// The recorded owners of memory, and the set of constructed objects. All threads of an execution run on one system
+/// thread. No thread keeps a borrow while the execution switches threads.
 #[derive(Default)]
 pub(super) struct Shadow {
-    pub(super) books: RefCell<Books>,
+    pub(super) books: RefCell<OwnershipLedger>,
     pub(super) made: RefCell<BTreeSet<usize>>,
-    /// Error that a destructor found. The destructor stores the error here, because its panic would be
-    /// contained.
+    /// Error that a destructor has found, if any. The destructor stores the error here, because a panic of a destructor
+    /// would be contained.
     pub(super) destructed: Cell<Option<&'static str>>,
 }
 // SAFETY: all threads run on one system thread, and no borrow is kept across a switch of threads.
@@ -130,7 +129,7 @@ impl Shadow {
         books.owned.insert(start, object);
         object
     }
-    /// Removes the owner of memory that is about to be freed.
+    /// Removes the owner of memory that will be freed next.
     #[track_caller]
     pub(super) fn remove_owner(&self, object: Object) {
         object.verify("an object in use");
@@ -146,7 +145,7 @@ impl Shadow {
     }
 }
 
-/// Objects that are kept to save work, and freed when memory is short.
+/// Objects kept to save work, which the shrinker frees when memory is short.
 pub(super) struct Hoard(pub(super) Arc<Shadow>, pub(super) std::sync::Weak<Core>);
 
 impl Shrinker for Hoard {

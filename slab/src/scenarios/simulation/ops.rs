@@ -1,5 +1,5 @@
-//! Operations of a simulation's threads. Each operation asserts everything that it can check
-//! without the other threads.
+//! Operations that the threads of a simulation execute. Each operation asserts everything that it can check without
+//! knowing what the other threads do.
 
 use super::*;
 use crate::Fork;
@@ -11,8 +11,8 @@ use uslab_magazine::sync::schedule::{alone, end};
 
 type OperationFn = fn(&SimThread<'_>, &ScriptedOp);
 
-/// Each operation, with the group in which it is drawn, and its weight.
-pub(super) const OPS: &[(&str, char, u64, OperationFn)] = &[
+/// All operations, each with the group from which it is drawn, and its weight.
+pub(super) const WEIGHTED_OPERATIONS: &[(&str, char, u64, OperationFn)] = &[
     ("alloc", 'o', 20, alloc),
     ("free", 'o', 20, free),
     ("alloc_node", 'a', 3, alloc_node),
@@ -30,7 +30,7 @@ pub(super) const OPS: &[(&str, char, u64, OperationFn)] = &[
     ("defer", 'r', 6, defer),
     ("pin", 'r', 2, pin),
     ("look", 'r', 3, look),
-    ("unpin", 'r', 2, |s, _| s.end_reading()),
+    ("unpin", 'r', 2, |s, _| s.end_all_reads()),
     ("read", 'r', 6, read),
     ("advance", 'r', 3, |_, _| rcu::advance()),
     ("hoard", 's', 6, hoard),
@@ -72,8 +72,10 @@ pub(super) const OPS: &[(&str, char, u64, OperationFn)] = &[
 
 impl SimThread<'_> {
     pub(super) fn perform(&self, op: &Op) {
-        let (.., does) =
-            OPS.iter().find(|known| known.0 == op.name).expect("the script must name an existing object");
+        let (.., does) = WEIGHTED_OPERATIONS
+            .iter()
+            .find(|known| known.0 == op.name)
+            .expect("the script must name an existing object");
         does(self, &op.arguments);
         self.world.shadow.verify();
         self.world.check_limits();
@@ -81,7 +83,7 @@ impl SimThread<'_> {
     fn with_state<R>(&self, f: impl FnOnce(&mut ThreadState) -> R) -> R {
         f(&mut self.world.thread_states[self.me].borrow_mut())
     }
-    fn books<R>(&self, f: impl FnOnce(&mut Books) -> R) -> R {
+    fn books<R>(&self, f: impl FnOnce(&mut OwnershipLedger) -> R) -> R {
         f(&mut self.world.shadow.books.borrow_mut())
     }
     fn cpus(&self) -> u32 {
@@ -106,10 +108,10 @@ impl SimThread<'_> {
         self.hold(self.world.adopt_object(self.number(a), slot, at));
     }
     #[track_caller]
-    fn has_any(&self, at: NonNull<u8>, len: usize, of: Origin) {
+    fn adopt_any_allocation(&self, at: NonNull<u8>, len: usize, of: Origin) {
         self.hold(self.world.shadow.adopt(Object { at, len, made: 0, stamp: 0, of }));
     }
-    /// Checks that an allocation may fail with this error.
+    /// Checks that an allocation may fail with the error `error`.
     #[track_caller]
     fn refused(&self, slot: &Slot, error: AllocError) {
         let allowed = match error {
@@ -130,7 +132,7 @@ impl SimThread<'_> {
             Err(error) => self.refused(&wait.slot, error),
         }
     }
-    /// Polls a wait; if no object is available, keeps waiting and returns `false`.
+    /// Polls a wait. If no object is available, keeps the wait and returns `false`.
     #[track_caller]
     fn poll_wait(&self, mut wait: Wait) -> bool {
         match self.world.poll(&mut wait) {
@@ -142,12 +144,12 @@ impl SimThread<'_> {
         }
         true
     }
-    fn pick_wait(&self, a: u64) -> Option<Wait> {
+    fn pick_random_wait(&self, a: u64) -> Option<Wait> {
         self.with_state(|mine| {
             (!mine.waits.is_empty()).then(|| mine.waits.swap_remove(a as usize % mine.waits.len()))
         })
     }
-    pub(super) fn end_reading(&self) {
+    pub(super) fn end_all_reads(&self) {
         if let Some((guard, number, _)) = self.with_state(|mine| mine.reader.take()) {
             self.books(|books| books.readers.remove(&number));
             drop(guard);
@@ -158,7 +160,7 @@ impl SimThread<'_> {
 fn gfp(b: u64) -> Gfp {
     [Gfp::KERNEL, Gfp::KERNEL, Gfp::ZERO, Gfp::NOWAIT, Gfp::HIGH, Gfp::MEMALLOC | Gfp::ZERO][b as usize % 6]
 }
-/// If `gfp` requested zeros, checks that an object without a constructor is zero.
+/// If `gfp` requests zeroed memory, checks that an object without a constructor is zero.
 #[track_caller]
 fn check_zeroed(gfp: Gfp, slot: &Slot, at: NonNull<u8>) {
     if gfp.contains(Gfp::ZERO) && slot.setup.ctor == 0 {
@@ -170,7 +172,7 @@ fn check_zeroed(gfp: Gfp, slot: &Slot, at: NonNull<u8>) {
 
 fn alloc(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
-    let begun = s.books(Books::now);
+    let begun = s.books(OwnershipLedger::now);
     match slot.cache.alloc(gfp(t.b)) {
         Ok(at) => {
             s.books(|books| books.served(slot.key(), begun));
@@ -198,7 +200,7 @@ fn free(s: &SimThread<'_>, t: &ScriptedOp) {
         s.world.give_back(object);
     }
 }
-/// Frees an object, given only its address.
+/// Frees an object by its address alone.
 fn free_any(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(object) = s.pick(t.a) else { return };
     let of = if let Origin::Cache(..) = object.of { Origin::Any } else { object.of };
@@ -280,14 +282,14 @@ fn pin(s: &SimThread<'_>, _: &ScriptedOp) {
     });
     s.with_state(|mine| mine.reader = Some((guard, number, seen)));
 }
-/// Checks the objects that the reader found when it pinned. Deferred objects are unchanged; other objects of a type-stable
-/// cache are constructed.
+/// Checks the objects that a reader found when it pinned. Deferred objects must be unchanged; other objects of a
+/// type-stable cache must be constructed.
 fn look(s: &SimThread<'_>, _: &ScriptedOp) {
     s.with_state(|mine| {
         let Some((_, number, seen)) = &mine.reader else { return };
         for object in seen {
             let at = object.at.addr().get();
-            let waits = |books: &mut Books| {
+            let waits = |books: &mut OwnershipLedger| {
                 let known = books.waiting.get(&at);
                 known.is_some_and(|(stamp, readers)| *stamp == object.stamp && readers.contains(number))
             };
@@ -305,26 +307,26 @@ fn look(s: &SimThread<'_>, _: &ScriptedOp) {
         }
     });
 }
-/// Pins a reader for the duration of some operations.
+/// Pins a reader while some operations run.
 fn read(s: &SimThread<'_>, t: &ScriptedOp) {
     pin(s, t);
     for _ in 0..2 * t.a {
         relax();
         look(s, t);
     }
-    s.end_reading();
+    s.end_all_reads();
 }
 
-/// Acquires some objects, until it must wait for one.
+/// Acquires objects until one of the requests must wait.
 fn acquire(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
     _ = (0..1 + t.b % 4).all(|_| s.poll_wait(s.world.wait(s.number(t.a), &slot, gfp(t.b / 4))));
 }
 fn poll(s: &SimThread<'_>, t: &ScriptedOp) {
-    s.pick_wait(t.a).into_iter().for_each(|wait| _ = s.poll_wait(wait));
+    s.pick_random_wait(t.a).into_iter().for_each(|wait| _ = s.poll_wait(wait));
 }
-/// Waits like a sleeping thread: polls after each wake-up, for the duration of some operations. At the end, the thread
-/// cancels the wait, or leaves the wait for later.
+/// Waits as a sleeping thread does: polls after each wake-up, while some operations run. At the end, the thread cancels
+/// the wait or keeps it for later.
 fn wait(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
     let mut wait = s.world.wait(s.number(t.a), &slot, gfp(t.b / 4));
@@ -337,11 +339,11 @@ fn wait(s: &SimThread<'_>, t: &ScriptedOp) {
         }
         relax();
     }
-    if t.b & 1 > 0 { s.world.give_up_wait(wait) } else { s.with_state(|mine| mine.waits.push(wait)) }
+    if t.b & 1 > 0 { s.world.cancel_wait(wait) } else { s.with_state(|mine| mine.waits.push(wait)) }
 }
 fn acquire_timeout(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a) else { return };
-    let begun = s.books(Books::now);
+    let begun = s.books(OwnershipLedger::now);
     match slot.cache.acquire_timeout(gfp(t.b), Duration::ZERO) {
         Ok(at) => {
             s.books(|books| books.served(slot.key(), begun));
@@ -351,7 +353,7 @@ fn acquire_timeout(s: &SimThread<'_>, t: &ScriptedOp) {
     }
 }
 fn give_up(s: &SimThread<'_>, t: &ScriptedOp) {
-    s.pick_wait(t.a).into_iter().for_each(|wait| s.world.give_up_wait(wait));
+    s.pick_random_wait(t.a).into_iter().for_each(|wait| s.world.cancel_wait(wait));
 }
 
 fn post(s: &SimThread<'_>, t: &ScriptedOp) {
@@ -368,7 +370,7 @@ fn hoard(s: &SimThread<'_>, t: &ScriptedOp) {
         object => object.into_iter().for_each(|object| s.hold(object)),
     }
 }
-/// As long as users have fewer objects than a full reserve, an allocation must succeed.
+/// An allocation from the pool must succeed while users have fewer objects than a full reserve.
 fn pool_alloc(s: &SimThread<'_>, _: &ScriptedOp) {
     let Some(pool) = s.world.world_parts.borrow().pool.clone() else { return };
     s.books(|books| {
@@ -378,7 +380,7 @@ fn pool_alloc(s: &SimThread<'_>, _: &ScriptedOp) {
         books.pool_most.iter_mut().for_each(|most| *most = pool_objects.max(*most));
     });
     match pool.alloc(Gfp::KERNEL) {
-        Ok(at) => s.has_any(at, 64, Origin::Pool),
+        Ok(at) => s.adopt_any_allocation(at, 64, Origin::Pool),
         Err(error) => s.books(|books| {
             books.pool_out -= 1;
             let (most, least) = (books.pool_most[s.me], s.world.script.setup.pool as usize);
@@ -475,13 +477,13 @@ fn pages(s: &SimThread<'_>, t: &ScriptedOp) {
     // A quarter of the blocks are split, so that each page is freed separately.
     for part in block.split(if t.b < 12 { order } else { Order::ZERO }) {
         let (order, pfn) = (part.order(), part.into_pfn());
-        s.has_any(pages.address(pfn), order.bytes(), Origin::Pages(pfn, order));
+        s.adopt_any_allocation(pages.address(pfn), order.bytes(), Origin::Pages(pfn, order));
     }
 }
 fn large(s: &SimThread<'_>, t: &ScriptedOp) {
     let order = Order::new((t.a % 3).min(s.world.script.setup.order) as u8).expect("small");
     if let Ok(at) = s.world.core().alloc_large(order.bytes(), gfp(t.b)) {
-        s.has_any(at, order.bytes(), Origin::Large(order));
+        s.adopt_any_allocation(at, order.bytes(), Origin::Large(order));
     }
 }
 fn kmalloc(s: &SimThread<'_>, t: &ScriptedOp) {
@@ -493,7 +495,7 @@ fn kmalloc(s: &SimThread<'_>, t: &ScriptedOp) {
         // SAFETY: the memory was just allocated.
         let usable = unsafe { kmalloc.usable_size(at) };
         assert!(usable >= size, "only {usable} bytes of {size} are usable");
-        s.has_any(at, size, Origin::Any);
+        s.adopt_any_allocation(at, size, Origin::Any);
     }
 }
 fn huge(s: &SimThread<'_>, t: &ScriptedOp) {
@@ -501,7 +503,7 @@ fn huge(s: &SimThread<'_>, t: &ScriptedOp) {
     let layout = Layout::from_size_align(bytes, 4096).expect("small");
     if let Ok(at) = s.world.core().alloc_huge(layout, Gfp::KERNEL) {
         // Only the ends of the memory are written, because writing all of it would take most of the time.
-        s.has_any(at, 64, Origin::Huge);
+        s.adopt_any_allocation(at, 64, Origin::Huge);
     }
 }
 
@@ -516,7 +518,7 @@ fn drain(s: &SimThread<'_>, t: &ScriptedOp) {
     let end_cpu = if t.b & 8 > 0 { first_cpu + 1 } else { s.cpus() };
     s.slot(t.a).into_iter().for_each(|slot| slot.cache.drain(first_cpu..end_cpu));
 }
-/// An object that was in use throughout the call must be in the snapshot of live objects.
+/// A snapshot of live objects must contain each object that was in use throughout the call.
 fn live(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(slot) = s.slot(t.a).filter(|slot| slot.setup.merge == 0) else { return };
     let of = |slot: &Slot| Origin::Cache(s.number(t.a), slot.number);
@@ -544,13 +546,13 @@ fn destroy(s: &SimThread<'_>, t: &ScriptedOp) {
         assert!(slot.cache.alloc(Gfp::KERNEL).is_err(), "a destroyed cache allocates");
     }
 }
-/// Drops the handle of a cache that may have objects in use.
+/// Drops the handle of a cache, which may have objects in use.
 fn leave(s: &SimThread<'_>, t: &ScriptedOp) {
     let slot = s.world.world_parts.borrow_mut().slots.get_mut(s.number(t.a)).and_then(Option::take);
     drop(slot);
 }
 
-/// Makes a cache, and drops its handle while objects are in use.
+/// Makes a cache, and drops its handle while its objects are in use.
 fn brief(s: &SimThread<'_>, t: &ScriptedOp) {
     let magazines = Magazines::Sized { capacity: 1 + t.b as u16 % 2, stock: 0, depot_limit: 1 };
     let Ok(cache) = KmemCache::builder("brief", 64).magazines(magazines).build_in(&s.world.subsystem) else {
@@ -567,7 +569,7 @@ fn brief(s: &SimThread<'_>, t: &ScriptedOp) {
     left.iter().for_each(|object| s.hold(*object));
 }
 
-/// An invalid free must be refused, and leave the object unchanged.
+/// Frees an object incorrectly. The free must be refused, and leave the object unchanged.
 fn wrong_free(s: &SimThread<'_>, t: &ScriptedOp) {
     let Some(object) = s.pick(t.a) else { return };
     let core = s.world.core();
@@ -593,7 +595,7 @@ fn wrong_free(s: &SimThread<'_>, t: &ScriptedOp) {
     s.hold(object);
 }
 
-/// Takes and releases the locks of a fork while other threads work, as the parent does.
+/// Takes and releases the locks of a fork while other threads work, as the parent process does.
 fn fork(s: &SimThread<'_>, t: &ScriptedOp) {
     // SAFETY: this thread does not use the subsystem between the calls.
     unsafe {
@@ -602,8 +604,9 @@ fn fork(s: &SimThread<'_>, t: &ScriptedOp) {
         s.world.subsystem.after_fork_in_parent();
     }
 }
-/// Acts as the child of a fork: a copy of the current memory, with this thread only. The child does not touch objects of other
-/// threads, and objects that other threads were moving are lost. The execution ends here, because no other thread is left.
+/// Acts as the child of a fork, which has a copy of the memory, and this thread as its only thread. The child does not
+/// touch the objects of other threads. Objects that other threads were moving are lost. The execution ends here,
+/// because the child has no other thread.
 fn child(s: &SimThread<'_>, t: &ScriptedOp) {
     let subsystem = &s.world.subsystem;
     // SAFETY: after `alone`, no other thread exists.

@@ -1,11 +1,11 @@
-//! Checks of a simulation at times when all threads are idle, and at its end.
+//! Checks that a simulation runs while all threads are idle, and at its end.
 
 use super::*;
 use uslab_magazine::sync::Ordering::Relaxed;
 
 impl World {
-    /// Checks the waiters while all threads are idle. A waiter that was woken takes an available object; if a waiter
-    /// was not woken, no object may be available to it.
+    /// Checks the waiters while all threads are idle. A woken waiter must take an available object. No object may be
+    /// available to a waiter that was not woken.
     pub(super) fn settle(&self) {
         let mut goes_on = true;
         while core::mem::take(&mut goes_on) {
@@ -27,8 +27,8 @@ impl World {
         }
     }
 
-    /// While all threads are idle, checks the subsystem and compares it with the shadow model. `quiet` is true if no
-    /// memory is waiting for readers.
+    /// Checks the subsystem while all threads are idle, and compares it with the shadow model. `quiet` is true if no
+    /// memory waits for readers.
     pub(super) fn census(&self, quiet: bool) {
         self.settle();
         let census = self.core().check().unwrap_or_else(|violation| panic!("census: {violation}"));
@@ -69,7 +69,7 @@ impl World {
             let max = nodes * setup.capacity * setup.depot;
             assert!(info.in_depot <= max, "{} objects in depots, at most {max}", info.in_depot);
             assert_eq!(info.paths.operations(), info.allocs + info.frees, "each operation has one level");
-            self.check_view(&slot);
+            self.check_cache_view(&slot);
         }
         // SAFETY: all threads are idle.
         let view = unsafe { self.subsystem.pages().per_cpu_view() };
@@ -79,9 +79,8 @@ impl World {
         assert_eq!(seen, self.subsystem.pages().info().per_cpu(), "the view shows the pages that CPUs hold");
     }
 
-    /// Checks that a view of a cache shows each object that is not free in its slab exactly once, either with its
-    /// owner or in a magazine.
-    fn check_view(&self, slot: &Slot) {
+    /// Checks that a view of a cache shows each taken object exactly once, either with its owner or in a magazine.
+    fn check_cache_view(&self, slot: &Slot) {
         // SAFETY: all threads are idle.
         let view = unsafe { slot.cache.view() };
         let info = slot.cache.info();
@@ -116,7 +115,7 @@ impl World {
         }
     }
 
-    /// Waits until no memory waits for a reader; no reader exists.
+    /// Waits until no memory waits for readers. No reader may be pinned.
     pub(super) fn wait_for_grace(&self) {
         for _ in 0..100 {
             self.core().flush_deferred();
@@ -128,14 +127,14 @@ impl World {
         panic!("a deferred free must not wait without readers");
     }
 
-    /// Frees all memory; before the end, each cache in turn gets all memory for itself.
+    /// Frees all memory. First, each cache in turn allocates all memory for itself.
     pub(super) fn end(self: Arc<Self>) {
         self.faults.disarm();
         on_cpu(0);
         for side in self.thread_states.iter() {
             let ThreadState { held, reader, hive, waits } = std::mem::take(&mut *side.borrow_mut());
             drop(reader);
-            waits.into_iter().for_each(|wait| self.give_up_wait(wait));
+            waits.into_iter().for_each(|wait| self.cancel_wait(wait));
             if let Some((mut hive, keys)) = hive {
                 keys.into_iter().for_each(|(key, value)| assert_eq!(hive.remove(key)[0], value));
             }
@@ -164,7 +163,7 @@ impl World {
             if !slot.destroyed.get() && slot.setup.stable == 0 {
                 self.core().shrink(&uslab_magazine::Operation::new());
                 self.wait_for_grace();
-                (0..2).for_each(|cpu| self.allocate_all(number, &slot, cpu));
+                (0..2).for_each(|cpu| self.check_all_objects_allocatable(number, &slot, cpu));
             }
             if slot.setup.checked > 0 && !slot.destroyed.get() {
                 self.double_free(&slot.cache);
@@ -198,9 +197,9 @@ impl World {
         }
     }
 
-    /// Checks that one cache alone can get all objects that its limit and the pages allow, wherever its free objects
-    /// are.
-    fn allocate_all(&self, number: usize, slot: &Slot, from: u32) {
+    /// Checks that one cache alone can get all objects that its limit and the pages allow, regardless of where its free
+    /// objects are.
+    fn check_all_objects_allocatable(&self, number: usize, slot: &Slot, from: u32) {
         let cpus = self.subsystem.cpus().count();
         let (geometry, setup) = (slot.cache.geometry(), &self.script.setup);
         on_cpu(from % cpus);
@@ -225,7 +224,8 @@ impl World {
             self.give_back(object);
         }
     }
-    /// Frees an object twice. All threads are idle, so no thread has reallocated the object.
+    /// Frees an object twice, and expects the second free to be refused. All threads are idle, so no other thread
+    /// reallocates the object.
     fn double_free(&self, cache: &KmemCache) {
         on_cpu(0);
         let Ok(object) = cache.alloc(Gfp::KERNEL) else { return };

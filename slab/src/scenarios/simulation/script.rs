@@ -1,4 +1,5 @@
-//! Scripts: the operations of a simulation as numbers, drawn from a seed, written as lines of text, and shrunk.
+//! Scripts: the operations of a simulation as numbers. A script is drawn from a seed, written as lines of text, and
+//! shrunk if it fails.
 //!
 //! ```text
 //! schedule 77                                    which thread runs when: `schedule::once`
@@ -13,12 +14,12 @@
 //! rest                                           all threads have arrived, and the census is taken
 //! ```
 
-use super::ops::OPS;
+use super::ops::WEIGHTED_OPERATIONS;
 use std::collections::BTreeMap;
 use std::fmt;
 use uslab_magazine::sync::schedule::Rng;
 
-/// Defines lines of a script, which consist of named numbers, 0 by default.
+/// Defines a line of a script: named numbers, each 0 by default.
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident { $($(#[$what:meta])* $field:ident),+ })+) => { $(
         $(#[$doc])*
@@ -51,52 +52,51 @@ macro_rules! numbers {
     )+ };
 }
 numbers! {
-    /// Configuration of the subsystem. Numbers beyond the possible range are clamped.
+    /// Configuration of the simulated subsystem. Numbers outside the possible range are clamped.
     Setup {
-        /// Number of CPUs, not counting the first.
+        /// Number of CPUs in addition to the first.
         cpus,
-        /// Number of nodes, not counting the first.
+        /// Number of nodes in addition to the first.
         nodes,
-        /// 1 for restartable sequences, 0 for the claimed slot.
+        /// 1 to use restartable sequences, or 0 to use the claimed slot.
         rseq,
-        /// Number of pages of each node, not counting the first.
+        /// Number of pages of each node in addition to the first page.
         pages,
-        /// Order of the largest block.
+        /// Order of the largest block of pages.
         order,
         /// Largest order of slabs.
         slab_order,
-        /// 1 if CPUs keep pages.
+        /// 1 if each CPU keeps pages, 0 otherwise.
         per_cpu,
-        /// Number of free pages that are kept, plus one; 0 keeps all free pages.
+        /// Number of free pages to keep, plus one; 0 keeps all free pages.
         keep,
         /// Number of objects in the reserve of a mempool; 0 for no mempool.
         pool,
-        /// 1 to make kmalloc's caches.
+        /// 1 to create kmalloc's caches, 0 otherwise.
         kmalloc,
-        /// 1 if pages are mapped, 0 for the heap.
+        /// 1 if the pages are mapped from the system, 0 if they come from the heap.
         mapped,
-        /// 1 if the shrinker's objects serve the limit of the first cache, or 0 if they serve all
-        /// memory.
+        /// 1 if the shrinker is for the limit of the first cache, 0 if it is for all memory.
         hoard_limit
     }
-    /// Fault rule for calls that are refused.
+    /// A fault rule, which refuses some calls.
     Fault {
-        /// Index of the fault point in `POINTS`.
+        /// Index of the rule's fault point in `POINTS`.
         point, percent
     }
     CacheSetup {
-        /// Number of bytes of an object beyond the minimum.
+        /// Number of bytes by which an object exceeds the minimum size.
         size,
-        /// Capacity of the cache's magazines; 0 for no magazines.
+        /// Capacity of the cache's magazines; 0 disables magazines.
         capacity, stock, depot,
         /// Maximum number of slabs; 0 for no limit.
         limit, ctor, reset, checked, stable, merge
     }
-    /// Arguments of an operation, and its thread's place, as in `Script`.
+    /// Arguments of an operation, and the CPU and moves of its thread, as in `Script`.
     ScriptedOp { a, b, cpu, at, then, abort }
 }
 
-/// An operation, given by its index in [`OPS`] and its arguments.
+/// An operation: its index in [`WEIGHTED_OPERATIONS`], and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Op {
     pub(crate) name: &'static str,
@@ -109,7 +109,7 @@ pub(crate) struct Script {
     pub(crate) setup: Setup,
     pub(crate) faults: Vec<Fault>,
     pub(crate) caches: Vec<CacheSetup>,
-    /// Operations of each thread, in rounds between which all threads are idle.
+    /// Operations of each thread, in rounds; all threads are idle between two rounds.
     pub(crate) rounds: Vec<Vec<Vec<Op>>>,
 }
 
@@ -130,7 +130,7 @@ impl fmt::Display for Script {
 }
 
 impl Script {
-    /// Parses a written script, in which `#` begins a comment.
+    /// Parses a script in its text form, in which `#` begins a comment.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let mut read = Self::default();
         let mut threads: Vec<Vec<Op>> = vec![];
@@ -149,7 +149,7 @@ impl Script {
                 "thread" => threads.push(vec![]),
                 "rest" => read.rounds.push(std::mem::take(&mut threads)),
                 name => {
-                    let op = OPS
+                    let op = WEIGHTED_OPERATIONS
                         .iter()
                         .find(|op| op.0 == name)
                         .ok_or(bad(format!("`{name}`: unknown operation")))?;
@@ -161,8 +161,9 @@ impl Script {
         Ok(read)
     }
 
-    /// Draws the script of a seed. A script has only a few kinds of operations, some of them much more frequent than
-    /// others, because mixes of all operations would all be similar (Groce et al., "Swarm Testing", ISSTA 2012).
+    /// Draws the script that belongs to a seed. A script uses only a few kinds of operations, some of them much more
+    /// frequently than others. Mixes of all operations would all be similar (Groce et al., "Swarm Testing", ISSTA
+    /// 2012).
     pub(crate) fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
@@ -215,14 +216,15 @@ impl Script {
         // A script uses a few groups of operations, several groups, or half of all groups. Related operations happen
         // together often enough only if there are few groups.
         let one_of = [2, 4, 8][rng.below(3) as usize];
-        let groups: BTreeMap<char, u64> = OPS
+        let groups: BTreeMap<char, u64> = WEIGHTED_OPERATIONS
             .iter()
             .map(|(_, group, ..)| {
                 let always = *group == 'o' || readers > 0 && "rgp".contains(*group);
                 (*group, u64::from(always || rng.below(one_of) == 0) * (1 + rng.below(3)))
             })
             .collect();
-        let weights: Vec<u64> = OPS.iter().map(|(_, group, weight, _)| groups[group] * weight).collect();
+        let weights: Vec<u64> =
+            WEIGHTED_OPERATIONS.iter().map(|(_, group, weight, _)| groups[group] * weight).collect();
         let all: u64 = weights.iter().sum();
         let draw = |rng: &mut Rng| {
             let mut at = rng.below(all);
@@ -243,7 +245,7 @@ impl Script {
                 then: moves * cpu(rng),
                 abort: moves * chance(rng, 50),
             };
-            Op { name: OPS[picked.unwrap_or(0)].0, arguments }
+            Op { name: WEIGHTED_OPERATIONS[picked.unwrap_or(0)].0, arguments }
         };
         let threads = 2 + rng.below(3);
         let max = [6, 12, 25][rng.below(3) as usize];
@@ -258,14 +260,14 @@ impl Script {
         Self { schedule: rng.next() >> 1, setup, faults, caches, rounds }
     }
 
-    /// Finds the smallest script that fails in the same way. Shrinking removes rounds, threads, operations and faults,
-    /// and lowers numbers, as long as `fails` returns a schedule under which the script fails.
+    /// Finds a small script that fails in the same way as this script. Shrinking removes rounds, threads, operations
+    /// and faults, and lowers numbers, as long as `fails` returns a schedule under which the smaller script fails.
     pub(crate) fn shrink(self, fails: impl Fn(&Self) -> Option<u64>) -> Self {
         let mut best = self;
         loop {
             let before = best.clone();
             for rounds in 0..best.rounds.len() {
-                best.try_change(&fails, |script| {
+                best.try_script_reduction(&fails, |script| {
                     _ = (rounds < script.rounds.len()).then(|| script.rounds.remove(rounds))
                 });
             }
@@ -275,7 +277,7 @@ impl Script {
             while chunk > 0 {
                 let mut at = 0;
                 while at < best.ops().count() {
-                    let smaller = best.try_change(&fails, |script| {
+                    let smaller = best.try_script_reduction(&fails, |script| {
                         let mut number = 0;
                         let gone = |_: &Op| {
                             number += 1;
@@ -287,21 +289,21 @@ impl Script {
                 }
                 chunk /= 2;
             }
-            best.try_change(&fails, |script| {
+            best.try_script_reduction(&fails, |script| {
                 script.rounds.iter_mut().for_each(|round| round.retain(|ops| !ops.is_empty()))
             });
-            best.try_change(&fails, |script| script.rounds.retain(|round| !round.is_empty()));
-            best.try_change(&fails, |script| script.faults.clear());
+            best.try_script_reduction(&fails, |script| script.rounds.retain(|round| !round.is_empty()));
+            best.try_script_reduction(&fails, |script| script.faults.clear());
             for faults in 0..best.faults.len() {
-                best.try_change(&fails, |script| {
+                best.try_script_reduction(&fails, |script| {
                     _ = (faults < script.faults.len()).then(|| script.faults.remove(faults))
                 });
             }
-            best.try_change(&fails, |script| _ = script.caches.pop());
+            best.try_script_reduction(&fails, |script| _ = script.caches.pop());
             for number in 0..best.numbers().len() {
                 for smaller in [0, 1] {
                     if *best.numbers()[number] > smaller {
-                        best.try_change(&fails, |script| *script.numbers()[number] = smaller);
+                        best.try_script_reduction(&fails, |script| *script.numbers()[number] = smaller);
                     }
                 }
             }
@@ -310,7 +312,11 @@ impl Script {
             }
         }
     }
-    fn try_change(&mut self, fails: &impl Fn(&Self) -> Option<u64>, change: impl FnOnce(&mut Self)) -> bool {
+    fn try_script_reduction(
+        &mut self,
+        fails: &impl Fn(&Self) -> Option<u64>,
+        change: impl FnOnce(&mut Self),
+    ) -> bool {
         let mut changed = self.clone();
         change(&mut changed);
         if changed == *self {

@@ -1,13 +1,13 @@
-//! Runs simulations by their seeds, and shrinks failures.
+//! Runs simulations from seeds, and shrinks the failing scripts.
 
 use super::*;
 
-/// Runs a script under its schedule. The error describes the failure.
+/// Runs a script under the script's schedule. The error is a description of the failure.
 fn outcome(script: &Script) -> Result<(), String> {
     let (schedule, script) = (script.schedule, script.clone());
     once(schedule, STEPS, move || run(&script))
 }
-/// Kind of a failure: its text without the parts that vary between runs.
+/// Kind of a failure: the text of the failure without the parts that vary between runs.
 fn failure_kind(failure: &str) -> String {
     failure.split(|c: char| c.is_ascii_digit() || c == '{').next().unwrap_or("").to_owned()
 }
@@ -15,19 +15,19 @@ fn failure_kind(failure: &str) -> String {
 pub(in crate::scenarios) struct Seeds(pub(in crate::scenarios) u64);
 
 impl Seeds {
-    /// Number of schedules under which each smaller script is tried.
+    /// Number of schedules that are tried for each smaller script.
     const TRIES: u64 = 30;
-    /// Maximum time for shrinking one failure.
+    /// Maximum time spent on shrinking one failure.
     const SHRINKING_TIMEOUT: Duration = Duration::from_secs(120);
 
     fn number(name: &str) -> Option<u64> {
         let text = std::env::var(name).ok()?;
         Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: expected a number")))
     }
-    /// The requested seeds, as long as time is left.
-    fn seeds_in_time(&self) -> impl Iterator<Item = u64> {
+    /// Iterates over the requested seeds until the time is used up.
+    fn seeds_until_timeout(&self) -> impl Iterator<Item = u64> {
         let (begun, seconds) = (Instant::now(), Self::number("WORLD_SECONDS"));
-        let shard = shard().unwrap_or(Shard::WHOLE);
+        let shard = shard().unwrap_or(Shard::WHOLE_SHARD);
         let seeds = match Self::number("WORLD_SEED") {
             Some(seed) => seed..seed + 1,
             None => {
@@ -39,7 +39,7 @@ impl Seeds {
         seeds.take_while(move |_| seconds.is_none_or(|seconds| begun.elapsed().as_secs() < seconds))
     }
 
-    /// Runs the simulations, and reports the first failure as a script.
+    /// Runs the simulations of all seeds, and reports the first failure as a script.
     pub(in crate::scenarios) fn run(self, name: &str, _: fn()) {
         if let Ok(path) = std::env::var("WORLD_SCRIPT") {
             let text =
@@ -48,8 +48,8 @@ impl Seeds {
             return outcome(&script).unwrap_or_else(|failure| panic!("{path}: {failure}"));
         }
         let (begun, mut count, mut ran) = (Instant::now(), 0, 0..0);
-        forget_threads();
-        for seed in self.seeds_in_time() {
+        reset_thread_counts();
+        for seed in self.seeds_until_timeout() {
             let script = Script::draw(seed);
             if let Err(failure) = outcome(&script) {
                 println!(
@@ -77,7 +77,7 @@ impl Seeds {
         );
     }
 
-    /// Checks that the simulations detect a planted bug within `seeds` seeds.
+    /// Checks that the simulations detect a planted bug within the first `seeds` seeds.
     pub(in crate::scenarios) fn bug(
         self,
         bug: &'static str,
@@ -118,8 +118,8 @@ fn shrunk(script: Script, failure: &str) -> (Script, String) {
     (script, failure)
 }
 
-/// Prints the number of seeds until each planted bug is detected, and the failure. `WORLD_BUGS=file` lists the bugs'
-/// names, one per line. In a build without planted bugs, no seed can detect them.
+/// Prints, for each planted bug, the number of seeds until it is detected, and the failure. `WORLD_BUGS=file` names a
+/// file with the bugs' names, one per line. No seed can detect a planted bug in a build without planted bugs.
 #[test]
 fn number_of_seeds_to_detect_each_planted_bug_is_printed() {
     let Ok(path) = std::env::var("WORLD_BUGS") else { return };
@@ -128,7 +128,7 @@ fn number_of_seeds_to_detect_each_planted_bug_is_printed() {
         let begun = Instant::now();
         plant(bug);
         let failure = Seeds(u64::MAX)
-            .seeds_in_time()
+            .seeds_until_timeout()
             .find_map(|seed| Some((seed, outcome(&Script::draw(seed)).err()?)));
         plant("");
         let outcome_text = failure.map_or("unnoticed".to_owned(), |(seed, failure)| {
@@ -138,7 +138,7 @@ fn number_of_seeds_to_detect_each_planted_bug_is_printed() {
     }
 }
 
-/// Runs the scripts of fixed bugs, which the first line of each script describes.
+/// Runs the stored scripts, each of which reproduces the fixed bug that its first line describes.
 #[test]
 fn stored_simulation_scripts_pass() {
     let scripts = [
@@ -166,7 +166,7 @@ fn simulation_scripts_round_trip_through_text() {
     assert_eq!(parse_error("alloc"), "line 1: expected `thread` before");
 }
 
-/// The shrunk script has one of each part: only the operations needed to free a slab.
+/// The shrunk script must have one of each part: only the operations needed to free a slab.
 #[cfg_attr(not(uslab_planted), ignore = "needs planted bugs: cargo planted")]
 #[test]
 fn failing_seed_shrinks_to_a_shorter_failing_script() {

@@ -1,9 +1,9 @@
-//! Tables that malloc's inlined paths read, by size for allocations, and by address for frees. Allocations and frees do
-//! not write the tables.
+//! Tables that malloc's inlined paths read: tables indexed by size for allocations, and by page for frees. Allocations
+//! and frees only read the tables.
 //!
-//! The cost of an inlined path is the cost of its loads and stores. An allocation therefore finds the fast path of its
-//! size by one load, from a table of 16 KiB. A program accesses only the cache lines of the table for the sizes that it
-//! uses. The process-wide malloc has [the same tables in statics](super::static_paths).
+//! An inlined path costs as much as its loads and stores. An allocation therefore finds the fast path of its size with
+//! one load from a table of 16 KiB. A program accesses only the table's cache lines for the sizes that it uses. The
+//! process-wide malloc has [the same tables in statics](super::static_paths).
 
 use super::classes::{CLASS_BY_WORDS, CLASSES, WORDS, size_of_class, word_of};
 use crate::cache::Object;
@@ -29,22 +29,23 @@ const CLASS_BYTES: [u32; CLASSES] = {
     table
 };
 
-/// Recognises the objects of a class by their offsets in the class's slabs.
+/// Recognises the objects of a class by their offset in the class's slabs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Stride {
-    /// Mask of an offset within its slab, because slabs are at multiples of their size.
+pub(super) struct ObjectStride {
+    /// Mask that gives an address's offset within its slab, because slabs are at multiples of their size.
     mask: u32,
-    /// Factor that recognises multiples of the stride, as [`Cache::begins_object`](crate::cache::Cache::begins_object) does.
+    /// Factor that recognises multiples of the stride, as [`Cache::begins_object`](crate::cache::Cache::begins_object)
+    /// does.
     multiples: u32,
 }
 
-impl Stride {
-    /// Maximum size in bytes of a slab whose objects a [`Stride`] recognises. For offsets below 2^17, `offset *
-    /// ceil(2^32 / stride)` modulo `2^32` recognises multiples of strides up to 2^15.
+impl ObjectStride {
+    /// Maximum size in bytes of a slab in which a [`ObjectStride`] recognises objects. For offsets below 2^17, `offset
+    /// * ceil(2^32 / stride)` modulo `2^32` recognises the multiples of strides up to 2^15.
     const MAX_SLAB_BYTES: usize = 1 << 17;
 
-    /// Recognises objects `stride` bytes apart in slabs of `slab` bytes, a power of two. Returns `None` for
-    /// larger slabs, whose objects are found by their frames.
+    /// Makes a stride for objects `stride` bytes apart in slabs of `slab` bytes, which is a power of two. Returns
+    /// `None` for larger slabs, whose objects are found through their frames.
     fn new(stride: usize, slab: usize) -> Option<Self> {
         (slab <= Self::MAX_SLAB_BYTES)
             .then(|| Self { mask: (slab - 1) as u32, multiples: u32::MAX / stride as u32 + 1 })
@@ -56,7 +57,8 @@ impl Stride {
     pub(super) fn from_bits(bits: u64) -> Self {
         Self { mask: bits as u32, multiples: (bits >> 32) as u32 }
     }
-    /// Returns `true` if an object begins `offset` bytes behind the first page; always `false` for the default stride.
+    /// Returns `true` if an object begins `offset` bytes after the start of the first page. The default stride always
+    /// returns `false`.
     #[inline(always)]
     pub(super) fn begins_object(self, offset: usize) -> bool {
         (offset as u32 & self.mask).wrapping_mul(self.multiples) < self.multiples
@@ -71,15 +73,15 @@ pub(crate) struct FastPaths {
     bytes: AtomicUsize,
     /// The class of each page (see [`PageClasses`](crate::memory::page_classes::PageClasses)).
     page_classes: NonNull<PageClass>,
-    /// The caches' inlined free paths, which are disabled if objects are checked.
+    /// The caches' inlined free paths. A path is disabled if its cache checks objects.
     pub(super) frees: FastPathTable<Object, StackMemory, CLASSES>,
-    /// Allocation paths during a profile that only counts allocations; disabled if every object is observed
-    /// anyway.
+    /// Allocation paths for profiles that only count allocations. The counting paths are disabled if every object is
+    /// observed anyway.
     pub(super) counted: FastPathTable<Object, StackMemory, CLASSES>,
     profiler: NonNull<Profiler>,
-    /// Strides by page class: first for pages without a known class, then for the classes.
-    pub(super) strides: [Stride; CLASSES + 1],
-    /// Allocation paths, by the number of words of the size minus one.
+    /// Strides by page class. The first stride is for pages whose class is unknown.
+    pub(super) strides: [ObjectStride; CLASSES + 1],
+    /// Allocation paths, indexed by the number of words of the size minus one.
     pub(super) by_words: FastPathTable<Object, StackMemory, WORDS>,
 }
 
@@ -89,17 +91,18 @@ unsafe impl Send for FastPaths {}
 unsafe impl Sync for FastPaths {}
 
 impl FastPaths {
-    /// Creates the paths of a malloc's caches in `place`, because 16 KiB is too much to move. The caches outlive any
-    /// use of the paths.
+    /// Creates the paths of a malloc's caches in `place`, because moving 16 KiB would be too slow. The caches outlive
+    /// any use of the paths.
     pub(super) fn init(place: &mut MaybeUninit<Self>, core: &Core, caches: &[KmemCache; CLASSES]) {
         let pages = &core.memory.pages;
-        let mut strides = [Stride::default(); CLASSES + 1];
+        let mut strides = [ObjectStride::default(); CLASSES + 1];
         for (stride, cache) in strides[1..].iter_mut().zip(caches) {
             let geometry = cache.geometry();
             let slab = geometry.order().bytes();
-            // Without `is_unguarded`, a free must check the object's state: it may have a canary, be free, or be between red zones.
+            // Without `is_unguarded`, a free must check the object's state: it may have a canary, be free, or be
+            // between red zones.
             let is_unguarded = geometry.lead() == 0 && !core.harden.is_on();
-            let stride_of_slab = Stride::new(geometry.stride(), slab).filter(|_| is_unguarded);
+            let stride_of_slab = ObjectStride::new(geometry.stride(), slab).filter(|_| is_unguarded);
             *stride = stride_of_slab.unwrap_or_default();
         }
         let [allocs, frees, counted] = [0, 1, 2]
@@ -117,20 +120,20 @@ impl FastPaths {
             (&raw mut (*place).profiler).write((&core.profiler).into());
             (&raw mut (*place).strides).write(strides);
             let by_words = (&raw mut (*place).by_words).cast::<MaybeUninit<FastPathTable<_, _, WORDS>>>();
-            allocs.spread_into(|class| size_of_class(class) / 8, &mut *by_words);
+            allocs.build_expanded_table(|class| size_of_class(class) / 8, &mut *by_words);
         }
     }
-    pub(super) fn set_bytes(&self, bytes: usize) {
+    pub(super) fn set_object_bytes(&self, bytes: usize) {
         // Relaxed: the number publishes no other data.
         self.bytes.store(bytes, Relaxed);
     }
-    /// Address of the first page, the bytes of all pages, and the table of page classes.
+    /// Returns the address of the first page, the number of bytes of all pages, and the table of page classes.
     pub(super) fn pages(&self) -> (usize, usize, NonNull<PageClass>) {
         // Relaxed: the number publishes no other data.
         (self.base, self.bytes.load(Relaxed), self.page_classes)
     }
 
-    /// Fast path for allocations of a size with an alignment; `None` for size 0, and for sizes beyond
+    /// Returns the fast path for allocations of this size and alignment; `None` for size 0, and for sizes above
     /// [`MAX_CLASS`](super::MAX_CLASS).
     #[inline(always)]
     fn fast_path_for(&self, size: usize, align: usize) -> Option<FastPath<Object, StackMemory>> {
@@ -138,10 +141,10 @@ impl FastPaths {
         // SAFETY: `by_words` has `WORDS` entries.
         (word < WORDS).then(|| unsafe { self.by_words.fast_path(word) })
     }
-    /// Allocates an object for a size with an alignment; on a miss, does nothing and returns `None`.
+    /// Allocates an object for this size and alignment. On a miss, does nothing and returns `None`.
     ///
     /// # Safety
-    /// The malloc is alive.
+    /// The malloc of these paths exists during the call.
     #[inline(always)]
     pub(crate) unsafe fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         // SAFETY: by contract, the malloc is alive.
@@ -149,8 +152,8 @@ impl FastPaths {
             .and_then(|fast_path| unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// Allocates an object during a profile that observes only allocations. Does nothing and returns `None` if the
-    /// allocation misses, if no profile of this kind is running, or if the object would be a sample.
+    /// Allocates an object during a profile that observes only allocations. Does nothing and returns `None` in three
+    /// cases: the allocation misses, no such profile is running, or the object would be a sample.
     ///
     /// # Safety
     /// The conditions of [`alloc`](Self::alloc) hold.
@@ -159,11 +162,11 @@ impl FastPaths {
         let word = word_of(size, align);
         // SAFETY: the malloc is alive, and therefore the profiler.
         let profiler = unsafe { self.profiler.as_ref() };
-        if word >= WORDS || !profiler.counts_only() {
+        if word >= WORDS || !profiler.profiles_malloc_only() {
             return None;
         }
         // SAFETY: the table has `WORDS` entries.
-        let fast_path = unsafe { self.by_words.fast_path_as(&self.counted, word) };
+        let fast_path = unsafe { self.by_words.fast_path_with_words_of(&self.counted, word) };
         let bytes = CLASS_BYTES[usize::from(CLASS_BY_WORDS[word])];
         // SAFETY: by contract, the malloc is alive.
         profiler
@@ -171,8 +174,8 @@ impl FastPaths {
             .spend(bytes.into(), || unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// Frees memory that was allocated for this size and alignment. On a miss, or for memory outside the pages, does
-    /// nothing and returns `false`.
+    /// Frees memory that was allocated for this size and alignment. Does nothing and returns `false` on a miss, or if
+    /// the memory is outside the pages.
     ///
     /// # Safety
     /// The conditions of [`alloc`](Self::alloc) hold, and the memory is no longer used.
@@ -186,7 +189,7 @@ impl FastPaths {
         // SAFETY: by contract, the malloc is alive. The same size always leads to the same layer, and null is in
         // no page.
         unsafe {
-            let fast_path = self.by_words.fast_path_as(&self.frees, word);
+            let fast_path = self.by_words.fast_path_with_words_of(&self.frees, word);
             fast_path.free_fast(Object::new(NonNull::new_unchecked(memory)))
         }
     }
@@ -231,21 +234,21 @@ impl FastPaths {
         }
     }
 
-    /// Number of bytes from the first page to `memory`; `None` if `memory` is in no page.
+    /// Returns the number of bytes from the first page to `memory`, or `None` if `memory` is in no page.
     #[inline(always)]
     fn offset(&self, memory: *mut u8) -> Option<usize> {
         let offset = memory.addr().wrapping_sub(self.base);
         // Relaxed: the number publishes no other data.
         (offset < self.bytes.load(Relaxed)).then_some(offset)
     }
-    /// Returns `true` if `memory` is in a page, as objects and blocks are.
+    /// Returns `true` if `memory` is in a page of the subsystem, as objects and blocks are.
     #[inline(always)]
     pub(crate) fn holds(&self, memory: NonNull<u8>) -> bool {
         self.offset(memory.as_ptr()).is_some()
     }
 
-    /// Class of the object that begins at `memory`; `None` if the page has no known class, or if no object begins
-    /// there.
+    /// Returns the class of the object that begins at `memory`. Returns `None` if the page has no known class, or if no
+    /// object begins there.
     ///
     /// # Safety
     /// The caller owns the memory.
@@ -259,7 +262,7 @@ impl FastPaths {
             is_start.then(|| class.wrapping_sub(1))
         }
     }
-    /// Fast path for frees of objects that have the same class as the object at `memory`.
+    /// Returns the fast path for frees of objects with the same class as the object at `memory`.
     ///
     /// # Safety
     /// The conditions of [`class_at`](Self::class_at) hold.
@@ -268,7 +271,7 @@ impl FastPaths {
         // SAFETY: by contract, the caller owns the memory; each class has a path.
         unsafe { self.class_at(memory).map(|class| self.frees.fast_path(class)) }
     }
-    /// Size in bytes of the object at `memory`.
+    /// Returns the size in bytes of the object at `memory`.
     ///
     /// # Safety
     /// The conditions of [`class_at`](Self::class_at) hold.
@@ -286,9 +289,9 @@ mod tests {
     #[test]
     fn objects_start_only_at_multiples_of_the_stride() {
         for stride in (0..CLASSES).map(size_of_class) {
-            for slab in [Stride::MAX_SLAB_BYTES, stride.next_power_of_two().max(PAGE_SIZE)] {
-                let objects = Stride::from_bits(Stride::new(stride, slab).unwrap().to_bits());
-                for offset in 0..2 * Stride::MAX_SLAB_BYTES {
+            for slab in [ObjectStride::MAX_SLAB_BYTES, stride.next_power_of_two().max(PAGE_SIZE)] {
+                let objects = ObjectStride::from_bits(ObjectStride::new(stride, slab).unwrap().to_bits());
+                for offset in 0..2 * ObjectStride::MAX_SLAB_BYTES {
                     assert_eq!(
                         objects.begins_object(offset),
                         (offset % slab).is_multiple_of(stride),
@@ -297,11 +300,13 @@ mod tests {
                 }
             }
         }
-        assert!((0..Stride::MAX_SLAB_BYTES).all(|offset| !Stride::default().begins_object(offset)));
+        assert!(
+            (0..ObjectStride::MAX_SLAB_BYTES).all(|offset| !ObjectStride::default().begins_object(offset))
+        );
     }
 
     #[test]
-    fn interior_address_has_no_size_on_fast_paths() {
+    fn fast_paths_find_no_size_for_interior_addresses() {
         use core::alloc::Layout;
         use uslab_buddy::Gfp;
         let subsystem = crate::Subsystem::new(crate::Config::default()).unwrap();
@@ -327,8 +332,8 @@ mod tests {
         assert_eq!(size_of(crate::size::large::ZERO_SIZE), None);
     }
 
-    /// Slabs of an unusual order begin at other multiples, at which an address inside an object could be mistaken for
-    /// an object.
+    /// Slabs of an unusual order begin at other multiples, so an address inside an object could be mistaken for an
+    /// object there.
     #[test]
     fn interior_address_is_never_taken_for_an_object() {
         let pages = uslab_buddy::PageConfig::default_for(uslab_magazine::Cpus::os()).limit(4 << 20);

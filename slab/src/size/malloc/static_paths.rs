@@ -1,17 +1,17 @@
-//! Inlined paths of the process-wide malloc, whose tables are in statics, so that the tables' addresses are
+//! Inlined paths of the process-wide malloc. The tables of these paths are in statics, so the tables' addresses are
 //! constants.
 //!
-//! Before the paths are [opened](StaticPaths::open), no size has a stack and no address is within the pages. Every
-//! operation on closed paths misses, without a test for a malloc. The paths stay closed if the pages have fewer than 64
-//! GiB of addresses, or without restartable sequences. If the static paths are closed, the slow path tries [the
-//! malloc's own paths](super::fast_paths).
+//! Before the static paths are [opened](StaticPaths::open), no size has a stack, and no address is within the pages.
+//! Every operation on closed paths therefore misses, without testing for a malloc. The paths stay closed if the pages
+//! have fewer than 64 GiB of addresses, or if restartable sequences are unavailable. If the static paths are closed,
+//! the slow path tries [the malloc's own paths](super::fast_paths).
 //!
-//! An allocation makes 6 loads: one of the size's stack, and 5 for the pop. A free by address makes 10 loads: the addresses of
-//! the first page and of the table of page classes, the page's class and stack in one word, the class's stride, and 6 for the
-//! push.
+//! An allocation makes 6 loads: one for the stack of the size, and 5 for the pop. A free by address makes 10 loads: the
+//! addresses of the first page and of the table of page classes, the page's class and stack in one word, the class's
+//! stride, and 6 for the push.
 
 use super::classes::{CLASSES, WORDS, size_of_class, word_of};
-use super::fast_paths::{FastPaths, Stride};
+use super::fast_paths::{FastPaths, ObjectStride};
 use crate::cache::Object;
 use crate::memory::page_classes::PageClass;
 use core::ptr::{NonNull, null_mut};
@@ -22,10 +22,10 @@ use uslab_magazine::{StaticPath, StaticWords};
 
 /// The static paths serve the first `2^BITS` bytes of the pages.
 const BITS: u32 = if usize::BITS > 36 { 36 } else { usize::BITS - 1 };
-/// A first-page address that puts every address out of range.
+/// An address for the first page that puts every address out of range.
 const UNREACHABLE_PAGE: usize = 1 << (usize::BITS - 1);
 
-/// Inlined paths of the process-wide malloc, in statics. See the [module](self).
+/// Inlined paths of the process-wide malloc, stored in statics. The [module](self) describes the paths and their cost.
 #[derive(Debug)]
 // The value is aligned to a page, so that an allocation and a free together access three pages of
 // the tables.
@@ -33,10 +33,10 @@ const UNREACHABLE_PAGE: usize = 1 << (usize::BITS - 1);
 pub(crate) struct StaticPaths {
     base: AtomicUsize,
     page_classes: AtomicPtr<PageClass>,
-    /// Strides by [`PageRecord::class`](crate::memory::page_classes::PageRecord::class), as in [`FastPaths`].
+    /// Strides indexed by [`PageRecord::class`](crate::memory::page_classes::PageRecord::class), as in [`FastPaths`].
     strides: [AtomicU64; CLASSES + 1],
-    /// Stack of each size, as in [`FastPath::stack`](uslab_magazine::FastPath::stack), by number of words minus one; 0
-    /// before the paths are opened.
+    /// Stack of each size (see [`FastPath::stack`](uslab_magazine::FastPath::stack)), indexed by the number of words
+    /// minus one. 0 until the paths are opened.
     by_words: [AtomicU32; WORDS],
     words: StaticWords,
 }
@@ -51,20 +51,20 @@ impl StaticPaths {
             words: StaticWords::new(),
         }
     }
-    /// The per-CPU words, which the malloc's table uses.
+    /// Returns the per-CPU words that the malloc's table uses.
     pub(super) fn words(&'static self) -> &'static StaticWords {
         &self.words
     }
-    /// Returns `true` if the static paths can serve the malloc whose paths are `fast_paths`.
-    pub(super) fn can_serve(fast_paths: &FastPaths) -> bool {
+    /// Returns `true` if the static paths can serve the malloc that has the paths `fast_paths`.
+    pub(super) fn can_serve_malloc(fast_paths: &FastPaths) -> bool {
         let (_, bytes, _) = fast_paths.pages();
         bytes >> BITS > 0 && !fast_paths.by_words.is_disabled() && !fast_paths.frees.is_disabled()
     }
-    /// Opens the static paths as a copy of a malloc's paths, `fast_paths`.
+    /// Opens the static paths by copying a malloc's paths, `fast_paths`.
     ///
     /// # Safety
-    /// The static paths [can serve](Self::can_serve) the malloc, and the malloc's table has taken their words. The
-    /// malloc is never dropped.
+    /// The static paths [can serve](Self::can_serve_malloc) the malloc, and the malloc's table has taken their words.
+    /// The malloc is never dropped.
     pub(super) unsafe fn open(&self, fast_paths: &FastPaths) {
         let (base, _, page_classes) = fast_paths.pages();
         // Relaxed: the Release store of `base` publishes these strides.
@@ -72,8 +72,8 @@ impl StaticPaths {
             static_word.store(stride.to_bits(), Relaxed);
         }
         self.page_classes.store(page_classes.as_ptr(), Relaxed);
-        // Release: `base` pairs with the Acquire in `offset`, and each stack with the Acquire in `path_for`. The static
-        // per-CPU words were already written.
+        // Release: `base` pairs with the Acquire in `offset`, and each stack with the Acquire in `static_path_for`. The
+        // static per-CPU words were already written.
         self.base.store(base, Release);
         let mut start = 0;
         for class in 0..CLASSES {
@@ -82,12 +82,12 @@ impl StaticPaths {
             start = end;
         }
     }
-    pub(crate) fn are_open(&self) -> bool {
+    pub(crate) fn are_static_paths_open(&self) -> bool {
         // Relaxed: the result is only a hint.
         self.base.load(Relaxed) != UNREACHABLE_PAGE
     }
-    /// Records that only `bytes` bytes of addresses are left for the pages. If fewer bytes are left than the paths
-    /// need, all frees miss from now on.
+    /// Records that only `bytes` bytes of addresses remain for the pages. If the static paths need more bytes than
+    /// remain, all frees miss from now on.
     pub(super) fn trim(&self, bytes: usize) {
         if bytes >> BITS == 0 {
             // Relaxed: the store publishes no other data.
@@ -95,29 +95,29 @@ impl StaticPaths {
         }
     }
 
-    /// Path for allocations of a size with an alignment; `None` if the paths are closed, or have no
-    /// such size.
+    /// Returns the path for allocations of this size and alignment. Returns `None` if the paths are closed, or if the
+    /// size has no path.
     #[inline(always)]
-    fn path_for(&'static self, size: usize, align: usize) -> Option<StaticPath<Object>> {
+    fn static_path_for(&'static self, size: usize, align: usize) -> Option<StaticPath<Object>> {
         // Acquire: pairs with the Release in `open`.
         let stack = self.by_words.get(word_of(size, align))?.load(Acquire);
         // SAFETY: `open` stored the stack, and its contract has the same conditions.
         (stack != 0).then(|| unsafe { StaticPath::new(&self.words, stack) })
     }
-    /// Allocates an object for a size with an alignment; on a miss, does nothing and returns `None`.
+    /// Allocates an object for this size and alignment. On a miss, does nothing and returns `None`.
     #[inline(always)]
     pub(crate) fn alloc(&'static self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        self.path_for(size, align)?.alloc().map(Object::memory)
+        self.static_path_for(size, align)?.alloc().map(Object::memory)
     }
-    /// Frees memory that was allocated for this size and alignment. On a miss, or for null, does nothing and returns
-    /// `false`.
+    /// Frees memory that was allocated for this size and alignment. Does nothing and returns `false` on a miss or for
+    /// null.
     ///
     /// # Safety
     /// The memory is no longer used.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free_sized(&'static self, memory: *mut u8, size: usize, align: usize) -> bool {
-        match (self.path_for(size, align), self.offset(memory)) {
+        match (self.static_path_for(size, align), self.offset(memory)) {
             // SAFETY: by contract, the memory is no longer used and came from this path's layer; null is in no page.
             (Some(path), Some(_)) => unsafe { path.free(Object::new(NonNull::new_unchecked(memory))) },
             _ => false,
@@ -126,24 +126,26 @@ impl StaticPaths {
     /// Frees the memory at an address, which may be null. On a miss, does nothing and returns `false`.
     ///
     /// # Safety
-    /// The memory came from this malloc, and the conditions of [`free_sized`](Self::free_sized) hold.
+    /// The memory was allocated by this malloc, and the conditions of [`free_sized`](Self::free_sized) hold.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free(&'static self, memory: *mut u8) -> bool {
         let Some(offset) = self.offset(memory) else { return false };
-        // SAFETY: the paths are open, and each page's class has an entry. By contract, the caller owns the page's memory.
+        // SAFETY: the paths are open, and each page's class has an entry. By contract, the caller owns the page's
+        // memory.
         unsafe {
             // Relaxed: the address was stored before `base`, whose Acquire load in `offset` orders this load.
             let page = self.page_classes.load(Relaxed).add(offset / PAGE_SIZE);
             let page_word = (*page).get();
             // Relaxed: the stride was stored before `base`, whose Acquire load in `offset` orders this load.
             let stride = self.strides.get_unchecked(page_word.class()).load(Relaxed);
-            Stride::from_bits(stride).begins_object(offset)
+            ObjectStride::from_bits(stride).begins_object(offset)
                 && StaticPath::new(&self.words, page_word.stack())
                     .free(Object::new(NonNull::new_unchecked(memory)))
         }
     }
-    /// Number of bytes from the first page to `memory`; `None` beyond the bytes that the static paths serve.
+    /// Returns the number of bytes from the first page to `memory`, or `None` beyond the bytes that the static paths
+    /// serve.
     #[inline(always)]
     fn offset(&self, memory: *mut u8) -> Option<usize> {
         // Acquire: pairs with the Release in `open`.

@@ -1,5 +1,5 @@
-//! Makes mutants of restartable sequences, which are written in assembly. A run-time switch cannot select
-//! these mutants, so each needs a separate build, and there are only a few.
+//! Makes mutants of restartable sequences, whose code is assembly. These mutants cannot be selected at run time, so
+//! each needs a separate build, and there are only a few.
 //!
 //! | rule | its mutants |
 //! |---|---|
@@ -9,10 +9,10 @@
 //! | `head` | the new head is not computed: a length or a count stays as it was |
 //! | `bound` | the descriptor has another start, end or abort address |
 //!
-//! The tests in [`KILLING_TESTS`] must kill the mutants of restartable sequences.
+//! The tests in [`KILLING_TESTS`] must detect the mutants of restartable sequences.
 
 use crate::build::Tree;
-use crate::programs::{Program, TestEnd, programs};
+use crate::programs::{Program, TestRunEnd, programs};
 use crate::report::Verdict;
 use anyhow::{Context, bail, ensure};
 use std::fs;
@@ -21,17 +21,17 @@ use uslab_tests::jobs::errors;
 use uslab_tests::mutate::Mutant;
 use uslab_tests::workspace;
 
-/// The names of all rules; the module's documentation describes them.
+/// The names of all mutation rules; the module documentation describes the rules.
 pub(crate) const RULES: [&str; 5] = ["store", "late", "jump", "head", "bound"];
 
-/// For each processor, the file that contains the sections.
+/// For each processor architecture, the file that contains the assembly of the sections.
 const SECTIONS: [(&str, &str); 2] =
     [("x86_64", "magazine/src/cpu/rseq/x86_64.rs"), ("aarch64", "magazine/src/cpu/rseq/aarch64.rs")];
-/// The file that contains the sections' descriptor.
-const DESCRIPTOR: &str = "magazine/src/cpu/rseq.rs";
+/// The file that contains the descriptors of the sections.
+const DESCRIPTOR_FILE: &str = "magazine/src/cpu/rseq.rs";
 
-/// The tests that must kill the mutants: the machine code check, the comparison with the portable bodies, and
-/// the interruption at each instruction.
+/// The tests that must detect the mutants: the machine code check, the comparison with the portable bodies, and the
+/// interruption at each instruction.
 const KILLING_TESTS: [&str; 3] = [
     "cpu::rseq::tests::restartable_sections_do_not_modify",
     "cpu::rseq::tests::restartable_sections_agree",
@@ -41,25 +41,25 @@ const KILLING_TESTS: [&str; 3] = [
 /// The largest number of assembly mutants, because each build is slow.
 const MAX_MUTANTS: usize = 32;
 
-/// Returns all files that this module mutates.
+/// Returns all files that this module can mutate.
 pub(crate) fn files() -> impl Iterator<Item = &'static str> {
-    SECTIONS.iter().map(|(_, file)| *file).chain([DESCRIPTOR])
+    SECTIONS.iter().map(|(_, file)| *file).chain([DESCRIPTOR_FILE])
 }
 
-/// A mutant with the mutated text of its file.
+/// A mutant of an assembly file, with the mutated text of the file.
 pub(crate) struct MutatedFile {
     pub(crate) mutant: Mutant,
     text: String,
 }
 
-/// An instruction of a section, as a line of the source.
+/// An instruction of a section: one line of the source.
 struct Instruction<'t> {
-    /// The line's index, from 0.
+    /// The index of the line; the first line has index 0.
     line: usize,
     function: &'t str,
-    /// The text between the quotes.
+    /// The text of the instruction, without the quotes.
     template: &'t str,
-    /// The label, like `8: `, if the instruction has one.
+    /// The label of the instruction, such as `8: `, if it has one.
     label: &'t str,
     text: &'t str,
 }
@@ -75,7 +75,7 @@ impl Instruction<'_> {
             name => ["str", "stur", "stlr"].contains(&name),
         }
     }
-    /// Returns this jump with the opposite condition.
+    /// Returns this jump with the opposite condition, if the instruction is a conditional jump.
     fn otherwise(&self) -> Option<String> {
         const OTHER_INSTRUCTIONS: [(&str, &str); 13] = [
             ("jae", "ja"),
@@ -100,13 +100,13 @@ impl Instruction<'_> {
         let (_, other) = OTHER_INSTRUCTIONS.iter().find(|(of, _)| *of == name)?;
         Some(self.text.replacen(name, other, 1))
     }
-    /// Returns `true` if the instruction computes the new head from the old one.
-    fn changes_head(&self) -> bool {
+    /// Returns `true` if the instruction computes the new head of the stack from the old head.
+    fn computes_new_head(&self) -> bool {
         ["add {w}", "sub {w}"].iter().any(|start| self.text.starts_with(start))
     }
 }
 
-/// Returns the instructions of all sections in a file.
+/// Returns the instructions of all sections in a source file.
 fn instructions(text: &str) -> Vec<Instruction<'_>> {
     let (mut found, mut function, mut inside) = (vec![], "", false);
     for (line, source) in text.lines().enumerate() {
@@ -131,7 +131,7 @@ fn instructions(text: &str) -> Vec<Instruction<'_>> {
 }
 
 /// Returns all mutants of a file with sections, numbered from 0.
-fn of_sections(file: &str, text: &str) -> Vec<MutatedFile> {
+fn section_mutants(file: &str, text: &str) -> Vec<MutatedFile> {
     let all = instructions(text);
     // The omitted instruction becomes a comment that still names the operands, because the assembler requires each to
     // be used.
@@ -164,7 +164,7 @@ fn of_sections(file: &str, text: &str) -> Vec<MutatedFile> {
         if let Some(other) = of.otherwise() {
             add(of, "jump", format!("{} -> {other}", of.text), &[(of, format!("{}{other}", of.label))]);
         }
-        if of.changes_head() {
+        if of.computes_new_head() {
             add(of, "head", format!("{} -> nothing", of.text), &[without()]);
         }
     }
@@ -172,16 +172,17 @@ fn of_sections(file: &str, text: &str) -> Vec<MutatedFile> {
 }
 
 /// Returns all mutants of the file with the descriptor, numbered from `first`.
-fn of_descriptor(file: &str, text: &str, first: usize) -> anyhow::Result<Vec<MutatedFile>> {
-    const BOUNDS: &str = ".quad 2f, 3f - 2f, 4f";
-    let line = text.lines().position(|line| line.contains(BOUNDS));
-    let line = line.with_context(|| format!("{file}: the descriptor `{BOUNDS}` is missing"))?;
+fn descriptor_mutants(file: &str, text: &str, first: usize) -> anyhow::Result<Vec<MutatedFile>> {
+    const SECTION_BOUNDS_LINE: &str = ".quad 2f, 3f - 2f, 4f";
+    let line = text.lines().position(|line| line.contains(SECTION_BOUNDS_LINE));
+    let line = line.with_context(|| format!("{file}: the descriptor `{SECTION_BOUNDS_LINE}` is missing"))?;
     let others =
         ["2f + 12, 3f - 2f - 12, 4f", "2f, 3f - 2f - 4, 4f", "2f, 3f - 2f + 1, 4f", "2f, 3f - 2f, 5f"];
     let changed = others.iter().enumerate().map(|(i, other)| {
         let other = format!(".quad {other}");
-        let mutant = mutant(first + i, file, line, "descriptor", "bound", format!("{BOUNDS} -> {other}"));
-        MutatedFile { mutant, text: text.replacen(BOUNDS, &other, 1) }
+        let mutant =
+            mutant(first + i, file, line, "descriptor", "bound", format!("{SECTION_BOUNDS_LINE} -> {other}"));
+        MutatedFile { mutant, text: text.replacen(SECTION_BOUNDS_LINE, &other, 1) }
     });
     Ok(changed.collect())
 }
@@ -198,18 +199,18 @@ fn mutant(number: usize, file: &str, line: usize, function: &str, rule: &str, ch
     }
 }
 
-/// Returns the mutants for the processor that runs this program.
+/// Returns the mutants for the processor architecture that this program runs on.
 pub(crate) fn assembly_mutants() -> anyhow::Result<Vec<MutatedFile>> {
-    of_processor(std::env::consts::ARCH)
+    mutants_for_processor(std::env::consts::ARCH)
 }
 
-fn of_processor(processor: &str) -> anyhow::Result<Vec<MutatedFile>> {
+fn mutants_for_processor(processor: &str) -> anyhow::Result<Vec<MutatedFile>> {
     let sections = SECTIONS.iter().find(|(name, _)| *name == processor);
     let (_, file) = sections
         .with_context(|| format!("unsupported processor {processor}: it has no restartable sequences"))?;
     let read = |file: &str| fs::read_to_string(workspace().join(file)).with_context(|| file.to_owned());
-    let mut made = of_sections(file, &read(file)?);
-    made.extend(of_descriptor(DESCRIPTOR, &read(DESCRIPTOR)?, made.len())?);
+    let mut made = section_mutants(file, &read(file)?);
+    made.extend(descriptor_mutants(DESCRIPTOR_FILE, &read(DESCRIPTOR_FILE)?, made.len())?);
     ensure!(
         made.len() <= MAX_MUTANTS,
         "{} mutants of sections, each a build: expected at most {MAX_MUTANTS}",
@@ -218,7 +219,7 @@ fn of_processor(processor: &str) -> anyhow::Result<Vec<MutatedFile>> {
     Ok(made)
 }
 
-/// Builds the tests of the sections; a mutant that does not compile is an error, because it cannot be judged.
+/// Builds the tests of the sections; a mutant that does not compile is an error, because no test can judge it.
 fn build(tree: &Tree, change: Option<&MutatedFile>) -> anyhow::Result<Program> {
     tree.write(change.map(|of| (of.mutant.file.as_str(), of.text.as_str())))?;
     let output =
@@ -234,7 +235,7 @@ fn build(tree: &Tree, change: Option<&MutatedFile>) -> anyhow::Result<Program> {
     programs(&said, false).into_iter().next().context("cargo names no test program")
 }
 
-/// Returns the names of the tests of the sections that pass without a mutant.
+/// Returns the names of the section tests that pass without a mutant.
 pub(crate) fn tests(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let program = build(tree, None)?;
     let names: Vec<String> = program
@@ -245,30 +246,34 @@ pub(crate) fn tests(tree: &Tree) -> anyhow::Result<Vec<String>> {
     ensure!(!names.is_empty(), "the sections have no tests");
     let all: Vec<&str> = names.iter().map(String::as_str).collect();
     let (ended, ran) = program.run(&all, &[], LIMIT)?;
-    ensure!(matches!(ended, TestEnd::Passed), "a test of the sections fails without a mutant:\n{}", ran.said);
+    ensure!(
+        matches!(ended, TestRunEnd::Passed),
+        "a test of the sections fails without a mutant:\n{}",
+        ran.said
+    );
     Ok(names)
 }
 
-/// The time limit for all tests of the sections together.
+/// The time limit for all section tests together.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Builds a mutant and runs all `tests`. If the tests time out without a failure, they run again with four
-/// times the limit.
+/// Builds a mutant, and runs all `tests` with it. If the tests exceed the time limit without a failure, they run again
+/// with four times the limit.
 pub(crate) fn judge(tree: &Tree, of: &MutatedFile, tests: &[String]) -> anyhow::Result<Verdict> {
     let program = build(tree, Some(of))?;
     let mut late = vec![];
     for name in tests {
         match program.run(&[name], &[], LIMIT)?.0 {
-            TestEnd::Passed => {}
-            TestEnd::Failed { name, message } => return Ok(Verdict::Test { name, message }),
-            TestEnd::OutOfTime { .. } => late.push(name),
+            TestRunEnd::Passed => {}
+            TestRunEnd::Failed { name, message } => return Ok(Verdict::Test { name, message }),
+            TestRunEnd::OutOfTime { .. } => late.push(name),
         }
     }
     for name in late {
         match program.run(&[name], &[], 4 * LIMIT)?.0 {
-            TestEnd::Passed => {}
-            TestEnd::Failed { name, message } => return Ok(Verdict::Test { name, message }),
-            TestEnd::OutOfTime { name } => return Ok(Verdict::Time { name }),
+            TestRunEnd::Passed => {}
+            TestRunEnd::Failed { name, message } => return Ok(Verdict::Test { name, message }),
+            TestRunEnd::OutOfTime { name } => return Ok(Verdict::Time { name }),
         }
     }
     Ok(Verdict::Lives)
@@ -281,7 +286,7 @@ mod tests {
     #[test]
     fn each_assembly_mutation_rule_applies_to_some_code() {
         for (processor, file) in SECTIONS {
-            let made = of_processor(processor).unwrap();
+            let made = mutants_for_processor(processor).unwrap();
             for rule in RULES {
                 let of: Vec<&MutatedFile> = made.iter().filter(|of| of.mutant.rule == rule).collect();
                 let functions = |name: &str| of.iter().any(|of| of.mutant.function == name);

@@ -1,4 +1,4 @@
-//! The mutated workspace, a copy of the sources that contains all mutants, and its builds.
+//! The mutated workspace: a copy of the sources that contains all mutants, and its builds.
 
 use crate::Args;
 use crate::plan::Subjects;
@@ -11,13 +11,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use uslab_tests::jobs::errors;
-use uslab_tests::mutate::{Mutant, Mutated, SWITCH, Switched};
+use uslab_tests::mutate::{Mutant, MutatedSource, SWITCH, SwitchedSource};
 use uslab_tests::share::{compiler, counts, tracked};
 use uslab_tests::tree::mirror;
 use uslab_tests::{cargo_in, workspace};
 
 /// Adds [`SWITCH`] to the text of a crate's root module. The switch uses the standard library and calls the C library.
-fn with_switch(root: &str) -> String {
+fn add_mutant_switch(root: &str) -> String {
     let without_std = root.contains("\n#![no_std]");
     let extern_std = if without_std { "extern crate std;\n" } else { "" };
     root.replace("#![forbid(unsafe_code)]", "") + extern_std + SWITCH
@@ -26,9 +26,9 @@ fn with_switch(root: &str) -> String {
 /// A copy of the workspace that contains all mutants.
 pub(crate) struct Tree {
     pub(crate) of: Subjects,
-    /// The folder with the copy of the files that git tracks.
+    /// The folder with a copy of each file that git tracks.
     pub(crate) copy: PathBuf,
-    pub(crate) files: BTreeMap<String, (Mutated, Switched)>,
+    pub(crate) files: BTreeMap<String, (MutatedSource, SwitchedSource)>,
     /// The mutants that do not compile.
     pub(crate) left_out: HashSet<u32>,
 }
@@ -43,7 +43,7 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
             "{file}: expected a file of one of the crates {:?}",
             of.packages.iter().map(|of| &of.name).collect::<Vec<_>>()
         );
-        let made = Mutated::new(file, &text, first, "crate::mutant_switch::on")?;
+        let made = MutatedSource::new(file, &text, first, "crate::mutant_switch::on")?;
         first += u32::try_from(made.mutants.len())?;
         let switched = made.switched(|_| true);
         mutated.insert(file.clone(), (made, switched));
@@ -60,13 +60,13 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
     Ok(Tree { of, copy, files: mutated, left_out: HashSet::new() })
 }
 
-/// The `RUSTFLAGS` for builds without models. In the integration tests' manifest, dependencies under
-/// `not(uslab_mutants)` are only for other targets.
+/// The `RUSTFLAGS` for builds that contain no models. With these flags, dependencies under `not(uslab_mutants)` in the
+/// manifest of the integration tests are left out.
 const PLAIN_FLAGS: &str = "--cap-lints allow --cfg uslab_mutants";
 
 impl Tree {
-    /// Copies all files that git tracks, with the mutants in them. Returns a hash of the relevant files and of the
-    /// compiler. `instead` replaces the text of one file.
+    /// Copies all files that git tracks, with the mutants in them. Returns a hash of the compiler and of all files that
+    /// affect test results. The parameter `instead` replaces the text of one file.
     pub(crate) fn write(&self, instead: Option<(&str, &str)>) -> anyhow::Result<u64> {
         let (mut hasher, mut files) = (DefaultHasher::new(), BTreeMap::new());
         compiler()?.hash(&mut hasher);
@@ -86,7 +86,8 @@ impl Tree {
                 text = instead.as_bytes().to_vec();
             }
             if switch {
-                text = with_switch(&String::from_utf8(text).with_context(|| name.to_owned())?).into_bytes();
+                text = add_mutant_switch(&String::from_utf8(text).with_context(|| name.to_owned())?)
+                    .into_bytes();
             }
             files.insert(path.into(), text);
         }
@@ -101,7 +102,7 @@ impl Tree {
         targets
     }
 
-    /// Runs cargo in the copy; `flags` are added if models are built.
+    /// Runs cargo in the copy; adds `flags` if the build contains models.
     pub(crate) fn cargo(&self, command: &[&str], targets: &[&str], flags: &str) -> anyhow::Result<Output> {
         let mut cargo = cargo_in(&self.copy.join(self.of.below()));
         // The dependencies of the models are already built there.
@@ -120,7 +121,7 @@ impl Tree {
             .context("cargo")
     }
 
-    /// Removes mutants that do not compile until the copy compiles.
+    /// Builds the copy, and removes mutants that do not compile, until the build succeeds.
     pub(crate) fn settle(
         &mut self,
         command: &[&str],

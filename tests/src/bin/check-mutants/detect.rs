@@ -1,6 +1,6 @@
-//! Measures how soon three sampling tools detect a mutant: the stress test on threads, random operations
-//! against shadow models (which the fuzz targets also run), and the simulation under random schedules. Tests
-//! of one special case do not count for this measurement.
+//! Measures how fast three sampling tools detect a mutant: the stress test on threads, random operations against shadow
+//! models (which the fuzz targets also run), and the simulation under random schedules. This measurement leaves out
+//! tests of single special cases.
 
 use crate::Args;
 use crate::build::Tree;
@@ -12,19 +12,19 @@ use std::fmt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use uslab_tests::jobs::{CommandResult, run_within};
+use uslab_tests::jobs::{CommandResult, run_with_time_limit};
 use uslab_tests::mutate::Mutant;
 
-/// The CPU time limit of each tool for each mutant; including builds, 20 mutants take less than an hour.
+/// The CPU time limit for each tool and mutant; including builds, 20 mutants take less than an hour.
 const CPU_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// A tool that should detect a mutant.
 enum Tool {
     /// The command `uslab stress`.
     Stress(PathBuf),
-    /// Random operations against shadow models: the named tests, with more cases each time.
+    /// Random operations against shadow models: the named tests, with more cases in each run.
     Random(Vec<(Program, Vec<String>)>),
-    /// Whole subsystems that are generated from seeds.
+    /// Simulated whole subsystems, which are generated from seeds.
     Simulation(Program),
 }
 
@@ -38,15 +38,15 @@ impl fmt::Display for Tool {
     }
 }
 
-/// The time at which a tool detected a mutant, and the tool's message.
-struct Detection {
+/// When a tool detected a mutant, and the message of the tool.
+struct MutantDetection {
     after: Duration,
     said: String,
 }
 
 impl Tool {
-    /// Runs the tool on a mutant for up to `limit` of CPU time.
-    fn run(&self, mutant: Option<u32>, limit: Duration) -> anyhow::Result<Option<Detection>> {
+    /// Runs the tool on a mutant until the tool detects it, or has used `limit` of CPU time.
+    fn run(&self, mutant: Option<u32>, limit: Duration) -> anyhow::Result<Option<MutantDetection>> {
         let number = mutant.map(|number| number.to_string());
         let mutant: Vec<(&str, &str)> = number.iter().map(|number| ("MUTANT", number.as_str())).collect();
         match self {
@@ -57,9 +57,9 @@ impl Tool {
                 let seconds = limit.as_secs_f64()
                     / std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
                 command.args(["stress", "--seconds", &format!("{seconds:.1}")]).envs(mutant);
-                let ended = run_within(&mut command, 2 * limit)?;
+                let ended = run_with_time_limit(&mut command, 2 * limit)?;
                 let passed = ended.status.is_some_and(|status| status.success());
-                Ok((!passed).then(|| Detection::of(&ended)))
+                Ok((!passed).then(|| MutantDetection::of(&ended)))
             }
             Self::Random(programs) => {
                 let mut used = Duration::ZERO;
@@ -74,7 +74,7 @@ impl Tool {
                         // Many cases take long without a mutant, but the first ones do not.
                         let passed = ran.status.map_or(used >= limit, |status| status.success());
                         if !passed {
-                            return Ok(Some(Detection { after: used, ..Detection::of(&ran) }));
+                            return Ok(Some(MutantDetection { after: used, ..MutantDetection::of(&ran) }));
                         }
                         if used >= limit {
                             return Ok(None);
@@ -97,15 +97,15 @@ impl Tool {
                 let row = ran.said.lines().find_map(|line| line.split_once("NOTICED none | "));
                 Ok(match row {
                     Some((_, row)) if row.contains("unnoticed") => None,
-                    Some((_, row)) => Some(Detection { after: ran.used, said: row.to_owned() }),
-                    None => (!passed).then(|| Detection::of(&ran)),
+                    Some((_, row)) => Some(MutantDetection { after: ran.used, said: row.to_owned() }),
+                    None => (!passed).then(|| MutantDetection::of(&ran)),
                 })
             }
         }
     }
 }
 
-impl Detection {
+impl MutantDetection {
     fn of(ran: &CommandResult) -> Self {
         let lines = || ran.said.lines().map(str::trim);
         let mut panics = lines().skip_while(|line| !line.contains("panicked at "));
@@ -144,7 +144,7 @@ fn tools(tree: &mut Tree) -> anyhow::Result<Vec<Tool>> {
     Ok(vec![Tool::Stress(stress), Tool::Random(random), Tool::Simulation(simulation)])
 }
 
-/// Draws mutants that may have an effect, and reports which tools detect each of them, and when.
+/// Draws mutants that may have an effect, and reports which tools detect each mutant, and when.
 pub(crate) fn detect(args: &Args, config: &Config, tree: &mut Tree, count: usize) -> anyhow::Result<bool> {
     let tools = tools(tree)?;
     for tool in &tools {
@@ -164,7 +164,7 @@ pub(crate) fn detect(args: &Args, config: &Config, tree: &mut Tree, count: usize
         for (tool, times) in tools.iter().zip(&mut times) {
             match tool.run(Some(mutant.number), CPU_TIME_LIMIT)? {
                 None => println!("DETECT {tool:<17} | unnoticed in {} s", CPU_TIME_LIMIT.as_secs()),
-                Some(Detection { after, said }) => {
+                Some(MutantDetection { after, said }) => {
                     times.push(after.as_secs_f64());
                     println!("DETECT {tool:<17} | {:.1} s | {said}", after.as_secs_f64());
                 }

@@ -1,13 +1,13 @@
 //! The command `cargo check-mutants` changes the meaning of core files, one place at a time. For each change,
 //! a test or a model must fail.
 //!
-//! [`mutate`](uslab_tests::mutate) makes the mutants by rule, all in one copy of the workspace; the variable
-//! `MUTANT` enables one. Two builds suffice for any number of mutants: one for the unit and property tests,
-//! one for the loom models. Mutants that do not compile are removed until the copy compiles. Each test then
-//! runs once, to find the mutants that it reaches and the time it takes. For each mutant, the tests that
-//! reach it run, cheapest first, until one fails.
+//! [`mutate`](uslab_tests::mutate) makes the mutants by rule, all in one copy of the workspace; the environment
+//! variable `MUTANT` enables one of them. Two builds are enough for any number of mutants: one for the unit and
+//! property tests, and one for the loom models. Mutants that do not compile are removed until the copy compiles. Each
+//! test then runs once without a mutant, to find out which mutants it reaches, and how long it takes. For each mutant,
+//! the tests that reach it run one after the other, cheapest first, until one fails.
 //!
-//! Tests are cheaper than models, so tests kill most mutants. With `--models`, one build runs only models, to
+//! Tests are cheaper than models, so tests kill most mutants. With `--models`, only the models are built and run, to
 //! find out which mutants the models alone detect.
 
 mod assembly;
@@ -19,84 +19,83 @@ mod report;
 mod run;
 
 use crate::build::sources;
-use crate::plan::{Subjects, chosen, config, share_of};
+use crate::plan::{Subjects, chosen, config, shard_of_mutants};
 use crate::report::{explain, leave, merge, record};
-use crate::run::{check, check_assembly};
+use crate::run::{check, judge_assembly_mutants};
 use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uslab_tests::mutate::{Mutant, RULES};
-use uslab_tests::share::ShareArgs;
+use uslab_tests::share::ShardArgs;
 
 /// Change the meaning of core files, one place at a time, and expect a test or a model to fail for each
 /// change.
 ///
-/// A mutant is killed if a model's assertion fails, if a test fails, or at least if a model explores too few
-/// executions (its floor). A mutant is out of time if nothing kills it, but a test twice does not end. A
-/// mutant lives if nothing detects it. tests/mutants.toml should list it, with the reason why nothing can
-/// detect it. Verdicts are stored in target/mutants for each state of the sources, so an interrupted run can
-/// continue.
+/// A mutant is killed if an assertion of a model fails, if a test fails, or at least if a model explores fewer
+/// executions than its floor. A mutant is out of time if nothing kills it, but a test exceeds its time limit twice. A
+/// mutant lives if nothing detects it; tests/mutants.toml should then list it, with the reason why nothing can detect
+/// it. Verdicts are stored in target/mutants for each state of the sources, so an interrupted run can be continued.
 ///
-/// Environment: BOUND, the pre-emption bound of all models (default 1; undetected mutants then run with each
-/// model's own bound). Exit codes: 0 if the mutants that live, that only a floor detects, or that are out of
-/// time do not exceed the limits in tests/mutants.toml and --most-live (for a sample, with a confidence of 95
-/// %). 1 if they do, nothing was judged, or something else failed. 2 for wrong usage, an invalid
-/// tests/mutants.toml, or a shard that is missing or from another build.
+/// Environment: BOUND, the pre-emption bound of all models (default 1; mutants that remain undetected then run with the
+/// bound of each model). Exit codes: 0 if the mutants that live, that only a floor detects, or that are out of time do
+/// not exceed the limits in tests/mutants.toml and --most-live (for a sample, with a confidence of 95 %). 1 if they
+/// exceed a limit, no mutant was judged, or something else failed. 2 for wrong usage, an invalid tests/mutants.toml, or
+/// a shard that is missing or from another build.
 #[derive(Debug, Parser)]
 #[command(name = "check-mutants", max_term_width = 100)]
 struct Args {
-    /// The files to mutate, relative to the workspace. Default: the files that tests/mutants.toml lists; in
-    /// another workspace without this file, all files of its default libraries.
+    /// Files to mutate, with paths relative to the workspace. Default: the files that tests/mutants.toml lists; in
+    /// another workspace without this file, all files of the libraries that it builds by default.
     #[arg(value_name = "FILE")]
     files: Vec<String>,
-    /// The manifest of another workspace, which must be in git. The tests and models of that workspace's
-    /// libraries are run.
+    /// Manifest of another workspace, which must be in git. The tests and models of the libraries in that workspace are
+    /// run.
     #[arg(long, value_name = "FILE")]
     manifest_path: Option<PathBuf>,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// Print the mutants, including those that would not compile, without building anything.
+    /// Print the mutants, including mutants that would not compile, without building anything.
     #[arg(long)]
     list: bool,
-    /// Run only models, and no other tests. Mutants that models do not detect are listed; they fail the check
-    /// only with `--most-live`.
+    /// Run only models, and no other tests. Mutants that no model detects are listed; they fail the check only with
+    /// `--most-live`.
     #[arg(long)]
     models: bool,
-    /// The largest accepted number of mutants per 100 that are neither detected nor explained. Default: the
-    /// number in tests/mutants.toml.
+    /// Largest accepted number of mutants per 100 that are neither detected nor explained. Default: the number in
+    /// tests/mutants.toml.
     #[arg(long, value_name = "PERCENT", conflicts_with = "detect")]
     most_live: Option<f64>,
-    /// Instead, check the mutants of this processor's restartable sequences, with the tests of the sections.
-    /// Each assembly mutant needs a build.
+    /// Check the mutants of this processor's restartable sequences instead, with the section tests. Each mutant of a
+    /// restartable sequence needs a separate build.
     #[arg(long, conflicts_with_all = ["files", "manifest_path", "models", "rule"])]
     assembly: bool,
-    /// Record the results in tests/mutants_ran.json for the table of claims.
+    /// Record the results in tests/mutants_ran.json, for the table of claims.
     #[arg(long, conflicts_with_all = ["files", "manifest_path", "rule", "shard"])]
     record: bool,
-    /// Draw this many mutants, and report the CPU time that the stress test, random operations and the
-    /// simulation need to detect each.
+    /// Draw this many mutants, and report how much CPU time the stress test, random operations and the simulation need
+    /// to detect each mutant.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["assembly", "manifest_path", "models", "sample", "minutes", "shard", "merge", "list", "json", "record"])]
     detect: Option<usize>,
-    /// Begin no mutant after this many minutes; the next run continues with the others. The judged mutants
-    /// are a sample of all mutants.
+    /// Begin no new mutant after this many minutes; the next run continues with the remaining mutants. The mutants that
+    /// were judged are then a sample of all mutants.
     #[arg(long, value_name = "N", conflicts_with = "shard")]
     minutes: Option<u32>,
-    /// Judge only this many randomly drawn mutants.
+    /// Judge only this many mutants, drawn at random.
     #[arg(long, value_name = "COUNT")]
     sample: Option<usize>,
-    /// Seed for drawing mutants and for the order in which they run.
+    /// Seed for the random choice of mutants, and for the order in which they run.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Judge only mutants that nothing detected in stored runs, of any state of the sources, to see which are
-    /// now detected. Mutants that tests/mutants.toml explains are omitted.
+    /// Judge only mutants that stored runs, of any state of the sources, did not detect, to see which of them are
+    /// detected now. Mutants that tests/mutants.toml explains are left out.
     #[arg(long, conflicts_with_all = ["assembly", "manifest_path", "record"])]
     again: bool,
-    /// Judge only mutants of the named rules. Default: the rules that tests/mutants.toml lists.
+    /// Judge only the mutants of these rules. Default: the rules that tests/mutants.toml lists.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = RULES)]
     rule: Vec<String>,
     #[command(flatten)]
-    share: ShareArgs,
+    share: ShardArgs,
 }
 
 fn main() -> ExitCode {
@@ -129,7 +128,7 @@ fn main() -> ExitCode {
             }
         };
         let chosen = chosen(&args, &config, all.iter());
-        let mut listed = share_of(&chosen, shard).to_vec();
+        let mut listed = shard_of_mutants(&chosen, shard).to_vec();
         listed.sort_by_key(|mutant| mutant.number);
         listed.iter().for_each(|mutant| println!("{} {mutant}", mutant.number));
         return ExitCode::SUCCESS;
@@ -145,7 +144,7 @@ fn main() -> ExitCode {
         };
     }
     let report = match args.share.merge.is_empty() {
-        true if args.assembly => check_assembly(&args, &config, tree, shard),
+        true if args.assembly => judge_assembly_mutants(&args, &config, tree, shard),
         true => check(&args, &config, &mut tree, shard),
         false => merge(&args),
     };

@@ -1,9 +1,9 @@
-//! Selects the mutants to judge, by packages, files, known equivalent mutants, and arguments.
+//! Selects the mutants to judge, by packages, files, known equivalent mutants, and command line arguments.
 
 use crate::Args;
 use crate::assembly;
 use crate::report::Verdict;
-use crate::run::kept_verdicts;
+use crate::run::parse_stored_verdicts;
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 use std::collections::{BTreeSet, HashSet};
@@ -17,20 +17,20 @@ use uslab_tests::models::Subject;
 use uslab_tests::mutate::{Mutant, RULES};
 use uslab_tests::workspace;
 
-/// Mutants that are known to have no observable effect.
+/// An entry of `tests/mutants.toml` about mutants that have no observable effect.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Equivalent {
+pub(crate) struct EquivalentMutants {
     pub(crate) file: String,
     pub(crate) function: String,
-    /// The rule of the known mutants; `None` matches any rule.
+    /// The rule that makes these mutants; `None` matches any rule.
     pub(crate) rule: Option<String>,
-    /// A part of the change; `None` matches all changes in the function.
+    /// A part of the text of the change; `None` matches all changes in the function.
     pub(crate) change: Option<String>,
     pub(crate) reason: String,
 }
 
-impl Equivalent {
+impl EquivalentMutants {
     pub(crate) fn fits(&self, mutant: &Mutant) -> bool {
         self.file == mutant.file
             && self.function == mutant.function
@@ -44,16 +44,16 @@ impl Equivalent {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) files: Vec<String>,
-    /// The rules whose mutants are judged.
+    /// The rules whose mutants are judged by default.
     pub(crate) rules: Vec<String>,
     /// The largest accepted percentage of mutants that are neither detected nor explained.
     pub(crate) most_live: f64,
-    /// The largest accepted percentage of mutants that only a model's floor detects.
+    /// The largest accepted percentage of mutants that only a floor detects (a model that explores too few executions).
     pub(crate) most_by_floors: f64,
     /// The largest accepted percentage of mutants whose only effect is that tests run out of time.
     pub(crate) most_by_time: f64,
     #[serde(default)]
-    pub(crate) equivalent: Vec<Equivalent>,
+    pub(crate) equivalent: Vec<EquivalentMutants>,
 }
 
 pub(crate) fn config(args: &Args, subjects: &Subjects) -> anyhow::Result<Config> {
@@ -97,13 +97,13 @@ pub(crate) fn config(args: &Args, subjects: &Subjects) -> anyhow::Result<Config>
     Ok(config)
 }
 
-/// A package to mutate, whose tests judge the mutants.
+/// A package to mutate; its tests judge the mutants.
 #[derive(Clone, Debug)]
 pub(crate) struct Package {
     pub(crate) name: String,
-    /// The package's root module.
+    /// The path of the package's root module.
     pub(crate) lib: String,
-    /// The folder of the crate that contains the package's models, if it is another crate.
+    /// The folder of the crate with the package's models, if this is a different crate.
     pub(crate) judges: Option<&'static str>,
 }
 
@@ -113,7 +113,7 @@ impl Package {
     }
 }
 
-/// The packages to mutate, and their workspace.
+/// The packages to mutate, and the workspace that contains them.
 pub(crate) struct Subjects {
     /// The workspace's root.
     pub(crate) root: PathBuf,
@@ -163,7 +163,7 @@ impl Subjects {
         Ok(Self { root, top, packages: found.iter().map(package).collect(), target, own: false })
     }
 
-    /// Returns the shipping files of all packages: the modules that a build without tests can contain.
+    /// Returns the shipping files of all packages, which are the modules that a build without tests can contain.
     fn files(&self) -> anyhow::Result<Vec<String>> {
         let mut files = BTreeSet::new();
         for package in &self.packages {
@@ -174,7 +174,7 @@ impl Subjects {
         Ok(files.into_iter().collect())
     }
 
-    /// Returns the workspace's path, relative to the repository.
+    /// Returns the path of the workspace, relative to the repository.
     pub(crate) fn below(&self) -> &Path {
         self.root.strip_prefix(&self.top).unwrap_or(Path::new(""))
     }
@@ -199,13 +199,13 @@ pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item =
     chosen
 }
 
-/// Returns the mutants that, in stored runs, nothing or only a floor detected.
+/// Returns the mutants that stored runs did not detect, or that only a floor detected.
 fn lived() -> HashSet<String> {
     let kept = fs::read_dir(workspace().join("target/mutants")).into_iter().flatten().flatten();
     let kept = kept.filter(|file| file.file_name().to_string_lossy().contains(".all."));
     let texts = kept.filter_map(|file| fs::read_to_string(file.path()).ok());
     let mut lived = HashSet::new();
-    for (mutant, verdict) in texts.flat_map(|text| kept_verdicts(&text).collect::<Vec<_>>()) {
+    for (mutant, verdict) in texts.flat_map(|text| parse_stored_verdicts(&text).collect::<Vec<_>>()) {
         if matches!(verdict, Verdict::Lives | Verdict::Unreached | Verdict::Floor { .. }) {
             lived.insert(without_place(&mutant));
         }
@@ -213,14 +213,14 @@ fn lived() -> HashSet<String> {
     lived
 }
 
-/// Returns a mutant's text without its line number, which changes with the sources.
+/// Returns a description of a mutant without its line number, because line numbers change with the sources.
 fn without_place(mutant: &str) -> String {
     let (place, change) = mutant.split_once(' ').unwrap_or((mutant, ""));
     format!("{} {change}", place.split(':').next().unwrap_or(place))
 }
 
-pub(crate) fn share_of(chosen: &[Mutant], shard: Option<Shard>) -> &[Mutant] {
-    let items = shard.unwrap_or(Shard::WHOLE).items(chosen.len() as u64);
+pub(crate) fn shard_of_mutants(chosen: &[Mutant], shard: Option<Shard>) -> &[Mutant] {
+    let items = shard.unwrap_or(Shard::WHOLE_SHARD).items(chosen.len() as u64);
     &chosen[items.start as usize..items.end as usize]
 }
 
@@ -234,26 +234,26 @@ mod tests {
         let of = |place: &str| format!("slab/src/registry.rs:{place} remove: compare: a < b -> a <= b");
         assert_eq!(without_place(&of("12:5")), without_place(&of("17:9")));
         let line = serde_json::to_string(&(of("12:5"), Verdict::Lives)).unwrap();
-        let read: Vec<_> = kept_verdicts(&format!("{line}\nand what was cut o")).collect();
+        let read: Vec<_> = parse_stored_verdicts(&format!("{line}\nand what was cut o")).collect();
         assert_eq!(read, [(of("12:5"), Verdict::Lives)]);
     }
 
-    /// Regression test: a reason for a file that had been moved ended the program.
+    /// Regression test: if a file had been moved, a reason that named the file ended the program.
     #[test]
-    fn each_reason_is_for_a_mutant_that_exists() {
+    fn each_mutant_reason_names_an_existing_mutant() {
         let args = Args::parse_from(["check-mutants"]);
         let subjects = Subjects::find(&args).unwrap();
         let config = config(&args, &subjects).unwrap();
         let tree = crate::sources(&args, subjects, &config.files).unwrap();
         let assembly = assembly::assembly_mutants().unwrap();
         let mutants = || tree.mutants().chain(assembly.iter().map(|of| &of.mutant));
-        let stale: Vec<&Equivalent> =
+        let stale: Vec<&EquivalentMutants> =
             config.equivalent.iter().filter(|of| !mutants().any(|mutant| of.fits(mutant))).collect();
         assert!(stale.is_empty(), "tests/mutants.toml: these entries match no mutant: {stale:#?}");
     }
 
     #[test]
-    fn mutation_run_excludes_test_modules() {
+    fn mutation_run_skips_test_modules() {
         let manifest = workspace().join("tests/sync_example/Cargo.toml");
         let args = Args::parse_from(["check-mutants", "--manifest-path", manifest.to_str().unwrap()]);
         let subjects = Subjects::find(&args).unwrap();

@@ -1,4 +1,4 @@
-//! The built test and model programs; for each test, its run time and the mutants that it reaches.
+//! The built programs of tests and models; for each test, its run time and the mutants that it reaches.
 
 use anyhow::Context;
 use serde_json::Value;
@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use uslab_tests::jobs::{self, run_within, side_by_side};
-use uslab_tests::models::{rows, was_cut};
+use uslab_tests::jobs::{self, run_with_time_limit, side_by_side};
+use uslab_tests::models::{rows, was_ended_by_time_limit};
 
 /// A built test program.
 pub(crate) struct Program {
@@ -20,20 +20,20 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Returns the names of the program's tests.
+    /// Returns the names of all tests of the program.
     pub(crate) fn tests(&self) -> anyhow::Result<Vec<String>> {
         let listed = Command::new(&self.path).args(["--list", "--format=terse"]).output();
         let listed = listed.context("cannot list the tests")?;
         let listed = String::from_utf8_lossy(&listed.stdout);
         Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
     }
-    /// Runs some of the program's tests one after another.
+    /// Runs some tests of the program, one after the other.
     pub(crate) fn run(
         &self,
         tests: &[&str],
         variables: &[(&str, &str)],
         limit: Duration,
-    ) -> anyhow::Result<(TestEnd, jobs::CommandResult)> {
+    ) -> anyhow::Result<(TestRunEnd, jobs::CommandResult)> {
         // Processes that a test starts also end, and all of them end if this program is killed.
         let most_seconds = 2 * limit.as_secs() + 1;
         let mut command = Command::new("sh");
@@ -51,10 +51,10 @@ impl Program {
             .envs([("RUST_BACKTRACE", "0"), ("STORY", "0"), ("PROPTEST_CASES", "64")])
             .envs([("PROPTEST_FAILURE_PERSISTENCE", "off"), ("PROPTEST_MAX_SHRINK_ITERS", "0")])
             .envs(variables.iter().copied());
-        if variables.contains(&STATED_BOUNDS) {
+        if variables.contains(&STATED_BOUNDS_VARIABLE) {
             command.env_remove("BOUND");
         }
-        let ran = run_within(&mut command, limit)?;
+        let ran = run_with_time_limit(&mut command, limit)?;
         let text = &ran.said;
         let failed = text.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
         let current = text
@@ -70,41 +70,41 @@ impl Program {
         };
         let said = message();
         let ended = match ran.status {
-            Some(status) if status.success() => TestEnd::Passed,
-            _ if said.as_deref().is_some_and(was_cut) => TestEnd::OutOfTime { name },
-            Some(status) => TestEnd::Failed { name, message: said.unwrap_or_else(|| status.to_string()) },
-            None if failed.is_some() => TestEnd::Failed { name, message: said.unwrap_or_default() },
-            None => TestEnd::OutOfTime { name },
+            Some(status) if status.success() => TestRunEnd::Passed,
+            _ if said.as_deref().is_some_and(was_ended_by_time_limit) => TestRunEnd::OutOfTime { name },
+            Some(status) => TestRunEnd::Failed { name, message: said.unwrap_or_else(|| status.to_string()) },
+            None if failed.is_some() => TestRunEnd::Failed { name, message: said.unwrap_or_default() },
+            None => TestRunEnd::OutOfTime { name },
         };
         Ok((ended, ran))
     }
 }
 
-/// How a run of tests ended.
-pub(crate) enum TestEnd {
+/// The outcome of a run of tests.
+pub(crate) enum TestRunEnd {
     Passed,
     Failed { name: String, message: String },
     OutOfTime { name: String },
 }
 
-/// Returns the pre-emption bound for all models, if the environment sets one.
+/// Returns the pre-emption bound for all models, if the environment variable sets one.
 pub(crate) fn bound() -> Option<String> {
     std::env::var("BOUND").ok()
 }
 
-/// The environment variable for runs with each model's own bound.
-pub(crate) const STATED_BOUNDS: (&str, &str) = ("BOUND", "");
+/// The environment variable that makes each model run with its own bound.
+pub(crate) const STATED_BOUNDS_VARIABLE: (&str, &str) = ("BOUND", "");
 
-/// A memory limit in KiB, so that no mutant takes all memory. A test of 1,024 CPUs has 9 GiB of tables, most
-/// of which it never accesses.
+/// A memory limit in KiB, which prevents a mutant from taking all memory. The limit is this high because a test of
+/// 1,024 CPUs has 9 GiB of tables, most of which it never accesses.
 pub(crate) const MAX_MEMORY_KIB: u32 = 12 << 20;
 
-/// The integration tests, each target in a separate program. Integration tests cover more than a library's own tests
-/// can.
+/// The integration tests; each target runs in a separate program. Integration tests cover more than a library's own
+/// tests can.
 pub(crate) const INTEGRATION_TESTS: [&str; 10] =
     ["-p", "uslab-tests", "--test", "faults", "--test", "fork", "--test", "no_heap", "--test", "slab"];
 
-/// Returns the programs named in cargo's build messages.
+/// Returns the programs that cargo's build messages name.
 pub(crate) fn programs(said: &str, models: bool) -> Vec<Program> {
     let program = |line: &str| {
         let line: Value =
@@ -116,7 +116,7 @@ pub(crate) fn programs(said: &str, models: bool) -> Vec<Program> {
     said.lines().filter_map(program).collect()
 }
 
-/// One test of a program.
+/// A single test of a program.
 pub(crate) struct Test {
     pub(crate) program: usize,
     pub(crate) name: String,
@@ -124,12 +124,11 @@ pub(crate) struct Test {
     pub(crate) reached: HashSet<u32>,
 }
 
-/// The largest CPU time of a test in seconds; slower tests are omitted, because each test runs for many
-/// mutants.
-pub(crate) const SLOWEST: f64 = 10.0;
+/// The largest CPU time of a test in seconds; slower tests are left out, because each test runs for many mutants.
+pub(crate) const MAX_TEST_CPU_SECONDS: f64 = 10.0;
 
-/// The result of a test's first run, without a mutant.
-pub(crate) enum TestResult {
+/// The result of the first run of a test, which has no mutant.
+pub(crate) enum FirstRunResult {
     Test(Test),
     /// The test takes too long to run for every mutant.
     Slow,
@@ -138,7 +137,7 @@ pub(crate) enum TestResult {
     Nothing,
 }
 
-/// Runs each test once without a mutant, and returns all tests.
+/// Runs each test once without a mutant, and returns all tests that can judge mutants.
 pub(crate) fn tests(programs: &[Program], wrong: &mut Vec<String>) -> anyhow::Result<Vec<Test>> {
     let mut names = vec![];
     for (i, program) in programs.iter().enumerate() {
@@ -151,32 +150,32 @@ pub(crate) fn tests(programs: &[Program], wrong: &mut Vec<String>) -> anyhow::Re
         let file = tempfile::NamedTempFile::new().context("cannot create a temporary file")?;
         let variables = [("MUTANT_REACHED", file.path().to_str().unwrap_or_default())];
         let (ended, jobs::CommandResult { said, used, .. }) =
-            programs[*i].run(&[name], &variables, Duration::from_secs_f64(6.0 * SLOWEST))?;
+            programs[*i].run(&[name], &variables, Duration::from_secs_f64(6.0 * MAX_TEST_CPU_SECONDS))?;
         // Starting a process also takes time.
         let seconds = used.as_secs_f64().max(0.01);
         let reached = fs::read_to_string(file.path())?.lines().filter_map(|line| line.parse().ok()).collect();
         let test = Test { program: *i, name: name.clone(), seconds, reached };
         match ended {
-            TestEnd::Passed if programs[*i].models && rows(&said, "MODEL ").next().is_none() => {
-                Ok(TestResult::Nothing)
+            TestRunEnd::Passed if programs[*i].models && rows(&said, "MODEL ").next().is_none() => {
+                Ok(FirstRunResult::Nothing)
             }
-            TestEnd::Passed if seconds <= SLOWEST => Ok(TestResult::Test(test)),
-            TestEnd::Failed { message, .. } => {
+            TestRunEnd::Passed if seconds <= MAX_TEST_CPU_SECONDS => Ok(FirstRunResult::Test(test)),
+            TestRunEnd::Failed { message, .. } => {
                 let end: Vec<_> = said.lines().rev().take(40).collect();
                 let end = end.into_iter().rev().collect::<Vec<_>>().join("\n");
                 let text = format!("{} {name} fails without a mutant: {message}\n{end}", programs[*i].name);
-                Ok(TestResult::Wrong(text))
+                Ok(FirstRunResult::Wrong(text))
             }
-            _ => Ok(TestResult::Slow),
+            _ => Ok(FirstRunResult::Slow),
         }
     })?;
     let (mut tests, mut slow) = (vec![], 0);
     for ran in ran {
         match ran {
-            TestResult::Test(test) => tests.push(test),
-            TestResult::Slow => slow += 1,
-            TestResult::Wrong(text) => wrong.push(text),
-            TestResult::Nothing => {}
+            FirstRunResult::Test(test) => tests.push(test),
+            FirstRunResult::Slow => slow += 1,
+            FirstRunResult::Wrong(text) => wrong.push(text),
+            FirstRunResult::Nothing => {}
         }
     }
     tests.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));

@@ -1,4 +1,4 @@
-//! The results of mutants: verdicts, their counts and intervals, and their shards.
+//! The results of a run: verdicts on mutants, their counts and confidence intervals, and shards.
 
 use crate::Args;
 use crate::plan::Config;
@@ -13,10 +13,10 @@ use uslab_tests::claims::{MutantRun, MutantRuns};
 use uslab_tests::mutate::Mutant;
 use uslab_tests::workspace;
 
-/// The name under which this runner's shards are stored.
+/// The name under which the shards of this command are stored.
 pub(crate) const RUNNER_NAME: &str = "check-mutants";
 
-/// The verdict on a mutant.
+/// The verdict on one mutant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
@@ -24,19 +24,19 @@ pub(crate) enum Verdict {
     Model { name: String, message: String },
     /// A test failed.
     Test { name: String, message: String },
-    /// Models explored fewer executions than their floor, and nothing else failed.
+    /// Models explored fewer executions than their floor, but nothing else failed.
     Floor { name: String },
-    /// A test did not end, not even in a second run, and no test failed.
+    /// A test exceeded its time limit in two runs, and no test failed.
     Time { name: String },
     /// All tests passed.
     Lives,
     /// No test reaches the mutant.
     Unreached,
-    /// The mutant was not judged for lack of time.
+    /// The run ended before the mutant was judged.
     Waits,
 }
 
-/// The names of the verdicts' counts, in this order.
+/// The names of the counts, in the order of the verdicts.
 pub(crate) const KINDS: [&str; 7] =
     ["by models' assertions", "by tests", "by floors only", "out of time", "live", "unreached", "wait"];
 
@@ -58,41 +58,41 @@ impl Verdict {
 }
 
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Judged {
+pub(crate) struct JudgedMutant {
     #[serde(flatten)]
     pub(crate) mutant: Mutant,
     pub(crate) verdict: Verdict,
-    /// The reason why nothing can detect the mutant, if there is one.
+    /// The known reason why nothing can detect the mutant, if any.
     pub(crate) equivalent: Option<String>,
 }
 
-/// The result of a whole run, or of one shard. A shard has only its own mutants; its other fields are equal
-/// in all shards.
+/// The result of a whole run, or of one shard. A shard has only its own mutants; all other fields are the same in all
+/// shards.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Report {
     /// The number of selected mutants.
     pub(crate) of: usize,
-    /// The number of mutants before the selection.
+    /// The number of mutants before a sample was selected.
     pub(crate) from: usize,
-    pub(crate) mutants: Vec<Judged>,
+    pub(crate) mutants: Vec<JudgedMutant>,
     /// `true` if the mutants are a sample, or if some of them were not judged.
     pub(crate) sampled: bool,
     /// The number of mutants that did not compile.
     pub(crate) left_out: usize,
-    /// Errors that are not verdicts on mutants.
+    /// Error messages that are not verdicts on mutants.
     pub(crate) wrong: Vec<String>,
     pub(crate) seconds: f64,
 }
 
 impl Report {
-    /// Returns the mutants that have a verdict, except explained mutants and mutants that wait.
-    pub(crate) fn judged(&self) -> impl Iterator<Item = &Judged> {
+    /// Returns the mutants that have a verdict, without explained mutants and mutants that were not judged yet.
+    pub(crate) fn judged(&self) -> impl Iterator<Item = &JudgedMutant> {
         self.mutants
             .iter()
             .filter(|of| of.verdict != Verdict::Waits && (of.verdict.noticed() || of.equivalent.is_none()))
     }
-    /// Returns the rate of some verdicts among the judged mutants; for a sample, also the confidence interval
-    /// of the rate among all mutants.
+    /// Returns the rate of certain verdicts among the judged mutants; for a sample, also the confidence interval of the
+    /// rate among all mutants.
     pub(crate) fn share(&self, which: impl Fn(&Verdict) -> bool) -> Rate {
         let all = self.judged().count();
         Rate { of: self.judged().filter(|of| which(&of.verdict)).count(), all, sampled: self.sampled }
@@ -106,7 +106,7 @@ impl Report {
     pub(crate) fn by_time(&self) -> Rate {
         self.share(|verdict| matches!(verdict, Verdict::Time { .. }))
     }
-    pub(crate) fn counts<'m>(mutants: impl Iterator<Item = &'m Judged>) -> String {
+    pub(crate) fn counts<'m>(mutants: impl Iterator<Item = &'m JudgedMutant>) -> String {
         let mut counts = [0; KINDS.len()];
         mutants.for_each(|of| counts[of.verdict.kind()] += 1);
         let counts: Vec<String> =
@@ -115,7 +115,7 @@ impl Report {
     }
 }
 
-/// A rate in a sample, or in all mutants.
+/// A rate among the mutants of a sample, or among all mutants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     pub(crate) of: usize,
@@ -124,8 +124,8 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// Returns the 95 % confidence interval, in percent, for the rate in all mutants, of which the sample is
-    /// a part (Wilson 1927).
+    /// Returns the 95 % confidence interval, in percent, for the rate among all mutants, from the rate in the sample
+    /// (Wilson 1927).
     pub(crate) fn interval(self) -> [f64; 2] {
         let (n, p) = (self.all as f64, self.of as f64 / self.all.max(1) as f64);
         if !self.sampled || self.all == 0 {
@@ -135,7 +135,7 @@ impl Rate {
         let (middle, half) = (p + z2 / (2.0 * n), 1.96 * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt());
         [middle - half, middle + half].map(|bound| (100.0 * bound / (1.0 + z2 / n)).clamp(0.0, 100.0))
     }
-    /// Returns `true` if the rate exceeds `most` percent with this confidence.
+    /// Returns `true` if the rate exceeds `most` percent with a confidence of 95 %.
     pub(crate) fn exceeds(self, most: f64) -> bool {
         // A rate of 0 never exceeds a bound, although the interval of 0 of 135 begins at slightly more than 0 by
         // rounding.
@@ -158,7 +158,7 @@ impl fmt::Display for Rate {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Judged { mutant, verdict, equivalent } in &self.mutants {
+        for JudgedMutant { mutant, verdict, equivalent } in &self.mutants {
             match (verdict, equivalent) {
                 (verdict, Some(reason)) if !verdict.noticed() && *verdict != Verdict::Waits => {
                     writeln!(f, "equivalent {mutant} | {reason}")?
@@ -202,12 +202,12 @@ impl fmt::Display for Report {
     }
 }
 
-/// Adds the known reasons for undetected mutants to the report. If the report covers `all` shards, also
-/// reports reasons that match no mutant.
+/// Adds the known reasons for mutants that were not detected to the report. If the report covers all shards (`all`),
+/// also reports each reason that matches no mutant.
 pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: bool) -> Report {
     report.mutants.sort_by_key(|of| of.mutant.number);
     let mut used = vec![false; config.equivalent.len()];
-    for Judged { mutant, verdict, equivalent } in &mut report.mutants {
+    for JudgedMutant { mutant, verdict, equivalent } in &mut report.mutants {
         let reason = config.equivalent.iter().zip(&mut used).find(|(of, _)| of.fits(mutant));
         *equivalent = reason.map(|(of, used)| {
             *used |= !verdict.noticed() && *verdict != Verdict::Waits;
@@ -239,7 +239,7 @@ pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: boo
     report
 }
 
-/// Records the result for the table of claims.
+/// Records the result of the run for the table of claims.
 ///
 /// The result of a run with an error is not recorded.
 pub(crate) fn record(args: &Args, report: Report) -> anyhow::Result<Report> {
@@ -273,7 +273,7 @@ pub(crate) fn record(args: &Args, report: Report) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Writes a shard to a file: a row with the fields that all shards share, and a row for each mutant.
+/// Writes the file of a shard: one row with the fields that all shards share, and one row for each mutant.
 pub(crate) fn leave(args: &Args, shard: Shard, report: Report) -> anyhow::Result<Report> {
     let mutants = report.mutants.iter().map(serde_json::to_string);
     let mutants = mutants.collect::<Result<Vec<_>, _>>()?;
@@ -292,7 +292,7 @@ pub(crate) fn leave(args: &Args, shard: Shard, report: Report) -> anyhow::Result
     Ok(report)
 }
 
-/// Returns the joined results of all shards.
+/// Merges the results of all shards, and returns them.
 pub(crate) fn merge(args: &Args) -> anyhow::Result<Report> {
     let (mut whole, mut first) = (Report::default(), None);
     for Share { shard, rows, .. } in args.share.joined(RUNNER_NAME)? {
@@ -301,7 +301,7 @@ pub(crate) fn merge(args: &Args) -> anyhow::Result<Report> {
             bail!("the mutants of share {shard} differ from the first share's");
         }
         let mutants = mutants.iter().map(|row| serde_json::from_str(row)).collect::<Result<Vec<_>, _>>()?;
-        whole.mutants.extend::<Vec<Judged>>(mutants);
+        whole.mutants.extend::<Vec<JudgedMutant>>(mutants);
     }
     let common: Report = serde_json::from_str(&first.unwrap_or_default())?;
     let different: BTreeSet<u32> = whole.mutants.iter().map(|of| of.mutant.number).collect();
@@ -319,7 +319,7 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    fn judged(verdict: Verdict, equivalent: bool) -> Judged {
+    fn judged(verdict: Verdict, equivalent: bool) -> JudgedMutant {
         let mutant = Mutant {
             number: 0,
             file: "a.rs".to_owned(),
@@ -329,11 +329,11 @@ mod tests {
             rule: "compare".to_owned(),
             change: "a < b -> a <= b".to_owned(),
         };
-        Judged { mutant, verdict, equivalent: equivalent.then(|| "it is".to_owned()) }
+        JudgedMutant { mutant, verdict, equivalent: equivalent.then(|| "it is".to_owned()) }
     }
 
     #[test]
-    fn pending_mutants_are_not_judged() {
+    fn mutants_waiting_for_judgement_are_not_counted() {
         let floor = || Verdict::Floor { name: "m".to_owned() };
         let mutants = vec![
             judged(Verdict::Lives, false),
@@ -355,7 +355,7 @@ mod tests {
             "files = []\nrules = []\nmost_live = 3.0\nmost_by_floors = 0.0\nmost_by_time = 5.0",
         )
         .unwrap();
-        let wrong = |words: &[&str], mutants: Vec<Judged>, all| {
+        let wrong = |words: &[&str], mutants: Vec<JudgedMutant>, all| {
             let args = Args::parse_from(["check-mutants"].iter().chain(words));
             explain(&args, &config, Report { mutants, ..Report::default() }, all).wrong
         };
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn merged_mutant_shards_equal_the_whole_run() {
         let folder = tempfile::tempdir().unwrap();
-        let whole: Vec<Judged> = (0..7)
+        let whole: Vec<JudgedMutant> = (0..7)
             .map(|number| {
                 let mut of =
                     judged(Verdict::Model { name: "m".to_owned(), message: "it fails".to_owned() }, false);
@@ -412,7 +412,7 @@ mod tests {
             let shard = args.share.requested().unwrap().unwrap();
             let items = shard.items(7);
             let mutants = whole[items.start as usize..items.end as usize].iter();
-            let mutants = mutants.map(|of| Judged {
+            let mutants = mutants.map(|of| JudgedMutant {
                 mutant: of.mutant.clone(),
                 verdict: of.verdict.clone(),
                 equivalent: None,

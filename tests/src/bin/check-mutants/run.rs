@@ -3,9 +3,11 @@
 use crate::Args;
 use crate::assembly;
 use crate::build::Tree;
-use crate::plan::{Config, chosen, share_of};
-use crate::programs::{INTEGRATION_TESTS, Program, STATED_BOUNDS, Test, TestEnd, bound, programs, tests};
-use crate::report::{Judged, Report, Verdict};
+use crate::plan::{Config, chosen, shard_of_mutants};
+use crate::programs::{
+    INTEGRATION_TESTS, Program, STATED_BOUNDS_VARIABLE, Test, TestRunEnd, bound, programs, tests,
+};
+use crate::report::{JudgedMutant, Report, Verdict};
 use anyhow::{Context, ensure};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -46,7 +48,7 @@ pub(crate) fn check(
         built.rotate_left(1);
     }
     let chosen = chosen(args, config, tree.mutants());
-    let ours = share_of(&chosen, shard);
+    let ours = shard_of_mutants(&chosen, shard);
     eprintln!(
         "check-mutants: {} mutants, {} do not compile, {:.0} s",
         ours.len(),
@@ -64,7 +66,7 @@ pub(crate) fn check(
     eprintln!("check-mutants: reached mutants found, {:.0} s", begun.elapsed().as_secs_f64());
 
     let packages = tree.of.packages.iter().map(|package| &*package.name);
-    let kept = KeptVerdicts::open(sources, &judges(args.models.then_some(packages)))?;
+    let kept = StoredVerdicts::open(sources, &judges(args.models.then_some(packages)))?;
     let end = args.minutes.map(|minutes| begun + Duration::from_secs(60 * u64::from(minutes)));
     let verdicts = side_by_side("mutants", ours, |mutant, bar| {
         bar.set_message(mutant.to_string());
@@ -83,13 +85,15 @@ pub(crate) fn check(
     Ok(Report { of, from, sampled, mutants: judged(ours, verdicts), left_out, wrong, seconds })
 }
 
-fn judged(mutants: &[Mutant], verdicts: Vec<Verdict>) -> Vec<Judged> {
+fn judged(mutants: &[Mutant], verdicts: Vec<Verdict>) -> Vec<JudgedMutant> {
     let judged = mutants.iter().zip(verdicts);
-    judged.map(|(mutant, verdict)| Judged { mutant: mutant.clone(), verdict, equivalent: None }).collect()
+    judged
+        .map(|(mutant, verdict)| JudgedMutant { mutant: mutant.clone(), verdict, equivalent: None })
+        .collect()
 }
 
-/// Judges mutants of restartable sequences like `check`, but one after another, because each needs a build.
-pub(crate) fn check_assembly(
+/// Judges mutants of restartable sequences like `check`, but one after the other, because each needs a build.
+pub(crate) fn judge_assembly_mutants(
     args: &Args,
     config: &Config,
     tree: Tree,
@@ -104,9 +108,9 @@ pub(crate) fn check_assembly(
     };
     let (all, sources) = (assembly::assembly_mutants()?, tree.write(None)?);
     let chosen = chosen(args, config, all.iter().map(|of| &of.mutant));
-    let (kept, tests) = (KeptVerdicts::open(sources, "assembly")?, assembly::tests(&tree)?);
+    let (kept, tests) = (StoredVerdicts::open(sources, "assembly")?, assembly::tests(&tree)?);
     let end = args.minutes.map(|minutes| begun + Duration::from_secs(60 * u64::from(minutes)));
-    let (ours, mut verdicts) = (share_of(&chosen, shard), vec![]);
+    let (ours, mut verdicts) = (shard_of_mutants(&chosen, shard), vec![]);
     for mutant in ours {
         verdicts.push(match kept.verdict(mutant) {
             Some(verdict) => verdict,
@@ -119,20 +123,20 @@ pub(crate) fn check_assembly(
     Ok(Report { of, from, sampled, mutants: judged(ours, verdicts), left_out: 0, wrong: vec![], seconds })
 }
 
-/// For each round, the largest total time in seconds of the tests that run in one process.
+/// For each round, the largest total time in seconds of the tests that run together in one process.
 pub(crate) const ROUNDS: [f64; 4] = [0.3, 1.0, 4.0, 1e9];
 
-/// The time limit for a model with its own bound.
+/// The time limit for a model that runs with its own bound.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The number of timed-out tests after which a mutant counts as timed out; without this limit, hundreds of
-/// tests may reach an endless loop.
-const MAX_TIMED_OUT: usize = 3;
+/// After this number of timed-out tests, the mutant counts as timed out; without this limit, hundreds of tests might
+/// reach an endless loop.
+const MAX_TIMED_OUT_TESTS: usize = 3;
 
-/// Runs all tests that reach a mutant. If one program does not end in time, another program may still fail.
-/// If no program fails, the timed-out tests run again, each alone and with four times its usual time, until
-/// [`MAX_TIMED_OUT`] of them have timed out again. Finally, models run with their own bounds, if they end in
-/// time. Models run with their own bounds only for mutants that no test detected and no reason explains, and
+/// Runs all tests that reach a mutant, until the verdict is known. If one program exceeds its time limit, another
+/// program may still fail. If no program fails, the timed-out tests run again, each alone and with four times its usual
+/// time, until [`MAX_TIMED_OUT_TESTS`] of them have timed out again. Finally, models run with their own bounds, if they
+/// end in time. Models run with their own bounds only for mutants that no test detected and no reason explains, and
 /// only if the environment sets no bound.
 pub(crate) fn judge(
     mutant: &Mutant,
@@ -166,12 +170,12 @@ pub(crate) fn judge(
             let expected: f64 = batch.iter().map(|test| test.seconds).sum();
             let names: Vec<&str> = batch.iter().map(|test| test.name.as_str()).collect();
             match program.run(&names, &[("MUTANT", &number)], limit(1.0, expected))?.0 {
-                TestEnd::Passed => {}
-                TestEnd::Failed { name, message } => match failed(program, name, message) {
+                TestRunEnd::Passed => {}
+                TestRunEnd::Failed { name, message } => match failed(program, name, message) {
                     verdict @ Verdict::Floor { .. } => floor = Some(verdict),
                     verdict => return Ok(verdict),
                 },
-                TestEnd::OutOfTime { name } => {
+                TestRunEnd::OutOfTime { name } => {
                     let mut rest = [batch, std::mem::take(queue)].concat();
                     // The test that did not end comes first.
                     rest.sort_by_key(|test| test.name != name);
@@ -182,16 +186,16 @@ pub(crate) fn judge(
     }
     let mut out_of_time = vec![];
     for (program, test) in late {
-        if out_of_time.len() == MAX_TIMED_OUT {
+        if out_of_time.len() == MAX_TIMED_OUT_TESTS {
             break;
         }
         match program.run(&[&test.name], &[("MUTANT", &number)], limit(4.0, test.seconds))?.0 {
-            TestEnd::Passed => {}
-            TestEnd::Failed { name, message } => match failed(program, name, message) {
+            TestRunEnd::Passed => {}
+            TestRunEnd::Failed { name, message } => match failed(program, name, message) {
                 verdict @ Verdict::Floor { .. } => floor = Some(verdict),
                 verdict => return Ok(verdict),
             },
-            TestEnd::OutOfTime { name } => out_of_time.push(name),
+            TestRunEnd::OutOfTime { name } => out_of_time.push(name),
         }
     }
     let time = out_of_time.into_iter().next().map(|name| Verdict::Time { name });
@@ -201,18 +205,19 @@ pub(crate) fn judge(
     }
     let models = tests.iter().filter(|test| programs[test.program].models);
     for test in models.filter(|test| test.reached.contains(&mutant.number)) {
-        let (program, variables) = (&programs[test.program], [("MUTANT", number.as_str()), STATED_BOUNDS]);
-        if let TestEnd::Failed { name, message } = program.run(&[&test.name], &variables, LIMIT)?.0 {
+        let (program, variables) =
+            (&programs[test.program], [("MUTANT", number.as_str()), STATED_BOUNDS_VARIABLE]);
+        if let TestRunEnd::Failed { name, message } = program.run(&[&test.name], &variables, LIMIT)?.0 {
             return Ok(failed(program, name, message));
         }
     }
     Ok(Verdict::Lives)
 }
 
-/// Returns the time limit for a program that takes `seconds` seconds without a mutant.
+/// Returns the time limit for a program that needs `seconds` seconds without a mutant.
 fn limit(times: f64, seconds: f64) -> Duration {
-    const MIN_SECONDS: f64 = if cfg!(test) { 0.5 } else { 3.0 };
-    Duration::from_secs_f64(times * (MIN_SECONDS + 10.0 * seconds))
+    const MIN_TIMEOUT_SECONDS: f64 = if cfg!(test) { 0.5 } else { 3.0 };
+    Duration::from_secs_f64(times * (MIN_TIMEOUT_SECONDS + 10.0 * seconds))
 }
 
 fn failed(program: &Program, name: String, message: String) -> Verdict {
@@ -223,30 +228,30 @@ fn failed(program: &Program, name: String, message: String) -> Verdict {
     }
 }
 
-/// The stored verdicts of interrupted runs on the same sources and tests.
-pub(crate) struct KeptVerdicts {
+/// The stored verdicts of interrupted runs, which had the same sources and tests.
+pub(crate) struct StoredVerdicts {
     pub(crate) known: HashMap<String, Verdict>,
     pub(crate) file: fs::File,
 }
 
-/// Returns a name for the set of tests behind some verdicts; the models of some packages detect fewer mutants
-/// than all models.
+/// Returns a name for the set of tests that led to the verdicts; the models of some packages detect fewer mutants than
+/// the models of all packages.
 fn judges<'p>(models: Option<impl Iterator<Item = &'p str>>) -> String {
     models.map_or("all".to_owned(), |packages| packages.fold("models".to_owned(), |by, of| by + "." + of))
 }
 
-/// Returns the verdicts in a stored file, whose last line may be truncated.
-pub(crate) fn kept_verdicts(text: &str) -> impl Iterator<Item = (String, Verdict)> + '_ {
+/// Returns the verdicts in a stored file; its last line may be truncated.
+pub(crate) fn parse_stored_verdicts(text: &str) -> impl Iterator<Item = (String, Verdict)> + '_ {
     text.lines().filter_map(|line| serde_json::from_str(line).ok())
 }
 
-impl KeptVerdicts {
+impl StoredVerdicts {
     pub(crate) fn open(sources: u64, tests: &str) -> anyhow::Result<Self> {
         let bound = bound().map_or("own-bounds".to_owned(), |bound| format!("bound-{bound}"));
         let path = format!("target/mutants/verdicts.{sources:016x}.{tests}.{bound}");
         let path = workspace().join(path);
         let text = fs::read_to_string(&path).unwrap_or_default();
-        let known = kept_verdicts(&text).collect();
+        let known = parse_stored_verdicts(&text).collect();
         let file = fs::OpenOptions::new().create(true).append(true).open(&path);
         Ok(Self { known, file: file.with_context(|| path.display().to_string())? })
     }
@@ -266,7 +271,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// The models of one package may detect mutants that another package's models do not.
+    /// The models of one package may detect mutants that the models of another package miss.
     #[test]
     fn mutant_verdicts_depend_on_the_selected_models() {
         let packages: [&[&str]; 3] =
@@ -276,7 +281,7 @@ mod tests {
         assert_eq!(by.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{by:?}");
     }
 
-    /// Regression test: the first test that was too slow determined the verdict, although another test would
+    /// Regression test: the first test that exceeded its time limit determined the verdict, although another test would
     /// have failed.
     #[test]
     fn mutant_times_out_after_two_hangs_without_failure() {

@@ -10,7 +10,7 @@ use uslab_lab::demos::{Is, Part, Scene};
 use uslab_magazine::sync::catch_panic;
 
 const LAB: &str = "merge";
-/// The order of the block that covers the whole memory at first.
+/// The order of the single block that initially covers the whole memory.
 const ORDER: u8 = 10;
 /// The size of a page in bytes.
 const PAGE: usize = 4096;
@@ -79,11 +79,11 @@ impl FreeLists {
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Alloc(u8),
-    /// Frees one of the blocks in use.
+    /// Frees a block that is in use.
     Free(u64),
 }
 
-/// Generates phases with many small blocks, with blocks of mixed sizes, and with few large blocks.
+/// Generates requests in phases: many small blocks, blocks of mixed sizes, and few large blocks.
 fn ops(seed: u32) -> Vec<Op> {
     let mut random = random(seed, "stream of merge");
     let mut ops = vec![];
@@ -101,7 +101,7 @@ fn ops(seed: u32) -> Vec<Op> {
     ops
 }
 
-/// An invariant that does not hold, and the first pages of the blocks concerned.
+/// A violated invariant, and the first pages of the blocks that violate it.
 #[derive(Debug)]
 struct BrokenInvariant {
     text: String,
@@ -114,12 +114,12 @@ impl From<String> for BrokenInvariant {
     }
 }
 
-/// The state of the memory during a run.
+/// The state of the memory while requests run.
 struct MemoryState {
     lists: FreeLists,
     /// The blocks in use, oldest first, each with its first page and order.
     allocated: Vec<(u32, u8)>,
-    /// The number of list accesses during frees.
+    /// The number of list accesses that frees have made.
     list_accesses: u64,
 }
 
@@ -217,7 +217,8 @@ impl MemoryState {
     }
 }
 
-/// Runs all requests of a test. Returns the number of list accesses during frees, or the index of the failed request.
+/// Runs all requests on a student's allocator. Returns the number of list accesses during frees, or the index of the
+/// failed request.
 fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, BrokenInvariant)> {
     let mut memory = MemoryState::new();
     for (index, op) in ops.iter().enumerate() {
@@ -229,10 +230,10 @@ fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, BrokenInvariant)> {
     Ok(memory.list_accesses)
 }
 
-/// Judges a student's implementation of splitting and merging.
+/// Runs a student's implementation of splitting and merging, and returns a verdict on it.
 pub fn merge<B: Buddy>(seed: u32) -> Verdict {
     let ops = ops(seed);
-    let reference = run::<Exercise>(&ops).expect("the reference solution is complete");
+    let reference = run::<Exercise>(&ops).expect("the reference solution must serve every request");
     let (checks, failure) = match run::<B>(&ops) {
         Ok(list_accesses) => {
             let invariants = Check::new(
@@ -247,7 +248,7 @@ pub fn merge<B: Buddy>(seed: u32) -> Verdict {
             let description = format!("operation {}: {}", failed + 1, violation.text);
             (
                 vec![Check::new("each page is in one block, and buddies merge", description, false)],
-                Some(failure_of::<B>(&ops, failed, violation)),
+                Some(failure_from_violation::<B>(&ops, failed, violation)),
             )
         }
     };
@@ -255,7 +256,7 @@ pub fn merge<B: Buddy>(seed: u32) -> Verdict {
     Verdict { lab: LAB.to_owned(), seed, checks, failure }
 }
 
-fn failure_of<B: Buddy>(ops: &[Op], at: usize, violation: BrokenInvariant) -> Failure {
+fn failure_from_violation<B: Buddy>(ops: &[Op], at: usize, violation: BrokenInvariant) -> Failure {
     let (mut memory, mut scenes) = (MemoryState::new(), vec![]);
     for (n, op) in ops[..=at].iter().enumerate() {
         let result = catch_panic(|| memory.run::<B>(*op));

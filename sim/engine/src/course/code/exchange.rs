@@ -18,11 +18,11 @@ const LAB: &str = "exchange";
 /// The number of objects in a full magazine.
 pub(super) const ROUNDS: usize = 8;
 
-/// A policy that combines a student's magazine layer with the slabs of 1994.
+/// A policy that combines a student's magazine layer with the slab layer of Bonwick's 1994 allocator.
 #[derive(Debug)]
-struct Layered<L>(L);
+struct LayerPolicy<L>(L);
 
-impl<L: Layer<Object>> Policy for Layered<L> {
+impl<L: Layer<Object>> Policy for LayerPolicy<L> {
     const NAME: &'static str = "mine";
     const DESCRIPTION: &'static str = "a magazine layer over a model of the slabs of 1994";
     type Knobs = ();
@@ -70,7 +70,7 @@ impl<L: Layer<Object>> Policy for Layered<L> {
     }
 }
 
-/// Running totals, one after each operation: accesses of the depot, and objects taken from slabs.
+/// Running totals after each operation: accesses of the depot, and objects taken from slabs.
 struct Costs {
     visits: Vec<u64>,
     slabs: Vec<u64>,
@@ -79,7 +79,7 @@ struct Costs {
 impl Costs {
     fn of<L: Layer<Object>>(stream: &Stream) -> Result<Self, PolicyFailure> {
         let (mut costs, mut visits, mut slabs) = (Self { visits: vec![], slabs: vec![] }, 0, 0);
-        run::<Layered<L>>(stream, |_, model| {
+        run::<LayerPolicy<L>>(stream, |_, model| {
             let cost_events = model.cost_events();
             visits += u64::from(
                 cost_events.iter().any(|event| matches!(event, CostEvent::Exchange | CostEvent::Miss)),
@@ -92,15 +92,18 @@ impl Costs {
     }
 }
 
-/// Judges a student's magazine layer on streams. The models of [`uslab_lab::course`] check the layer's locking.
+/// Runs a student's magazine layer on streams, and returns a verdict on it. The models of [`uslab_lab::course`] check
+/// the layer's locking.
 pub fn exchange<L: Layer<Object>>(seed: u32) -> Verdict {
     let stream = exchanges(LAB, seed);
     let Ok(reference) = Costs::of::<Exercise<Object>>(&stream) else {
-        unreachable!("the reference solution is complete")
+        unreachable!("the reference solution must serve every request")
     };
     let costs_of_student = match Costs::of::<L>(&stream) {
         Ok(costs_of_student) => costs_of_student,
-        Err(broken) => return Verdict::with_broken_invariant::<Layered<L>>(LAB, seed, &stream, broken),
+        Err(broken) => {
+            return Verdict::verdict_on_broken_invariant::<LayerPolicy<L>>(LAB, seed, &stream, broken);
+        }
     };
     let last = |counts: &[u64]| counts.last().copied().unwrap_or(0);
     let bound = |counts: &[u64]| last(counts) as f64 * 1.02;
@@ -117,5 +120,5 @@ pub fn exchange<L: Layer<Object>>(seed: u32) -> Verdict {
         first_excess(&costs_of_student.slabs, &reference.slabs),
     ];
     let first = checks.iter().zip(first).find(|(check, _)| !check.holds).and_then(|(_, first)| first);
-    Verdict::with_costs::<Layered<L>>(LAB, seed, &stream, checks, first.map(|at| at as u64 + 1))
+    Verdict::verdict_with_costs::<LayerPolicy<L>>(LAB, seed, &stream, checks, first.map(|at| at as u64 + 1))
 }

@@ -2,7 +2,7 @@
 
 use crate::course::lab::{Code, Lab, Work};
 
-/// A lab with a source file to complete.
+/// A lab in which the student completes a source file.
 pub(in crate::course) struct CodeLab {
     name: &'static str,
     title: &'static str,

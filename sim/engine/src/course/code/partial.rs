@@ -2,15 +2,15 @@
 
 use super::reference::partial::Exercise;
 use super::run::{PolicyFailure, run};
-use super::streams::grows_and_falls;
+use super::streams::growing_and_shrinking_cache;
 use super::verdict::{Check, Verdict};
 use crate::{Policy, Stream};
 
 const LAB: &str = "partial";
 
-/// Running costs of a policy after each operation.
+/// The running costs of a policy, with one value after each operation.
 struct Costs {
-    /// The number of slabs after each operation.
+    /// The number of slabs that the policy had after each operation.
     slabs: Vec<u64>,
     /// The total number of times that the policy inspected a slab.
     inspections: u64,
@@ -20,7 +20,7 @@ impl Costs {
     fn of<P: Policy>(stream: &Stream) -> Result<Self, PolicyFailure> {
         let mut costs = Self { slabs: vec![], inspections: 0 };
         run::<P>(stream, |_, model| {
-            let (slabs, _) = model.cache(0).expect("the stream has a cache");
+            let (slabs, _) = model.cache(0).expect("the stream must have a cache");
             costs.slabs.push(slabs.count());
             costs.inspections = slabs.inspections();
         })?;
@@ -31,15 +31,15 @@ impl Costs {
     }
 }
 
-/// Judges a student's policy, which chooses the partial slab from which to allocate.
+/// Runs a student's policy, which chooses the partial slab for each allocation, and returns a verdict on it.
 pub fn partial<P: Policy>(seed: u32) -> Verdict {
-    let stream = grows_and_falls(LAB, seed);
+    let stream = growing_and_shrinking_cache(LAB, seed);
     let Ok(reference) = Costs::of::<Exercise>(&stream) else {
-        unreachable!("the reference solution is complete")
+        unreachable!("the reference solution must serve every request")
     };
     let student = match Costs::of::<P>(&stream) {
         Ok(student) => student,
-        Err(broken) => return Verdict::with_broken_invariant::<P>(LAB, seed, &stream, broken),
+        Err(broken) => return Verdict::verdict_on_broken_invariant::<P>(LAB, seed, &stream, broken),
     };
     let n = stream.operations as f64;
     let (mean_slabs, bound) = (student.sum() as f64 / n, reference.sum() as f64 / n * 1.03);
@@ -69,5 +69,5 @@ pub fn partial<P: Policy>(seed: u32) -> Verdict {
         .zip(1..)
         .max_by_key(|(excess, operation)| (*excess, u64::MAX - operation))
         .map(|(_, operation)| operation);
-    Verdict::with_costs::<P>(LAB, seed, &stream, checks, worst_operation)
+    Verdict::verdict_with_costs::<P>(LAB, seed, &stream, checks, worst_operation)
 }

@@ -18,7 +18,7 @@ use uslab_magazine::Cpus;
 
 const LAB: &str = "reaping";
 /// The length of a reaping interval in nanoseconds.
-const INTERVAL: u64 = 15_000_000_000;
+const REAP_INTERVAL_NS: u64 = 15_000_000_000;
 
 /// The exercise's interface: decides how many full magazines a depot flushes.
 pub trait Reaper: Default + fmt::Debug {
@@ -31,14 +31,14 @@ pub trait Reaper: Default + fmt::Debug {
 
 /// A depot that flushes the number of magazines that a student's reaper chooses.
 #[derive(Debug)]
-struct Reaped<R> {
+struct ReaperPolicy<R> {
     layer: exchange::Exercise<Object>,
     reaper: R,
     /// The number of full magazines that are kept at the ends of intervals, summed over all intervals.
     kept: u64,
 }
 
-impl<R: Reaper> Reaped<R> {
+impl<R: Reaper> ReaperPolicy<R> {
     fn count_contention<T>(
         &mut self,
         op: &mut Op<'_>,
@@ -54,12 +54,12 @@ impl<R: Reaper> Reaped<R> {
     }
 }
 
-impl<R: Reaper> Policy for Reaped<R> {
+impl<R: Reaper> Policy for ReaperPolicy<R> {
     const NAME: &'static str = "mine";
     const DESCRIPTION: &'static str = "magazines whose depot is reaped, over a model of the slabs of 1994";
     type Knobs = ();
     const LISTS: &'static [&'static str] = bonwick94::Bonwick94::LISTS;
-    const TICK: Option<u64> = Some(INTERVAL);
+    const TICK: Option<u64> = Some(REAP_INTERVAL_NS);
 
     fn geometry(size: usize, cpus: u32, _: &()) -> Result<Geometry, GeometryError> {
         bonwick94::Bonwick94::geometry(size, cpus, &bonwick94::Knobs {})
@@ -105,10 +105,10 @@ impl<R: Reaper> Policy for Reaped<R> {
     }
 }
 
-/// Returns running totals, one after each operation: magazines kept, and objects taken from slabs.
+/// Returns running totals after each operation: magazines kept, and objects taken from slabs.
 fn costs<R: Reaper>(stream: &Stream) -> Result<Vec<(u64, u64)>, PolicyFailure> {
     let (mut costs, mut slabs) = (vec![], 0);
-    run::<Reaped<R>>(stream, |_, model| {
+    run::<ReaperPolicy<R>>(stream, |_, model| {
         slabs += u64::from(model.cost_events().contains(&CostEvent::Refill(1)));
         let kept_slabs = model.cache(0).map_or(0, |(_, policy)| policy.kept);
         costs.push((kept_slabs, slabs));
@@ -119,15 +119,17 @@ fn sum((kept, slabs): (u64, u64)) -> u64 {
     2 * kept + slabs
 }
 
-/// Judges a student's reaper.
+/// Runs a student's reaper, and returns a verdict on it.
 pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
-    let stream = days(LAB, seed, INTERVAL);
+    let stream = days(LAB, seed, REAP_INTERVAL_NS);
     let Ok(reference) = costs::<Exercise>(&stream) else {
-        unreachable!("the reference solution is complete")
+        unreachable!("the reference solution must serve every request")
     };
     let student = match costs::<R>(&stream) {
         Ok(student) => student,
-        Err(broken) => return Verdict::with_broken_invariant::<Reaped<R>>(LAB, seed, &stream, broken),
+        Err(broken) => {
+            return Verdict::verdict_on_broken_invariant::<ReaperPolicy<R>>(LAB, seed, &stream, broken);
+        }
     };
     let last = |costs: &[(u64, u64)]| costs.last().copied().unwrap_or_default();
     let (kept_slabs, slabs) = last(&student);
@@ -142,7 +144,7 @@ pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
         .iter()
         .zip(&reference)
         .position(|(student, other)| sum(*student) as f64 > sum(*other) as f64 * 1.05 + 60.0);
-    Verdict::with_costs::<Reaped<R>>(
+    Verdict::verdict_with_costs::<ReaperPolicy<R>>(
         LAB,
         seed,
         &stream,

@@ -12,50 +12,50 @@ use uslab_magazine::sync::catch_panic;
 /// The invariant that every policy must keep.
 pub(super) const POLICY_INVARIANT: &str = "no object is allocated twice or lost";
 
-/// The failure of a policy at one operation.
+/// The failure of a student's policy at one operation.
 pub(super) struct PolicyFailure {
     /// The number of the failed operation, counted from 1.
     pub(super) at: u64,
     pub(super) wrong: String,
 }
 
-/// The states before a policy's failure, and the error at one of these states. A failure has either `views`
-/// or `scenes`.
+/// The states before a policy's failure, and a description of the error. A failure has either `views` or `scenes`.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub(crate) struct Failure {
     /// The name of the lab.
     pub lab: String,
-    /// A description of the states shown.
+    /// A description of the states that the page shows.
     pub title: String,
     /// The error message.
     pub wrong: String,
-    /// The index, from 0, of the state that has the error.
+    /// The index, counted from 0, of the state that shows the error.
     pub at: usize,
-    /// The object concerned, if the error concerns one: its slab's first page, and its index in the slab.
+    /// The object that the error concerns, if any: its slab's first page, and its index in the slab.
     pub object: Option<(u32, u16)>,
-    /// The offsets in bytes of the memory blocks concerned.
+    /// The offsets, in bytes, of the memory blocks that the error concerns.
     pub blocks: Vec<usize>,
     /// The number of CPUs of the machine.
     pub cpus: u32,
     /// The names of the machine's caches.
     pub caches: Vec<String>,
-    /// The states of a machine, if the lab runs one.
+    /// The states of the simulated machine, if the lab runs a machine.
     pub views: Vec<View>,
-    /// The states of a memory, if the lab shows one.
+    /// The states of a memory, if the lab shows a memory.
     pub scenes: Vec<Scene>,
 }
 
 /// The number of operations shown before a failure.
 const SHOWN_OPERATIONS: u64 = 40;
 
-/// Returns the message of a panic as text.
+/// Converts the payload of a panic into text.
 pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     format!("the policy panics: {}", text.unwrap_or("no reason is given"))
 }
 
-/// Runs the whole stream. After each operation, calls `after_operation` with the model and the number of operations so far.
+/// Runs a policy on the whole stream. After each operation, calls `after_operation` with the model and the number of
+/// operations so far.
 pub(super) fn run<P: Policy>(
     stream: &Stream,
     mut after_operation: impl FnMut(u64, &Model<'_, P>),
@@ -109,7 +109,7 @@ pub(super) fn moments<P: Policy>(
                 _ => break,
             }
         }
-        object = engine.design().wrong_object().map(|object| (object.page, object.index));
+        object = engine.design().doubly_allocated_object().map(|object| (object.page, object.index));
         if let Some((operation, cpu)) = object.and_then(|_| owners.get(&object)) {
             reason += &format!(": CPU {cpu} has it since operation {operation}");
         }
@@ -131,7 +131,7 @@ pub(super) fn moments<P: Policy>(
 
 impl Verdict {
     /// Returns the verdict on a policy that broke an invariant.
-    pub(super) fn with_broken_invariant<P: Policy>(
+    pub(super) fn verdict_on_broken_invariant<P: Policy>(
         lab: &str,
         seed: u32,
         stream: &Stream,
@@ -148,7 +148,7 @@ impl Verdict {
     }
     /// Returns the verdict on a policy that kept the invariants; the verdict contains the policy's cost. If the cost
     /// was too high, `excess_operation` is the first operation after which the cost exceeded the limit.
-    pub(super) fn with_costs<P: Policy>(
+    pub(super) fn verdict_with_costs<P: Policy>(
         lab: &str,
         seed: u32,
         stream: &Stream,

@@ -3,10 +3,10 @@
 use crate::course::questions::ask::{Random, random};
 use crate::stream::{Kind, Stream, Writer};
 
-/// Nanoseconds between two operations.
-const OPERATION_NS: u64 = 1000;
+/// The number of nanoseconds between two operations of a stream.
+const OPERATION_INTERVAL_NS: u64 = 1000;
 
-/// A stream that is being written, and its live objects, oldest first.
+/// A stream under construction, and its live objects, oldest first.
 struct Script {
     writer: Writer,
     random: Random,
@@ -24,7 +24,7 @@ impl Script {
         Self { writer, random, time: 0, births: 0, live: vec![] }
     }
     fn begin(&mut self) {
-        self.time += OPERATION_NS;
+        self.time += OPERATION_INTERVAL_NS;
         self.writer.begin(self.time);
     }
     fn alloc(&mut self, cpu: u32, n: u64) {
@@ -45,7 +45,7 @@ impl Script {
             self.free_object_at(cpu, self.live.len() - 1);
         }
     }
-    fn free_some(&mut self, cpu: u32, n: u64) {
+    fn free_random_objects(&mut self, cpu: u32, n: u64) {
         for _ in 0..n.min(self.live.len() as u64) {
             let index = self.random.of(0, self.live.len() as u64 - 1) as usize;
             self.free_object_at(cpu, index);
@@ -64,17 +64,17 @@ impl Script {
 }
 
 /// Generates a cache that repeatedly grows, loses a random part of its objects, and is then used for some time.
-pub(super) fn grows_and_falls(lab: &str, seed: u32) -> Stream {
+pub(super) fn growing_and_shrinking_cache(lab: &str, seed: u32) -> Stream {
     let mut script = Script::new(lab, seed, 1, 256);
     for _ in 0..8 {
         let allocs = script.random.of(500, 900);
         script.alloc(0, allocs);
         let frees = script.live.len() as u64 * script.random.of(50, 80) / 100;
-        script.free_some(0, frees);
+        script.free_random_objects(0, frees);
         for _ in 0..script.random.of(150, 250) {
             let n = script.random.of(1, 8);
             script.alloc(0, n);
-            script.free_some(0, n);
+            script.free_random_objects(0, n);
         }
     }
     script.end(1)
@@ -103,7 +103,7 @@ pub(super) fn exchanges(lab: &str, seed: u32) -> Stream {
             _ => {
                 let n = script.random.of(6, 40);
                 script.alloc(cpu, n);
-                script.free_some((cpu + 1) % 4, n);
+                script.free_random_objects((cpu + 1) % 4, n);
             }
         }
     }

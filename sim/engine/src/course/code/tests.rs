@@ -15,8 +15,8 @@ mod handed_out {
 
 const SEEDS: std::ops::Range<u32> = 0..4;
 
-/// Returns the checks that failed. A failed operation must come with states that can be displayed, including the state
-/// of the failure.
+/// Returns a description of each failed check. If an operation failed, the verdict must contain states that can be
+/// displayed, including the state of the failure.
 fn fails(verdict: &Verdict) -> Vec<String> {
     let failed_checks = verdict.checks.iter().filter(|check| !check.holds);
     let errors: Vec<_> = failed_checks.map(|check| format!("{}: {}", check.wanted, check.found)).collect();
@@ -32,7 +32,7 @@ fn fails(verdict: &Verdict) -> Vec<String> {
     errors
 }
 #[track_caller]
-fn fails_with(verdict: &Verdict, expected: &str) {
+fn assert_fails_with(verdict: &Verdict, expected: &str) {
     let failed_checks = fails(verdict);
     assert!(
         failed_checks.iter().any(|errors| errors.contains(expected)),
@@ -59,12 +59,15 @@ fn solved_exercises_pass_on_each_seed() {
 }
 
 #[test]
-fn unsolved_exercises_run_and_fail() {
+fn unsolved_exercises_run_but_are_rejected() {
     for seed in SEEDS {
-        fails_with(&merge::<handed_out::merge::Exercise>(seed), "are buddies, both free, and not merged");
-        fails_with(&partial::<handed_out::partial::Exercise>(seed), "mean number of slabs");
-        fails_with(&exchange::<handed_out::exchange::Exercise<_>>(seed), "visits to the depot");
-        fails_with(&reaping::<handed_out::reaping::Exercise>(seed), "cost (");
+        assert_fails_with(
+            &merge::<handed_out::merge::Exercise>(seed),
+            "are buddies, both free, and not merged",
+        );
+        assert_fails_with(&partial::<handed_out::partial::Exercise>(seed), "mean number of slabs");
+        assert_fails_with(&exchange::<handed_out::exchange::Exercise<_>>(seed), "visits to the depot");
+        assert_fails_with(&reaping::<handed_out::reaping::Exercise>(seed), "cost (");
     }
 }
 
@@ -124,17 +127,17 @@ fn wrong_solutions_of_the_merge_exercise_are_detected() {
         }
         lists.push(page, order);
     });
-    fails_with(&merge::<Once>(1), "are buddies, both free, and not merged");
-    fails_with(&merge::<KeepsTheUpperAddress>(1), "is not aligned to its order");
-    fails_with(&merge::<LosesTheBuddy>(1), "is in no block");
-    fails_with(&merge::<Searches>(1), "free list accesses in all frees");
+    assert_fails_with(&merge::<Once>(1), "are buddies, both free, and not merged");
+    assert_fails_with(&merge::<KeepsTheUpperAddress>(1), "is not aligned to its order");
+    assert_fails_with(&merge::<LosesTheBuddy>(1), "is in no block");
+    assert_fails_with(&merge::<Searches>(1), "free list accesses in all frees");
 }
 
 #[test]
 fn wrong_buddy_allocation_solutions_are_detected() {
     #[derive(Debug)]
-    struct NeverSplits;
-    impl Buddy for NeverSplits {
+    struct NeverSplittingBuddy;
+    impl Buddy for NeverSplittingBuddy {
         fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32> {
             lists.pop(order)
         }
@@ -143,8 +146,8 @@ fn wrong_buddy_allocation_solutions_are_detected() {
         }
     }
     #[derive(Debug)]
-    struct AllocatesTwice;
-    impl Buddy for AllocatesTwice {
+    struct DoubleAllocatingBuddy;
+    impl Buddy for DoubleAllocatingBuddy {
         fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32> {
             let page = reference::merge::Exercise::alloc(lists, order)?;
             lists.push(page, order);
@@ -154,8 +157,8 @@ fn wrong_buddy_allocation_solutions_are_detected() {
             reference::merge::Exercise::free(lists, page, order);
         }
     }
-    fails_with(&merge::<NeverSplits>(1), "is refused, although a free block is large enough");
-    fails_with(&merge::<AllocatesTwice>(1), "is in two blocks: one is in use, one free");
+    assert_fails_with(&merge::<NeverSplittingBuddy>(1), "is refused, although a free block is large enough");
+    assert_fails_with(&merge::<DoubleAllocatingBuddy>(1), "is in two blocks: one is in use, one free");
 }
 
 // ---------------------------------------------------------------- partial
@@ -189,7 +192,8 @@ impl Policy for WalkingPolicy {
     }
 }
 
-/// Loses each hundredth object, allocates one object twice, or keeps empty slabs, depending on `FAULT`.
+/// A broken policy: depending on `FAULT`, it loses each hundredth object, allocates one object twice, or keeps empty
+/// slabs.
 #[derive(Debug)]
 struct FaultyPolicy<const FAULT: u8>(Option<Object>, u32);
 
@@ -227,16 +231,16 @@ impl<const FAULT: u8> Policy for FaultyPolicy<FAULT> {
 
 #[test]
 fn wrong_solutions_of_the_cache_exercises_are_detected() {
-    fails_with(&partial::<WalkingPolicy>(1), "slabs inspected and moved per operation");
-    fails_with(&partial::<FaultyPolicy<0>>(1), "objects in no place: 1, not 0");
-    fails_with(&partial::<FaultyPolicy<1>>(1), "is allocated twice");
-    fails_with(&partial::<FaultyPolicy<2>>(1), "the policy frees all slabs when all objects are free");
-    fails_with(&partial::<FaultyPolicy<3>>(1), "the policy panics: free number 1 exceeds the limit");
+    assert_fails_with(&partial::<WalkingPolicy>(1), "slabs inspected and moved per operation");
+    assert_fails_with(&partial::<FaultyPolicy<0>>(1), "objects in no place: 1, not 0");
+    assert_fails_with(&partial::<FaultyPolicy<1>>(1), "is allocated twice");
+    assert_fails_with(&partial::<FaultyPolicy<2>>(1), "the policy frees all slabs when all objects are free");
+    assert_fails_with(&partial::<FaultyPolicy<3>>(1), "the policy panics: free number 1 exceeds the limit");
 }
 
 // ---------------------------------------------------------------- exchange
 
-/// One locked magazine per CPU, without a previous magazine.
+/// A magazine layer with one locked magazine per CPU and no previous magazine.
 #[derive(Debug)]
 struct OneMagazine<T> {
     rounds: usize,
@@ -280,30 +284,30 @@ impl<T: std::fmt::Debug + Send> Layer<T> for OneMagazine<T> {
 
 #[test]
 fn single_magazine_visits_the_depot_too_often() {
-    fails_with(&exchange::<OneMagazine<_>>(1), "visits to the depot");
+    assert_fails_with(&exchange::<OneMagazine<_>>(1), "visits to the depot");
 }
 
 // ---------------------------------------------------------------- reaping
 
 #[derive(Debug, Default)]
-struct TakesAllSlabs;
-impl Reaper for TakesAllSlabs {
+struct FlushAllReaper;
+impl Reaper for FlushAllReaper {
     fn visited(&mut self, _: usize) {}
     fn reap(&mut self, full: usize) -> usize {
         full
     }
 }
 #[derive(Debug, Default)]
-struct TakesHalf;
-impl Reaper for TakesHalf {
+struct FlushHalfReaper;
+impl Reaper for FlushHalfReaper {
     fn visited(&mut self, _: usize) {}
     fn reap(&mut self, full: usize) -> usize {
         full / 2
     }
 }
 #[derive(Debug, Default)]
-struct TakesTooMany;
-impl Reaper for TakesTooMany {
+struct ExcessiveFlushReaper;
+impl Reaper for ExcessiveFlushReaper {
     fn visited(&mut self, _: usize) {}
     fn reap(&mut self, full: usize) -> usize {
         full + 1
@@ -313,8 +317,8 @@ impl Reaper for TakesTooMany {
 #[test]
 fn flushing_half_or_all_depot_magazines_costs_more() {
     for seed in SEEDS {
-        fails_with(&reaping::<TakesAllSlabs>(seed), "cost (");
-        fails_with(&reaping::<TakesHalf>(seed), "cost (");
+        assert_fails_with(&reaping::<FlushAllReaper>(seed), "cost (");
+        assert_fails_with(&reaping::<FlushHalfReaper>(seed), "cost (");
     }
-    fails_with(&reaping::<TakesTooMany>(1), " magazines are to be reaped, but the depot has ");
+    assert_fails_with(&reaping::<ExcessiveFlushReaper>(1), " magazines are to be reaped, but the depot has ");
 }

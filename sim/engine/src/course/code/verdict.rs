@@ -2,16 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The verdict on a student's policy, on the streams of a seed.
+/// The verdict on a student's policy after it ran on the streams that one seed generates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The lab's name.
     pub lab: String,
-    /// The seed of the streams.
+    /// The seed from which the streams are generated.
     pub seed: u32,
-    /// The checks, in order. If a failed check makes all later checks meaningless, the failed check is the last one.
+    /// The checks in the order in which they were made. If a failed check makes all later checks meaningless, the
+    /// failed check is the last one.
     pub checks: Vec<Check>,
-    /// The states before the failed operation, as JSON for the failures page.
+    /// The states before the failed operation, as JSON for the page that shows failures.
     pub failure: Option<serde_json::Value>,
 }
 
@@ -20,18 +21,18 @@ pub struct Verdict {
 pub struct Check {
     /// The required result.
     pub wanted: String,
-    /// The result that was found.
+    /// The result that the run produced.
     pub found: String,
-    /// `true` if the requirement holds.
+    /// `true` if the result meets the requirement.
     pub holds: bool,
 }
 
 impl Check {
-    /// Creates a check from the text of the requirement, the result, and `true` if the requirement holds.
+    /// Creates a check; `holds` is `true` if the result `found` meets the requirement `wanted`.
     pub fn new(wanted: impl Into<String>, found: impl Into<String>, holds: bool) -> Self {
         Self { wanted: wanted.into(), found: found.into(), holds }
     }
-    /// Checks that `found` is at most `bound`.
+    /// Creates a check that requires `found` to be at most `bound`.
     #[cfg(feature = "course")]
     pub(super) fn at_most(quantity: &str, found: u64, bound: f64) -> Self {
         Self::new(format!("{quantity}: at most {bound:.0}"), found.to_string(), found as f64 <= bound)
@@ -47,7 +48,7 @@ impl Verdict {
     pub fn json(&self) -> String {
         serde_json::to_string(self).expect("the verdict must be serialisable")
     }
-    /// Returns `true` if the verdict has checks and all of them hold.
+    /// Returns `true` if the verdict has at least one check and every check holds.
     pub fn holds(&self) -> bool {
         !self.checks.is_empty() && self.checks.iter().all(|check| check.holds)
     }

@@ -1,4 +1,4 @@
-//! Builds the questions of a lab, and finds their answers.
+//! Builds the questions of a course lab, and computes their answers.
 
 use crate::course::lab::{Answer, Expects, Lab, Question, Work};
 use crate::design::Design;
@@ -7,7 +7,7 @@ use crate::{Engine, Path, Step, Stream, View, hash, script};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
-/// A lab with questions.
+/// A course lab with questions.
 pub(in crate::course) struct QuestionLab {
     pub(in crate::course) name: &'static str,
     pub(super) title: &'static str,
@@ -48,7 +48,8 @@ impl Random {
 }
 
 impl PreparedQuestion {
-    /// Adds a question with a script. The function `answer` computes the answer from the result of the run.
+    /// Adds a question whose answer follows from the run of a script. The function `answer` computes the answer from
+    /// the result of the run.
     pub(super) fn run(
         text: impl Into<String>,
         expects: Expects,
@@ -61,7 +62,7 @@ impl PreparedQuestion {
             Question { text: text.into(), expects, design: design.clone(), script: script.clone() };
         Self { question, answer: Box::new(move || answer(&ScriptResult::of(&design, &script))) }
     }
-    /// Adds a question without a script.
+    /// Adds a question whose answer needs no run of a script.
     pub(super) fn plain(
         text: impl Into<String>,
         expects: Expects,
@@ -81,11 +82,11 @@ pub(super) fn choice_question(choices: &[&str]) -> Expects {
 
 /// The result of running a question's script.
 pub(super) struct ScriptResult {
-    /// The steps of each operation, in order.
+    /// The steps of each operation, in the order of the operations.
     steps: Vec<Vec<Step>>,
-    /// The operation at the last mark.
+    /// The number of operations at the last mark of the script.
     pub(super) mark: u64,
-    /// The state at the mark, and the final state.
+    /// The state at the script's last mark, and the final state.
     pub(super) marked: View,
     pub(super) end: View,
 }
@@ -123,8 +124,8 @@ impl ScriptResult {
     pub(super) fn operations_after_mark(&self) -> impl Iterator<Item = (u64, &[Step])> {
         (self.mark + 1..).zip(self.steps[self.mark as usize..].iter().map(Vec::as_slice))
     }
-    /// Returns the operations after the mark that the level `path`, or a slower level, served.
-    pub(super) fn operations_at_or_beyond(&self, path: Path) -> Vec<u64> {
+    /// Returns the operations after the mark that were served at the level `path` or at a slower level.
+    pub(super) fn operations_at_or_above_level(&self, path: Path) -> Vec<u64> {
         let is_slow = |steps: &[Step]| steps.iter().any(|step| step.path >= Some(path));
         self.operations_after_mark().filter(|(_, steps)| is_slow(steps)).map(|(number, _)| number).collect()
     }
@@ -132,7 +133,7 @@ impl ScriptResult {
     pub(super) fn last(&self) -> (u64, Option<&Step>) {
         (self.end.operation, self.steps.last().and_then(|steps| steps.last()))
     }
-    /// Returns an answer that counts the given operations and shows the first of these operations.
+    /// Returns an answer that is the number of the given operations, and that shows the first of them.
     pub(super) fn count(&self, operations: &[u64], why: String) -> Answer {
         Answer::new(operations.len() as u64, why, operations.first().copied().unwrap_or(self.mark + 1))
     }

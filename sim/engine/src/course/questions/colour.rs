@@ -37,7 +37,7 @@ fn set_counts(size: usize, slabs: usize, colours: usize) -> [usize; SETS] {
 }
 
 /// Returns the number of sets of the processor's cache that contain a slab's first object.
-fn used_sets(set_counts: &[usize]) -> usize {
+fn used_cache_sets(set_counts: &[usize]) -> usize {
     set_counts.iter().filter(|slabs| **slabs > 0).count()
 }
 
@@ -92,18 +92,18 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
                 "{slabs} such slabs have no colour. A first-level cache has {SETS} sets of lines. In how many sets do the first objects of these slabs begin?"
             ),
             "sets",
-            used_sets(&without_colours),
+            used_cache_sets(&without_colours),
             format!(
                 "A page has as many lines as the cache has sets, so every page begins in the same set: {}.",
-                used_sets(&without_colours)
+                used_cache_sets(&without_colours)
             ),
             vec![cache(&without_colours)],
         ),
         question(
             "Now each slab takes the next colour, and after the last one colour 0 again. In how many sets do they begin?".to_owned(),
             "sets",
-            used_sets(&with_colours),
-            format!("One set for each colour in use: {}.", used_sets(&with_colours)),
+            used_cache_sets(&with_colours),
+            format!("One set for each colour in use: {}.", used_cache_sets(&with_colours)),
             vec![cache(&with_colours)],
         ),
     ]

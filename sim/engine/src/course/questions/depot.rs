@@ -17,7 +17,7 @@ pub(super) const LAB: QuestionLab = QuestionLab {
     ask,
 };
 
-/// The size of an object in bytes.
+/// The size in bytes of the objects in this lab.
 const SIZE: u64 = 256;
 
 fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
@@ -36,7 +36,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
         let text = text.clone();
         move || {
             (0..=burst / m).find(|limit| {
-                ScriptResult::of(&design(*limit), &text).operations_at_or_beyond(Path::Slab).is_empty()
+                ScriptResult::of(&design(*limit), &text).operations_at_or_above_level(Path::Slab).is_empty()
             })
         }
     };
@@ -59,7 +59,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             design(depot_room),
             text.clone(),
             move |result| {
-                let slabs = result.operations_at_or_beyond(Path::Slab);
+                let slabs = result.operations_at_or_above_level(Path::Slab);
                 let burst_ends = result.mark + burst;
                 let refills = slabs.iter().filter(|operation| **operation <= burst_ends).count();
                 let explanation = format!(

@@ -1,4 +1,4 @@
-//! The lab on why a CPU keeps two magazines.
+//! The lab on the reason why a CPU keeps two magazines.
 
 use super::ask::{PreparedQuestion, QuestionLab, Random, number_question};
 use crate::Path;
@@ -46,7 +46,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             format!("slab:limit={m}:batchcount={m}:shared=0"),
             array,
             move |result| {
-                let slab_operations = result.operations_at_or_beyond(Path::Slab);
+                let slab_operations = result.operations_at_or_above_level(Path::Slab);
                 let explanation = format!(
                     "Each round reaches both limits of the array. The second free finds the array full and flushes {m} objects; the second allocation finds the array empty and fetches {m} objects. That is {} locks in {rounds} rounds, for any size of the array.",
                     slab_operations.len()
@@ -62,7 +62,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             format!("magazines01:magsize={m}"),
             magazines,
             move |result| {
-                let visits = result.operations_at_or_beyond(Path::Depot);
+                let visits = result.operations_at_or_above_level(Path::Depot);
                 let explanation = format!(
                     "The first free finds both magazines full, and exchanges one at the depot. Then the CPU has a full and an empty magazine, which serve the rest of the loop. Visits: {}.",
                     visits.len()
@@ -80,7 +80,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             format!("magazines01:magsize={m}"),
             bursts,
             move |result| {
-                let visits = result.operations_at_or_beyond(Path::Depot);
+                let visits = result.operations_at_or_above_level(Path::Depot);
                 let explanation = format!(
                     "Two magazines hold {} objects, and each half of the loop frees or allocates {burst}. The first half finds both magazines full, and exchanges {}; each of the {} later halves exchanges one: {} visits. Between two visits are at least {m} operations, however long the loop is.",
                     2 * m,

@@ -1,4 +1,4 @@
-//! The labs with questions.
+//! The labs of the course that have questions.
 
 pub(super) mod ask;
 mod colour;

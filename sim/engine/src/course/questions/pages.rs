@@ -52,7 +52,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             "uslab",
             one_by_one_script,
             move |result| {
-                let zone_operations = result.operations_at_or_beyond(Path::Pages);
+                let zone_operations = result.operations_at_or_above_level(Path::Pages);
                 let explanation = format!("{} of {n}: one for each batch.", zone_operations.len());
                 result.count(&zone_operations, explanation)
             },

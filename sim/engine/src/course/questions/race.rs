@@ -34,8 +34,7 @@ struct Change {
 }
 
 impl Change {
-    /// Returns `true` if the step leaves a previous magazine that is neither full nor empty. An example is
-    /// `[1] of 2`.
+    /// Returns `true` if the step leaves a previous magazine that is neither full nor empty, such as `[1] of 2`.
     fn leaves_partial_magazine(&self) -> bool {
         let Some((rounds, size)) = self.after.as_deref().and_then(|after| after.split_once("] of ")) else {
             return false;
@@ -45,8 +44,8 @@ impl Change {
     }
 }
 
-/// Returns the trace, the index of the step that breaks the rule, and the index of the step that made the thread's
-/// knowledge out of date.
+/// Returns a trace, the index of the step that breaks the rule, and the index of the step that makes the thread's
+/// knowledge outdated.
 fn violation_in_trace() -> (CounterexampleTrace, usize, usize) {
     let trace: CounterexampleTrace = serde_json::from_str(include_str!("../../../data/story.json"))
         .expect("the stored counterexample trace must parse");

@@ -1,4 +1,4 @@
-//! The lab on the cost of a remote free: a free on another CPU than the allocating CPU.
+//! The lab on the cost of a remote free, in which one CPU frees an object that another CPU allocated.
 
 use super::ask::{PreparedQuestion, QuestionLab, Random, choice_question, number_question};
 use crate::Path;
@@ -33,7 +33,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             "slub",
             script.clone(),
             move |result| {
-                let shared = result.operations_at_or_beyond(Path::Slab);
+                let shared = result.operations_at_or_above_level(Path::Slab);
                 let explanation = format!(
                     "No object is of CPU 1's current slab, so each free changes the object's slab: {} of {n}.",
                     shared.len()
@@ -49,7 +49,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             magazines.clone(),
             script,
             move |result| {
-                let shared = result.operations_at_or_beyond(Path::Depot);
+                let shared = result.operations_at_or_above_level(Path::Depot);
                 let explanation = format!(
                     "The first {} fit into CPU 1's stack. After that, every {m} frees put a full magazine into the depot: {} visits.",
                     2 * m,

@@ -22,7 +22,7 @@ fn slab_is_filled_before_a_new_slab_is_created() {
 }
 
 #[test]
-fn most_recently_full_slab_serves_first() {
+fn slab_that_was_full_most_recently_serves_first() {
     play(|script| {
         script.alloc(0, 12);
         script.free(0, [1, 5]);
@@ -48,7 +48,7 @@ fn empty_slab_serves_after_all_partial_slabs() {
 }
 
 #[test]
-fn longest_empty_slab_serves_first() {
+fn slab_that_was_empty_longest_serves_first() {
     play(|script| {
         script.alloc(0, 8);
         script.free(0, (4..8).chain(0..4));
@@ -83,14 +83,14 @@ fn remotely_freed_object_serves_any_cpu() {
 fn slab_wastes_at_most_an_eighth() {
     // With objects of 1,400 bytes, two objects leave 1,296 bytes of one page unused, five objects leave 1,192
     // bytes of two pages, and eleven objects leave 984 bytes of four pages.
-    let geometry = an_eighth_of_waste(1400, u8::MAX).unwrap();
+    let geometry = geometry_wasting_at_most_an_eighth(1400, u8::MAX).unwrap();
     assert_eq!((geometry.order().get(), geometry.objects(), geometry.waste()), (2, 11, 984));
-    let bounded = an_eighth_of_waste(1400, 1).unwrap();
+    let bounded = geometry_wasting_at_most_an_eighth(1400, 1).unwrap();
     assert_eq!((bounded.order().get(), bounded.objects()), (1, 5));
-    assert_eq!(an_eighth_of_waste(5000, 0).unwrap().order().get(), 1, "one object must fit");
+    assert_eq!(geometry_wasting_at_most_an_eighth(5000, 0).unwrap().order().get(), 1, "one object must fit");
 }
 
-/// The paper's rules in their simplest form, for comparison with the model.
+/// A simple implementation of the paper's rules, with which the tests compare the model.
 pub(in crate::models) struct Rules {
     pub(in crate::models) free: Free,
     partial: Vec<u64>,

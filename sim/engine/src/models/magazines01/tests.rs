@@ -101,9 +101,9 @@ fn magazine_capacity_falls_with_object_size() {
 
 type Magazine = Vec<ObjectPlace>;
 
-/// The paper's rules in their simplest form, for comparison with the model.
+/// A simple implementation of the paper's rules, with which the tests compare the model.
 struct Rules {
-    /// The loaded and the previous magazine of each CPU. `None` if a CPU lacks the magazine.
+    /// The loaded and the previous magazine of each CPU. The value is `None` if the CPU lacks the magazine.
     cpus: Vec<[Option<Magazine>; 2]>,
     full: Vec<Magazine>,
     /// The number of empty magazines in the depot.

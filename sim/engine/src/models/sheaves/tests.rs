@@ -17,7 +17,7 @@ fn knobs(sheaf_capacity: usize, min_partial: usize) -> Knobs {
         ..Knobs::default()
     }
 }
-/// Runs a script with sheaves of two objects, under the rules of 7.x.
+/// Runs a script on a cache with sheaves of two objects, under the rules of Linux 7.x.
 fn play(min_partial: usize, play: impl FnOnce(&mut Script<'_, Sheaves<Node>>)) {
     script(SIZE, knobs(2, min_partial), |script: &mut Script<'_, Sheaves<Node>>| {
         assert_eq!(script.per_slab(), 8);
@@ -26,7 +26,7 @@ fn play(min_partial: usize, play: impl FnOnce(&mut Script<'_, Sheaves<Node>>)) {
 }
 
 #[test]
-fn sheaf_miss_lists_the_rest_of_the_new_slab() {
+fn sheaf_miss_puts_the_new_slab_on_the_node_list() {
     play(5, |script| {
         script.alloc(0, 1);
         assert_eq!(
@@ -74,7 +74,7 @@ fn full_sheaf_moves_from_one_cpu_to_another() {
 }
 
 #[test]
-fn barn_stores_ten_full_sheaves() {
+fn barn_keeps_at_most_ten_full_sheaves() {
     play(5, |script| {
         script.alloc(0, 40);
         script.free(0, 0..24);
@@ -188,7 +188,12 @@ fn linux_6_18_uses_sheaves_in_two_caches() {
     });
 }
 
-fn capacity_with<B: SlabLayer>(knobs: &Knobs, name: &str, size: usize, recorded: Option<u32>) -> usize {
+fn sheaf_capacity_with_knobs<B: SlabLayer>(
+    knobs: &Knobs,
+    name: &str,
+    size: usize,
+    recorded: Option<u32>,
+) -> usize {
     let info = CacheInfo {
         sheaf_capacity: recorded,
         ..CacheInfo::new(name, crate::stream::Kind::Named, size as u32)
@@ -198,11 +203,11 @@ fn capacity_with<B: SlabLayer>(knobs: &Knobs, name: &str, size: usize, recorded:
 }
 
 #[test]
-fn percent_of_sheaf_capacity_is_of_each_cache() {
+fn sheaf_capacity_percentage_applies_to_each_cache() {
     let sizes = [8, 256, 1024, 4096];
     let with = |text: &str, recorded| {
         let knobs: Knobs = serde_json::from_value(serde_json::json!({ "sheaf_capacity": text })).unwrap();
-        sizes.map(|size| capacity_with::<Node>(&knobs, "x", size, recorded))
+        sizes.map(|size| sheaf_capacity_with_knobs::<Node>(&knobs, "x", size, recorded))
     };
     assert_eq!((with("50%", None), with("200%", None)), ([30, 14, 6, 2], [120, 56, 24, 8]));
     assert_eq!((with("50%", Some(7)), with("50%", Some(0))), ([3; 4], [0; 4]), "of the recorded capacity");
@@ -212,7 +217,7 @@ fn percent_of_sheaf_capacity_is_of_each_cache() {
 #[test]
 fn recorded_sheaf_capacity_overrides_the_size_rule() {
     fn capacity<B: SlabLayer>(name: &str, size: usize, recorded: Option<u32>) -> usize {
-        capacity_with::<B>(&Knobs::default(), name, size, recorded)
+        sheaf_capacity_with_knobs::<B>(&Knobs::default(), name, size, recorded)
     }
     let sizes = [8, 248, 256, 1016, 1024, 4088, 4096, 8192];
     assert_eq!(sizes.map(|size| capacity::<Node>("x", size, None)), [60, 60, 28, 28, 12, 12, 4, 4]);
@@ -237,20 +242,21 @@ fn shrink_empties_sheaves_and_barn() {
 
 type Sheaf = Vec<ObjectPlace>;
 
-/// The layer below sheaves, with its rules in their simplest form.
-trait Ground {
+/// A simple implementation of the layer below sheaves, for comparison with the model.
+trait SimpleSlabLayer {
     fn refill(&mut self, cpu: usize, room: usize) -> Sheaf;
-    /// Accepts flushed objects that belong to one slab.
+    /// Takes back flushed objects, which all belong to one slab.
     fn take_back(&mut self, cpu: usize, objects: &[ObjectPlace]);
     fn shrink(&mut self);
     fn slabs(&self) -> u64;
     fn active(&self) -> u64;
 }
 
-/// The layer below the sheaves of 6.18, with the slabs of CPUs. This layer is SLUB until 6.17.
+/// A simple implementation of the layer below the sheaves of Linux 6.18, in which CPUs own slabs. This layer has the
+/// rules of SLUB in Linux up to 6.17.
 struct CpuSlabs(slub::tests::Rules);
 
-impl Ground for CpuSlabs {
+impl SimpleSlabLayer for CpuSlabs {
     fn refill(&mut self, cpu: usize, room: usize) -> Sheaf {
         (0..room).map(|_| self.0.alloc(cpu)).collect()
     }
@@ -268,14 +274,14 @@ impl Ground for CpuSlabs {
     }
 }
 
-/// The layer below the sheaves of 7.x: the node's list of slabs.
+/// A simple implementation of the layer below the sheaves of Linux 7.x: the node's list of slabs.
 struct ListedSlabs {
     min_partial: usize,
     free: Free,
     list: Vec<u64>,
 }
 
-impl Ground for ListedSlabs {
+impl SimpleSlabLayer for ListedSlabs {
     fn refill(&mut self, _: usize, room: usize) -> Sheaf {
         let mut enough = 0;
         let mut count = 0;
@@ -337,7 +343,7 @@ impl Ground for ListedSlabs {
     }
 }
 
-/// The rules in their simplest form, for comparison with the model.
+/// A simple implementation of the rules for sheaves, with which the tests compare the model.
 struct Rules<G> {
     capacity: usize,
     /// The main and the spare sheaf of each CPU; both exist after the CPU's first free or refill.
@@ -346,7 +352,7 @@ struct Rules<G> {
     ground: G,
 }
 
-impl<G: Ground> Rules<G> {
+impl<G: SimpleSlabLayer> Rules<G> {
     fn new(capacity: usize, ground: G) -> Box<Self> {
         Box::new(Self { capacity, cpus: vec![<_>::default(); CPUS as usize], barn: vec![], ground })
     }
@@ -368,7 +374,7 @@ impl<G: Ground> Rules<G> {
     }
 }
 
-impl<G: Ground> Shadow for Rules<G> {
+impl<G: SimpleSlabLayer> Shadow for Rules<G> {
     fn alloc(&mut self, cpu: usize) -> ObjectPlace {
         let (main, spare) = &mut self.cpus[cpu];
         if main.is_empty() {

@@ -15,7 +15,7 @@ fn play(play: impl FnOnce(&mut Script<'_, Slab>)) {
 }
 
 #[test]
-fn miss_fetches_a_batch() {
+fn array_miss_fetches_a_batch() {
     play(|script| {
         script.alloc(0, 1);
         assert_eq!(
@@ -52,7 +52,7 @@ fn full_array_moves_oldest_objects_to_the_shared_array() {
 }
 
 #[test]
-fn objects_beyond_the_shared_array_are_freed_to_their_slabs() {
+fn objects_that_overflow_the_shared_array_return_to_their_slabs() {
     play(|script| {
         script.alloc(0, 8);
         script.free(0, 0..7);
@@ -133,11 +133,12 @@ fn array_capacity_falls_with_object_size() {
     );
 }
 
-/// The rules in their simplest form, for comparison with the model.
+/// A simple implementation of SLAB's rules, with which the tests compare the model.
 struct Rules {
     free: Free,
     arrays: Vec<(Vec<ObjectPlace>, bool)>,
-    /// The capacities of the arrays. The last capacity is the shared array's.
+    /// The capacities of the CPUs' arrays and of the shared array. The last of these capacities is the capacity of the
+    /// shared array.
     limits: Vec<usize>,
     batch: usize,
     bound: u64,

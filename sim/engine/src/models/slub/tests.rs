@@ -1,5 +1,5 @@
-//! Tests of the model: scripts whose results were worked out by hand, and comparisons with a shadow that tracks each
-//! object.
+//! Tests of the model: scripts whose results were worked out by hand, and comparisons with a simple implementation that
+//! tracks each object.
 
 use super::*;
 use crate::design::{At, Design};
@@ -72,7 +72,7 @@ fn remote_free_adds_a_full_slab_to_cpu_partial() {
 }
 
 #[test]
-fn cpu_keeps_a_partial_slab_with_cpu_partial_zero() {
+fn cpu_keeps_one_partial_slab_if_cpu_partial_is_zero() {
     play(0, 5, |script| {
         script.alloc(0, 17);
         script.free(1, [0]);
@@ -139,7 +139,7 @@ fn shrink_sorts_partial_slabs_fullest_first() {
 }
 
 #[test]
-fn replayed_cpu_starts_with_its_snapshot_slabs() {
+fn cpu_allocates_first_from_slabs_that_existed_before_the_stream() {
     let pages = Pages::new(CPUS).unwrap();
     let mut model = Model::<Slub>::new(&pages, knobs(8, 5)).unwrap();
     model.learn(&CacheInfo::new("cache", Kind::Named, SIZE)).unwrap();
@@ -189,7 +189,7 @@ fn large_objects_bypass_slabs() {
     assert!(error.starts_with("cache node: "), "{error}");
 }
 
-/// SLUB's rules in their simplest form: every object and every list is a separate value.
+/// A simple implementation of SLUB's rules: every object and every list is a separate value.
 pub(in crate::models) struct Rules {
     room: usize,
     min_partial: usize,

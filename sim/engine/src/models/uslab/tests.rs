@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use uslab::{Block, Magazines};
 use uslab_magazine::{Path, Paths};
-use uslab_magazine_spec::UNCOUNTED;
+use uslab_magazine_spec::UNBUDGETED_MAGAZINES;
 
 /// The object size in bytes: at this size a slab has eight objects, and up to six slabs with free objects are kept.
 const SIZE: u32 = 4096;
@@ -62,7 +62,7 @@ fn full_stack_doubles_its_capacity() {
 /// Moves seven objects out of their slab: two are allocated, two are in the depot, and three are on the stack of CPU 0;
 /// objects 0 and 3 were freed last. Returns the places of the depot's objects, which are objects 2 and 1; the newer
 /// object is first.
-fn a_magazine_in_the_depot(script: &mut Script<'_, Uslab>) -> [(u64, u16); 2] {
+fn play_with_magazine_in_depot(script: &mut Script<'_, Uslab>) -> [(u64, u16); 2] {
     script.alloc(0, 6);
     let places = [2, 1].map(|number| script.place(number));
     script.free(0, 0..3);
@@ -75,7 +75,7 @@ fn a_magazine_in_the_depot(script: &mut Script<'_, Uslab>) -> [(u64, u16); 2] {
 #[test]
 fn full_stack_passes_a_magazine_through_the_depot() {
     play(knobs(2, 1), |script| {
-        let places = a_magazine_in_the_depot(script);
+        let places = play_with_magazine_in_depot(script);
         script.alloc(1, 1);
         assert_eq!((script.place(6), script.cost_events()), (places[0], &[CostEvent::Exchange][..]));
         script.alloc(1, 1);
@@ -84,9 +84,9 @@ fn full_stack_passes_a_magazine_through_the_depot() {
 }
 
 #[test]
-fn objects_beyond_a_full_depot_are_freed_to_their_slabs() {
+fn objects_that_overflow_the_depot_return_to_their_slabs() {
     play(knobs(2, 1), |script| {
-        a_magazine_in_the_depot(script);
+        play_with_magazine_in_depot(script);
         script.free(0, [4]);
         script.free(0, [5]);
         assert_eq!(
@@ -126,7 +126,7 @@ fn fullest_slab_serves_its_lowest_object_first() {
 }
 
 #[test]
-fn emptied_slab_is_freed_beyond_six_partial_slabs() {
+fn empty_slab_is_freed_if_six_slabs_have_free_objects() {
     play(knobs(1, 0), |script| {
         script.alloc(0, 64);
         script.free(0, 0..48);
@@ -146,7 +146,7 @@ fn emptied_slab_is_freed_beyond_six_partial_slabs() {
 #[test]
 fn reap_flushes_objects_unused_since_the_last_reap() {
     play(knobs(2, 1), |script| {
-        a_magazine_in_the_depot(script);
+        play_with_magazine_in_depot(script);
         script.tick();
         assert_eq!(script.counts(), (1, 7), "the stack was used, and the magazine was just put");
         script.tick();
@@ -213,10 +213,10 @@ fn magazine_capacity_falls_with_object_size() {
 #[derive(Clone, Debug)]
 struct Setup {
     cpus: u32,
-    /// The object size of each cache in bytes.
+    /// The object size of each cache, in bytes.
     sizes: Vec<u32>,
-    /// The capacity, the stock and the depot limit. `None` derives the three values from the object size; with a capacity of 0,
-    /// no cache has magazines.
+    /// The magazine capacity, the stock and the depot limit. If `None`, the three values are derived from the object
+    /// size; with a capacity of 0, no cache has magazines.
     sized: Option<(u16, u16, u32)>,
 }
 
@@ -253,29 +253,28 @@ enum FreedObject {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Allocates objects: the CPU, the cache, and the number of objects.
+    /// A CPU allocates objects; the fields are the CPU, the cache, and the number of objects.
     Alloc(u32, usize, usize),
     Free(u32, FreedObject, usize),
     /// Shrinks all caches.
     Shrink,
-    /// Ends a reaping interval.
+    /// Ends an interval of the reaper.
     Reap,
 }
 
-/// The shipping code and the model, run on one stream.
-struct Pair<'m, 'p> {
+/// The shipping code and the model, which run the same operations.
+struct ShippingAndModel<'m, 'p> {
     shipping: Shipping<'m>,
     model: Model<'p, Uslab>,
-    /// For each cache, the slab that begins at each page; the slab's identity is the number of slabs that were created
-    /// before it.
+    /// For each cache, maps the first page of a slab to the number of slabs that were created before this slab.
     born: Vec<HashMap<u32, u64>>,
     held: Vec<(usize, Block<'m>, ModelObject<'p>)>,
 }
 
-/// The shipping code's counts of a cache.
+/// The counts that the shipping code reports for a cache.
 type ShippingCounts = uslab::CacheInfo;
 
-impl<'m, 'p> Pair<'m, 'p> {
+impl<'m, 'p> ShippingAndModel<'m, 'p> {
     fn new(machine: &'m Machine, pages: &'p Pages, setup: &Setup) -> Self {
         let mut pair = Self {
             shipping: Shipping::on(machine),
@@ -353,7 +352,7 @@ impl<'m, 'p> Pair<'m, 'p> {
     fn compare_operation(&mut self, cache: usize, before: &ShippingCounts, paths: Paths) -> ShippingCounts {
         let after = self.see(cache);
         let (told, did) = (class(paths, self.model.paths()), class(before.paths, after.paths));
-        let did = if did == Path::Commit { beside_memory(before, &after) } else { did };
+        let did = if did == Path::Commit { level_without_commits(before, &after) } else { did };
         assert_eq!(told, did, "the class of {:?}, from {before:?} to {after:?}", self.model.cost_events());
         let count = |of: fn(&CostEvent) -> u64| self.model.cost_events().iter().map(of).sum::<u64>();
         // Without magazines, the shipping code counts neither fills nor flushes.
@@ -406,7 +405,7 @@ fn class(before: Paths, after: Paths) -> Path {
     Path::ALL[class]
 }
 /// Returns the level that served an operation, ignoring memory commits for pages, stacks or depots.
-fn beside_memory(before: &ShippingCounts, after: &ShippingCounts) -> Path {
+fn level_without_commits(before: &ShippingCounts, after: &ShippingCounts) -> Path {
     if (before.slabs_made, before.slabs_released) != (after.slabs_made, after.slabs_released) {
         Path::Pages
     } else if (before.fills, before.flushes) != (after.fills, after.flushes) {
@@ -423,7 +422,7 @@ fn beside_memory(before: &ShippingCounts, after: &ShippingCounts) -> Path {
 fn side_by_side(setup: &Setup, steps: impl IntoIterator<Item = Step>, most: usize) -> Paths {
     let machine = Machine::with(setup.cpus, setup.magazines()).expect("a machine without memory must start");
     let pages = Pages::new(setup.cpus).expect("a machine without memory must start");
-    let mut pair = Pair::new(&machine, &pages, setup);
+    let mut pair = ShippingAndModel::new(&machine, &pages, setup);
     for step in steps {
         pair.step(step, most);
     }
@@ -467,7 +466,7 @@ proptest! {
     }
 }
 
-/// Stacks and depots of each size are filled from empty to full; then more objects are freed.
+/// Fills stacks and depots of each size from empty to full, and then frees more objects.
 #[test]
 fn model_stacks_and_depots_match_shipping_capacity() {
     for size in [1024, 4096, 12_000, 300_000] {
@@ -476,7 +475,7 @@ fn model_stacks_and_depots_match_shipping_capacity() {
         let setup = Setup { cpus: 1, sizes: vec![size as u32], sized: None };
         let paths =
             side_by_side(&setup, [Step::Alloc(0, 0, most), Step::Free(0, FreedObject::Newest, most)], most);
-        let budget = Budget::of_machine(1).limit() / magazine_bytes + UNCOUNTED as u64;
+        let budget = Budget::from_cpu_count(1).limit() / magazine_bytes + UNBUDGETED_MAGAZINES as u64;
         assert_eq!(paths.depot, budget.min(depot_limit as u64), "{size}: all that it keeps, and never more");
         assert!(paths.slab + paths.pages > 2, "{size}: {paths:?}");
     }
@@ -489,7 +488,7 @@ fn model_depots_of_small_objects_match_shipping_capacity() {
     let setup = Setup { cpus: 1, sizes: vec![64], sized: None };
     let machine = Machine::with(1, setup.magazines()).expect("a machine without memory must start");
     let pages = Pages::new(1).expect("a machine without memory must start");
-    let Pair { mut shipping, mut model, .. } = Pair::new(&machine, &pages, &setup);
+    let ShippingAndModel { mut shipping, mut model, .. } = ShippingAndModel::new(&machine, &pages, &setup);
     let at = At::new(0, 0);
     let both = |_| (shipping.alloc(at, 0, 0).expect("memory"), model.alloc(at, 0, 0).expect("memory"));
     let held: Vec<_> = (0..70_000).map(both).collect();
@@ -502,11 +501,11 @@ fn model_depots_of_small_objects_match_shipping_capacity() {
     assert_eq!(counts, shipping.counts(0));
 }
 
-/// Together, the limits of the depots are twice their common limit.
+/// The sum of the depots' separate limits is twice the limit on all depots together.
 #[test]
 fn model_depots_of_many_caches_match_shipping_capacity() {
     let Sizes { capacity, reach, depot_limit, magazine_bytes, .. } = sizes(16_384, &Knobs::default());
-    let budget = Budget::of_machine(1).limit();
+    let budget = Budget::from_cpu_count(1).limit();
     let caches = 2 * (budget / (depot_limit as u64 * magazine_bytes)) as usize;
     let setup = Setup { cpus: 1, sizes: vec![16_384; caches], sized: None };
     let most = reach + depot_limit * capacity;
@@ -518,7 +517,7 @@ fn model_depots_of_many_caches_match_shipping_capacity() {
         Step::Free(0, FreedObject::Newest, most),
     ];
     let paths = side_by_side(&setup, allocs.chain(frees), all);
-    let kept = budget / magazine_bytes + (caches * UNCOUNTED) as u64;
+    let kept = budget / magazine_bytes + (caches * UNBUDGETED_MAGAZINES) as u64;
     assert!(
         (kept..kept + 2 * depot_limit as u64 + 1).contains(&paths.depot),
         "{paths:?}, with at most {kept} objects kept"

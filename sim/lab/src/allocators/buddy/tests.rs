@@ -22,11 +22,11 @@ fn buddy_offset_is_offset_xor_size() {
     for order in 0..8 {
         let size = UNIT << order;
         for offset in (0..UNIT << 8).step_by(size) {
-            let buddy = buddy_of(offset, size);
-            assert_eq!(buddy_of(buddy, size), offset);
+            let buddy = buddy_offset(offset, size);
+            assert_eq!(buddy_offset(buddy, size), offset);
             assert_eq!(buddy.abs_diff(offset), size);
-            assert_eq!(merged_of(offset, size), offset.min(buddy));
-            assert!(merged_of(offset, size).is_multiple_of(2 * size));
+            assert_eq!(merged_block_offset(offset, size), offset.min(buddy));
+            assert!(merged_block_offset(offset, size).is_multiple_of(2 * size));
         }
     }
 }
@@ -86,8 +86,9 @@ fn buddy_memory_of_112_bytes_starts_as_three_blocks() {
     assert!(buddy.alloc(Layout::from_size_align(1, 8192).unwrap()).is_none());
 }
 
-/// The free function in the listing of the tutorial "Memory Allocators from Scratch". The function computes the merged
-/// block's offset and size in local variables, but writes neither the size nor the free flag to the block's header.
+/// The free function from the listing of the tutorial "Memory Allocators from Scratch". The function computes the
+/// merged block's offset and size in local variables, but writes neither the size nor the free flag to the block's
+/// header.
 #[test]
 fn free_without_a_header_update_misses_later_merges() {
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,11 +100,11 @@ fn free_without_a_header_update_misses_later_merges() {
         let mut size = blocks[&at].size;
         let mut merges = 0;
         while size < whole {
-            match blocks.get(&buddy_of(at, size)) {
+            match blocks.get(&buddy_offset(at, size)) {
                 Some(other) if other.is_free && other.size == size => {}
                 _ => break,
             }
-            at = merged_of(at, size);
+            at = merged_block_offset(at, size);
             size *= 2;
             merges += 1;
         }

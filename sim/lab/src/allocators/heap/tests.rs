@@ -10,9 +10,9 @@ fn layout(size: usize) -> Layout {
 fn heap(fit: Fit, order: Order) -> Heap {
     Heap::new(1024, fit, order).unwrap()
 }
-/// Returns a heap and its used blocks. The used blocks separate free blocks of 64, 32 and 48 bytes, which were freed in
-/// address order.
-fn with_holes(fit: Fit, order: Order) -> (Heap, Vec<Piece>) {
+/// Returns a heap, together with its used blocks. The used blocks separate free blocks of 64, 32 and 48 bytes, which
+/// were freed in the order of their addresses.
+fn heap_with_holes(fit: Fit, order: Order) -> (Heap, Vec<MemoryPiece>) {
     let mut heap = heap(fit, order);
     let mut blocks: Vec<_> =
         [56, 8, 24, 8, 40, 8].map(|size| heap.alloc(layout(size)).unwrap()).into_iter().collect();
@@ -25,7 +25,7 @@ fn with_holes(fit: Fit, order: Order) -> (Heap, Vec<Piece>) {
 #[test]
 fn each_fit_policy_selects_its_block() {
     let position_of = |fit, order, size| {
-        let (mut heap, _used_blocks) = with_holes(fit, order);
+        let (mut heap, _used_blocks) = heap_with_holes(fit, order);
         heap.alloc(layout(size)).unwrap().at()
     };
     // The free blocks by address: 16 (56 bytes), 96 (24 bytes), 144 (40 bytes), and the rest from 208 on.
@@ -39,7 +39,7 @@ fn each_fit_policy_selects_its_block() {
     );
     assert_eq!(position_of(Fit::First, Order::Address, 57), 208);
     assert_eq!(position_of(Fit::Worst, Order::Address, 20), 208);
-    let (mut heap, _used_blocks) = with_holes(Fit::Next, Order::Address);
+    let (mut heap, _used_blocks) = heap_with_holes(Fit::Next, Order::Address);
     let next: Vec<_> = (0..3).map(|_| heap.alloc(layout(20)).unwrap().at()).collect();
     assert_eq!(next, [208, 240, 272], "the search must begin where the last search ended");
 }
@@ -61,14 +61,14 @@ fn next_fit_continues_after_an_exact_fit() {
 #[test]
 fn search_lengths_are_counted() {
     let steps = |fit, size| {
-        let (mut heap, _used_blocks) = with_holes(fit, Order::Address);
+        let (mut heap, _used_blocks) = heap_with_holes(fit, Order::Address);
         let before = heap.work().steps;
         heap.alloc(layout(size)).unwrap();
         heap.work().steps - before
     };
     assert_eq!((steps(Fit::First, 20), steps(Fit::First, 50), steps(Fit::First, 60)), (1, 1, 4));
     assert_eq!(steps(Fit::Best, 20), 4, "best fit must inspect all free blocks");
-    let (mut heap, _used_blocks) = with_holes(Fit::First, Order::Address);
+    let (mut heap, _used_blocks) = heap_with_holes(Fit::First, Order::Address);
     heap.alloc(layout(2000)).ok_or(()).unwrap_err();
     assert_eq!((heap.work().refused, heap.work().longest), (1, Some(4)));
 }

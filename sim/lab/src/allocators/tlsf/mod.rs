@@ -1,23 +1,23 @@
 //! TLSF, two-level segregated fit: the library's [`Tlsf`](uslab::pool::Tlsf) in a memory that counts accesses, and a
 //! second search method for comparison.
 //!
-//! A step is the inspection of a bitmap word, or, with [`Search::Scan`], of the head of a list. A search of the bitmaps
-//! takes at most three steps.
+//! The lab counts each inspection of a bitmap word as a step; with [`Search::Scan`], it counts each inspection of a
+//! list head. A search of the bitmaps takes at most three steps.
 
 use super::allocator::{Allocator, Holes, Work};
-use super::memory::{ConfigError, Memory, NONE, Piece, of_the_library};
+use super::memory::{ConfigError, Memory, MemoryPiece, NONE, of_the_library};
 use classes::{Class, Classes};
 use core::alloc::Layout;
 use core::ops::Range;
 use uslab::pool::tlsf::Blocks;
 pub use uslab::pool::tlsf::classes;
 
-/// The method that finds a class with a free block. Both search methods find the same class.
+/// The method by which the allocator finds a class with a free block. Both search methods find the same class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
-    /// Bit scans in the two bitmaps.
+    /// A search with bit scans in the two levels of bitmaps.
     Bitmaps,
-    /// Inspection of one list head after another, as in an allocator with segregated lists and no bitmaps.
+    /// A search that inspects one list head after another, as an allocator with segregated lists and no bitmaps does.
     Scan,
 }
 
@@ -45,8 +45,8 @@ impl Tlsf {
     /// Creates a heap of `bytes` bytes, with `2^sli` classes per doubling; the end markers take 16 bytes of the heap.
     ///
     /// # Errors
-    /// Fails if `bytes` is less than 32, more than [`Memory::MAX_BYTES`] or not a multiple of 16, or if `sli` is not from 2
-    /// to 5.
+    /// Fails if `bytes` is less than 32, more than [`Memory::MAX_BYTES`] or not a multiple of 16, or if `sli` is not
+    /// from 2 to 5.
     pub fn new(bytes: usize, sli: u32, search: Search) -> Result<Self, ConfigError> {
         let blocks = Blocks::new(Memory::new(bytes, 32, 16)?, sli)?;
         Ok(Self { blocks, search, work: Work::default() })
@@ -78,13 +78,13 @@ impl Tlsf {
     fn alloc_block(&mut self, layout: Layout) -> Option<usize> {
         match self.search {
             Search::Bitmaps => self.blocks.alloc_block(layout),
-            Search::Scan => self.blocks.take_by(layout, find_in_heads),
+            Search::Scan => self.blocks.take_by(layout, scan_list_heads),
         }
     }
 }
 
 /// Inspects the heads of the lists to find the first class that has a free block, beginning with `class`.
-fn find_in_heads(blocks: &Blocks<Memory>, class: Class) -> (Option<Class>, u64) {
+fn scan_list_heads(blocks: &Blocks<Memory>, class: Class) -> (Option<Class>, u64) {
     let steps = blocks.classes().steps();
     let first_index = class.fl * steps + class.sl;
     let searched_heads = blocks.heads().get(first_index..).unwrap_or_default();

@@ -8,9 +8,14 @@ fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 1).unwrap()
 }
 
-/// Returns a heap and its used blocks. The used blocks separate free blocks of the given sizes, headers included; the
-/// rest of the heap is free.
-fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, Vec<Piece>) {
+/// Returns a heap, together with its used blocks. The used blocks separate free blocks of the given sizes, headers
+/// included; the rest of the heap is free.
+fn heap_with_free_blocks(
+    bytes: usize,
+    sli: u32,
+    search: Search,
+    sizes: &[usize],
+) -> (Tlsf, Vec<MemoryPiece>) {
     let mut tlsf = Tlsf::new(bytes, sli, search).unwrap();
     let mut used_blocks = vec![];
     let mut freed = vec![];
@@ -27,7 +32,7 @@ fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, 
 fn tlsf_demo_shows_both_bitmap_scans() {
     // Each doubling has four classes (`sli` is 2), and the smallest block has 16 bytes. The free blocks have 48 bytes
     // (fl 1, sl 2), 96 bytes (fl 2, sl 2), and the rest of the 1024 bytes.
-    let (mut tlsf, _used_blocks) = with_free(1024, 2, Search::Bitmaps, &[48, 96]);
+    let (mut tlsf, _used_blocks) = heap_with_free_blocks(1024, 2, Search::Bitmaps, &[48, 96]);
     let rest_class = tlsf.classes().of(1024 - 16 - 48 - 96 - 32);
     assert_eq!(rest_class, Class { fl: 5, sl: 2 });
     let (fl_bitmap, sl_bitmaps) = tlsf.blocks.bitmaps();
@@ -47,7 +52,7 @@ fn tlsf_demo_shows_both_bitmap_scans() {
 
 #[test]
 fn tlsf_skips_a_fitting_block_in_the_lower_class() {
-    let (mut tlsf, mut used_blocks) = with_free(512, 2, Search::Bitmaps, &[144]);
+    let (mut tlsf, mut used_blocks) = heap_with_free_blocks(512, 2, Search::Bitmaps, &[144]);
     while tlsf.holes().count > 1 {
         used_blocks.push(tlsf.alloc(layout(300)).or_else(|| tlsf.alloc(layout(12))).unwrap());
     }
@@ -84,11 +89,11 @@ fn search_without_bitmaps_reads_each_list_head() {
 #[test]
 fn bitmap_search_and_scan_find_equal_classes() {
     let sizes: Vec<_> = (1..40).map(|i| 16 * i * i).collect();
-    let (tlsf, _used_blocks) = with_free(1 << 20, 4, Search::Bitmaps, &sizes);
+    let (tlsf, _used_blocks) = heap_with_free_blocks(1 << 20, 4, Search::Bitmaps, &sizes);
     for fl in 0..18 {
         for sl in 0..16 {
             let class = Class { fl, sl };
-            assert_eq!(tlsf.blocks.find(class).0, find_in_heads(&tlsf.blocks, class).0, "{class:?}");
+            assert_eq!(tlsf.blocks.find(class).0, scan_list_heads(&tlsf.blocks, class).0, "{class:?}");
         }
     }
 }

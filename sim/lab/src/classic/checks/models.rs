@@ -1,4 +1,4 @@
-//! The models that loom runs, with two or three threads each. Begin with [`one_cpu`], which the tutorial explains
+//! The scenarios that loom runs, with two or three threads each. Begin with [`one_cpu`], which the tutorial explains
 //! (`README.md` of this crate).
 
 use super::scenarios::ALL;
@@ -16,8 +16,8 @@ fn drain(world: &World) -> KeptRounds {
     world.cache.drain();
     vec![]
 }
-/// Shows that loom runs critical sections of a lock in every order. The test also counts the executions, because a
-/// mistake could reduce a small model to few executions.
+/// Shows that loom runs the critical sections of a lock in every order. The test also counts the executions, because an
+/// error could reduce a small model to few executions.
 #[test]
 fn loom_runs_critical_sections_in_every_order() {
     static ORDERS: Counter = Counter::new(0);
@@ -49,7 +49,7 @@ pub(super) fn one_cpu() {
     run(world, (Script::on(0), alloc_then_free), &[(Script::on(0), alloc_then_free)]);
 }
 
-/// A thread allocates two objects, moves to the other CPU, and frees the objects.
+/// A thread allocates two objects, moves to the other CPU, and frees the objects on that CPU.
 pub(super) fn moved(script: Script) {
     let world = World::new(2, 1, 3).cpu(0, &[1], &[]).in_depot(&[2]).in_depot(&[]);
     let producer_and_consumer = |world: &World| {
@@ -70,8 +70,8 @@ pub(super) fn three() {
     run(world, (Script::on(0), frees), &[(Script::on(0), alloc_then_free), (Script::on(1), keep_one)]);
 }
 
-/// Two threads find no magazine and use only the slab layer.
-pub(super) fn from_the_slab_layer() {
+/// Two threads find no magazines and use only the slab layer.
+pub(super) fn alloc_without_magazines() {
     let world = World::new(1, 1, 2);
     run(world, (Script::on(0), keep_one), &[(Script::on(0), keep_one)]);
 }
@@ -88,9 +88,9 @@ pub(super) fn travel(script: Script) {
     run(world, (script, producer), &[(Script::on(1), |world| vec![world.alloc(), world.alloc()])]);
 }
 
-/// A free finds that both magazines are full and that the depot has no empty magazine. While the free makes an empty
-/// magazine, another thread runs on the free's CPU.
-pub(super) fn makes_one() {
+/// A free finds that both magazines are full and that the depot has no empty magazine. While this free makes an empty
+/// magazine, another thread runs on the same CPU.
+pub(super) fn free_makes_magazine() {
     let world = World::new(1, 2, 5).cpu(0, &[1, 2], &[3, 4]).out(&[5]).without_slab_objects();
     let frees = |world: &World| {
         world.free(5);
@@ -115,7 +115,8 @@ pub(super) fn two_frees_make_magazines() {
 
 /// The slab layer has no memory for magazines, and no free round until a thread frees a round.
 pub(super) fn refused() {
-    let world = World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).without_slab_objects().no_magazines();
+    let world =
+        World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).without_slab_objects().without_magazine_memory();
     let frees = |world: &World| {
         world.free(3);
         vec![]
@@ -145,8 +146,8 @@ pub(super) fn two_drains() {
     run(world, (Script::on(0), drain), &[(Script::on(1), drain), (Script::on(1), keep_one)]);
 }
 
-/// The last owner drops the cache: afterwards, all objects are in the slab layer.
-pub(super) fn the_end() {
+/// When the last owner drops the cache, all objects must return to the slab layer.
+pub(super) fn last_drop_returns_objects() {
     let world = World::new(2, 1, 4).cpu(0, &[1], &[2]).in_depot(&[3]).out(&[4]);
     let supplier: SharedSupplier = world.cache.slab().clone();
     let world = Arc::new(world);
@@ -164,7 +165,7 @@ pub(super) fn the_end() {
 }
 
 /// One thread allocates, another thread frees on the first thread's CPU, and a third thread drains both CPUs.
-pub(super) fn drained_beside_two() {
+pub(super) fn drain_during_alloc_and_free() {
     let world = World::new(2, 1, 4).cpu(0, &[1], &[2]).in_depot(&[3]).out(&[4]).without_slab_objects();
     let frees = |world: &World| {
         world.free(4);
@@ -175,7 +176,7 @@ pub(super) fn drained_beside_two() {
 
 // ---------------------------------------------------------------- C4: the working set
 
-/// Takes the full magazine out of the depot, and returns another magazine, which contains object 2.
+/// A thread takes the full magazine out of the depot, and returns another magazine, which contains object 2.
 fn exchanges(world: &World) -> KeptRounds {
     let object = world.alloc();
     world.free(2);
@@ -189,7 +190,7 @@ pub(super) fn reaped() {
     let world = World::new(1, 1, 4)
         .cpu(0, &[], &[])
         .in_depot(&[1])
-        .before_interval()
+        .with_old_depot()
         .out(&[2, 3, 4])
         .without_slab_objects();
     let reap = |world: &World| {
@@ -201,7 +202,7 @@ pub(super) fn reaped() {
 }
 
 /// Even if an interval ends concurrently, a reap must not take magazines that arrived during the interval.
-pub(super) fn reaped_later() {
+pub(super) fn reap_spares_new_magazines() {
     let world = World::new(1, 1, 4).cpu(0, &[], &[]).in_depot(&[1]).out(&[2, 3, 4]).without_slab_objects();
     let reap = |world: &World| {
         world.cache.end_interval();
@@ -217,8 +218,8 @@ fn resize(world: &World) -> KeptRounds {
     world.cache.end_interval();
     vec![]
 }
-/// The magazine size grows while a free takes or makes an empty magazine of the old size. The thread of this free then
-/// frees another object.
+/// The magazine size grows while a free takes or makes an empty magazine of the old size. The thread that runs this
+/// free then frees another object.
 pub(super) fn resized(script: Script) {
     let world = World::new(2, 1, 6).cpu(0, &[1], &[2]).cpu(1, &[3], &[4]).in_depot(&[]).in_depot(&[]);
     let frees = |world: &World| {
@@ -232,7 +233,7 @@ pub(super) fn resized(script: Script) {
 }
 
 /// The magazine size grows while an allocation returns an empty magazine of the old size.
-pub(super) fn resized_beside_an_allocation(script: Script) {
+pub(super) fn resize_during_allocation(script: Script) {
     let world = World::new(2, 1, 2).cpu(0, &[], &[]).cpu(1, &[2], &[]).in_depot(&[1]).in_depot(&[]);
     let works = |world: &World| {
         alloc_then_free(world);
@@ -244,8 +245,8 @@ pub(super) fn resized_beside_an_allocation(script: Script) {
 /// A thread that finds the depot locked waits and counts the wait, which makes magazines grow.
 #[test]
 fn loom_model_reaches_lock_contention() {
-    static MEETINGS: Counter = Counter::new(0);
-    MEETINGS.set(0);
+    static CONTENDED_LOCKS: Counter = Counter::new(0);
+    CONTENDED_LOCKS.set(0);
     let visits = || {
         let world = World::new(1, 1, 1).cpu(0, &[], &[]).in_depot(&[1]);
         let holds = |world: &World| {
@@ -258,10 +259,10 @@ fn loom_model_reaches_lock_contention() {
             vec![]
         };
         let world = run(world, (Script::on(0), keep_one), &[(Script::on(0), holds)]);
-        MEETINGS.max(world.cache.stats().contended);
+        CONTENDED_LOCKS.max(world.cache.stats().contended);
     };
     model("C5: the depot's lock is taken", ALL, 5, visits);
-    assert_eq!(MEETINGS.get(), 1, "some execution must find the lock taken exactly once");
+    assert_eq!(CONTENDED_LOCKS.get(), 1, "some execution must find the lock taken exactly once");
 }
 
 // ---------------------------------------------------------------- C6, C7: locks and counts
@@ -279,7 +280,7 @@ pub(super) fn statistics_never_decrease() {
     run(world, (Script::on(0), keep_one), &[(Script::on(1), reads)]);
 }
 
-/// A magazine with room for one round is always full or empty, so a model with these magazines cannot find the bug.
+/// A magazine for one round is always full or empty, so a model with such magazines cannot find the planted bug.
 #[cfg_attr(not(uslab_planted), ignore = "needs planted bugs: cargo planted")]
 #[test]
 #[should_panic(expected = "survives")]

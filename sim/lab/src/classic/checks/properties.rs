@@ -20,7 +20,7 @@ impl NumberSupplier {
     fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self { state: Mutex::new((vec![], 0)), limit, magazines: AtomicBool::new(true) })
     }
-    /// Returns how many numbers are allocated.
+    /// Returns the number of allocated numbers.
     fn allocated(&self) -> u64 {
         let (free, made_objects) = &*self.state.lock();
         made_objects - free.len() as u64
@@ -61,7 +61,7 @@ fn fixed(size: usize) -> Sizes {
 
 /// A magazine of the shadow: its size, and its number of rounds.
 #[derive(Clone, Copy, Debug)]
-struct Mag {
+struct ShadowMagazine {
     size: usize,
     rounds: usize,
 }
@@ -70,10 +70,11 @@ struct Mag {
 #[derive(Debug)]
 struct Shadow {
     /// The loaded and the previous magazine of each CPU; a CPU may have no, one or two magazines.
-    cpus: Vec<[Option<Mag>; 2]>,
-    full: Vec<Mag>,
-    empty: Vec<Mag>,
-    /// The smallest lengths of the full and the empty list, in the current interval and in the previous interval.
+    cpus: Vec<[Option<ShadowMagazine>; 2]>,
+    full: Vec<ShadowMagazine>,
+    empty: Vec<ShadowMagazine>,
+    /// The smallest lengths that the lists of full and empty magazines had, in the current interval and in the previous
+    /// one.
     min_lengths: [usize; 2],
     previous_min_lengths: [usize; 2],
     size: usize,
@@ -102,21 +103,21 @@ impl Shadow {
         self.min_lengths =
             [self.min_lengths[0].min(self.full.len()), self.min_lengths[1].min(self.empty.len())];
     }
-    fn put_in_depot(&mut self, magazine: Option<Mag>) {
+    fn put_in_depot(&mut self, magazine: Option<ShadowMagazine>) {
         match magazine {
             Some(magazine) if magazine.rounds > 0 => self.full.push(magazine),
             Some(magazine) if magazine.size == self.size => self.empty.push(magazine),
             _ => {}
         }
     }
-    fn exchange(&mut self, cpu: usize, new_loaded: Mag) {
+    fn exchange(&mut self, cpu: usize, new_loaded: ShadowMagazine) {
         let [loaded, previous] = self.cpus[cpu];
         self.lengths();
         self.put_in_depot(previous);
         self.cpus[cpu] = [Some(new_loaded), loaded];
         self.stats.exchanges += 1;
     }
-    /// Returns `true` if a round was available.
+    /// Allocates a round in the shadow; returns `true` if a round was available.
     fn alloc(&mut self, cpu: usize) -> bool {
         if let [Some(loaded), _] = &mut self.cpus[cpu]
             && loaded.rounds > 0
@@ -151,14 +152,14 @@ impl Shadow {
             self.exchange(cpu, empty);
             self.free(cpu, magazines);
         } else if magazines {
-            self.empty.push(Mag { size: self.size, rounds: 0 });
+            self.empty.push(ShadowMagazine { size: self.size, rounds: 0 });
             self.free(cpu, magazines);
         } else {
             self.in_slab_layer += 1;
             self.stats.slab_frees += 1;
         }
     }
-    fn flush(&mut self, magazines: impl IntoIterator<Item = Mag>) {
+    fn flush(&mut self, magazines: impl IntoIterator<Item = ShadowMagazine>) {
         for magazine in magazines {
             self.in_slab_layer += magazine.rounds as u64;
             self.stats.flushed += magazine.rounds as u64;
@@ -182,26 +183,26 @@ impl Shadow {
             surplus
         });
         self.empty.drain(..empty);
-        let full: Vec<Mag> = self.full.drain(..full).collect();
+        let full: Vec<ShadowMagazine> = self.full.drain(..full).collect();
         let reaped = full.len() + empty;
         self.flush(full);
         reaped
     }
     fn drain(&mut self) {
-        let cpus: Vec<Mag> = self.cpus.iter_mut().flat_map(std::mem::take).flatten().collect();
+        let cpus: Vec<ShadowMagazine> = self.cpus.iter_mut().flat_map(std::mem::take).flatten().collect();
         self.flush(cpus);
         let full = std::mem::take(&mut self.full);
         self.flush(full);
         self.empty.clear();
         (self.min_lengths, self.previous_min_lengths) = ([0; 2], [0; 2]);
     }
-    /// Returns the statistics in the form that the cache uses.
+    /// Returns the shadow's counts in the form of the cache's statistics.
     fn stats(&self) -> Stats {
-        let show = |magazine: &Option<Mag>| {
-            let Mag { size, rounds } = magazine.unwrap_or(Mag { size: 0, rounds: 0 });
+        let show = |magazine: &Option<ShadowMagazine>| {
+            let ShadowMagazine { size, rounds } = magazine.unwrap_or(ShadowMagazine { size: 0, rounds: 0 });
             MagazineStats { rounds, size }
         };
-        let list = |list: &[Mag]| list.iter().map(|magazine| show(&Some(*magazine))).collect();
+        let list = |list: &[ShadowMagazine]| list.iter().map(|magazine| show(&Some(*magazine))).collect();
         Stats {
             cpus: self.cpus.iter().map(|[loaded, previous]| [show(loaded), show(previous)]).collect(),
             full: list(&self.full),
@@ -226,7 +227,7 @@ enum Step {
     EndInterval,
     Reap,
     Drain,
-    /// Adds this number of visits that found the depot locked.
+    /// Counts this number of visits that found the depot locked.
     Contended(u64),
     /// Sets whether memory for magazines is available.
     Memory(bool),
@@ -253,9 +254,9 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// After every operation, the statistics of the cache equal the shadow's statistics, and no number has two owners.
+    /// After every operation, the cache and the shadow must have equal statistics, and no number may have two owners.
     #[test]
-    fn layer_follows_the_papers_figure(first in 1..5_usize, growth in 0..9_usize, limit in 1..60_u64, steps in steps()) {
+    fn magazine_layer_follows_figure_3_1b(first in 1..5_usize, growth in 0..9_usize, limit in 1..60_u64, steps in steps()) {
         let sizes = Sizes { first, largest: first + growth, contention: 3 };
         let numbers = NumberSupplier::new(limit);
         let cache = cache(3, sizes, &numbers);
@@ -403,8 +404,8 @@ fn magazines_grow_with_contention_up_to_the_largest_size() {
     assert_eq!(self::cache(1, sizes, &NumberSupplier::new(1)).stats().size, 1, "at least one round");
 }
 
-/// Section 3.3: an allocation takes a single object from the slab layer, even if whole magazines of objects would be
-/// available.
+/// Section 3.3: an allocation that no magazine can serve takes one object from the slab layer, even if the layer has
+/// many.
 #[test]
 fn only_frees_fill_magazines() {
     let numbers = NumberSupplier::new(100);
@@ -446,7 +447,7 @@ fn cpu_number_out_of_range_maps_to_a_cpu() {
     on_cpu(0);
 }
 
-/// One thread runs as one CPU after another, like a simulator. A CPU allocates objects that another CPU freed.
+/// A single thread runs as one CPU after another, like a simulator. A CPU allocates objects that another CPU freed.
 #[test]
 fn one_thread_simulates_a_thousand_cpus() {
     let numbers = NumberSupplier::new(20_000);

@@ -1,5 +1,5 @@
-//! The scenarios of the magazine layer for loom and shuttle: how each scenario is run, and the planted bugs that it
-//! must find.
+//! The scenarios of the magazine layer for loom and shuttle: how each scenario is run, and which planted bugs it must
+//! find.
 //!
 //! The name of a scenario begins with the properties that the scenario tests (stated in `tests/claims.toml`). The
 //! properties are C1 (rounds), C2 (exchanges), C3 (drains), C4 (the working set), C5 (resizing), C6 (locks) and C7
@@ -17,14 +17,14 @@ use uslab_magazine::sync::check::Bound;
 #[cfg(shuttle)]
 use uslab_magazine::sync::schedule::Schedules;
 
-/// The bound for two threads: loom runs every interleaving. A critical section counts as one step, so the number of
-/// interleavings is small.
+/// The bound for scenarios with two threads: loom runs every interleaving. A critical section counts as one step, so
+/// the number of interleavings is small.
 #[cfg(loom)]
 pub(super) const ALL: Bound = Bound::None;
-/// The bound for three threads.
+/// The bound on interleavings for scenarios with three threads.
 #[cfg(loom)]
 const THREE: Bound = Bound::Preemptions(3);
-/// Returns scripts in which the first thread stays on CPU 0, or moves to CPU 1 before one of its first `operations`
+/// Returns scripts for the first thread: it stays on CPU 0, or moves to CPU 1 before one of its first `operations`
 /// operations.
 #[cfg(loom)]
 fn moves(operations: u32) -> impl Iterator<Item = Script> {
@@ -48,7 +48,7 @@ uslab_magazine::sync::scenarios! {
         loom("C1 C2: three threads of two CPUs", Model::new(THREE, 50), models::three);
     }
     both_ask_the_slab_layer {
-        loom("C1: both ask the slab layer", Model::new(ALL, 14), models::from_the_slab_layer);
+        loom("C1: both ask the slab layer", Model::new(ALL, 14), models::alloc_without_magazines);
         bug("the slab layer allocates without checking again", "C1", "Causality violation");
     }
     rounds_travel_through_the_depot {
@@ -56,7 +56,7 @@ uslab_magazine::sync::scenarios! {
         bug("an exchange loses the previous magazine", "C1", OBJECT_IN_ONE_PLACE);
     }
     a_free_makes_a_magazine {
-        loom("C2: a free makes a magazine beside an allocation", Model::new(ALL, 8), models::makes_one);
+        loom("C2: a free makes a magazine beside an allocation", Model::new(ALL, 8), models::free_makes_magazine);
         bug("a new magazine is loaded without checking the CPU again", "C2", "the previous magazine is full or empty");
     }
     two_frees_make_magazines {
@@ -77,25 +77,25 @@ uslab_magazine::sync::scenarios! {
         loom("C3: two drains beside an allocation", Model::new(THREE, 1200), models::two_drains);
     }
     end_of_life {
-        loom("C3: the last owner ends the cache", Model::new(ALL, 40), models::the_end);
+        loom("C3: the last owner ends the cache", Model::new(ALL, 40), models::last_drop_returns_objects);
         bug("a drain skips the depot", "C3", "the end of the cache frees all objects to the slab layer");
     }
     a_drain_beside_an_allocation_and_a_free {
-        loom("C1 C3: a drain beside an allocation and a free", Model::new(THREE, 1000), models::drained_beside_two);
+        loom("C1 C3: a drain beside an allocation and a free", Model::new(THREE, 1000), models::drain_during_alloc_and_free);
     }
     a_reap_beside_an_exchange {
         loom("C4: a reap beside an exchange", Model::new(ALL, 10), models::reaped);
         bug("the working set ignores taken magazines", "C4", "a reap takes only unused magazines");
     }
     an_interval_ends_beside_an_exchange {
-        loom("C4: an interval ends beside an exchange", Model::new(ALL, 11), models::reaped_later);
+        loom("C4: an interval ends beside an exchange", Model::new(ALL, 11), models::reap_spares_new_magazines);
         bug("a reap frees the working set", "C4", "a reap takes only unused magazines");
     }
     resizing_beside_frees {
         loom("C5: resizing beside frees", Model::new(ALL, 20).each(moves(2)), models::resized);
     }
     resizing_beside_an_allocation {
-        loom("C5: resizing beside an allocation", Model::new(ALL, 7).each(moves(2)), models::resized_beside_an_allocation);
+        loom("C5: resizing beside an allocation", Model::new(ALL, 7).each(moves(2)), models::resize_during_allocation);
         bug("a depot restores an old magazine size", "C5", "the empty list has only the current size");
     }
     statistics_beside_an_exchange {

@@ -9,7 +9,7 @@ use uslab_magazine::threads::migrate_between_cpus;
 const OBJECTS: usize = 12;
 const STEPS: usize = 12;
 
-/// Allocates and frees objects.
+/// Runs random allocations and frees.
 fn alloc_and_free(world: &World) -> Vec<Option<usize>> {
     let mut objects = vec![];
     for _ in 0..STEPS {
@@ -22,7 +22,7 @@ fn alloc_and_free(world: &World) -> Vec<Option<usize>> {
     objects
 }
 
-/// Runs a cache owner's operations other than allocations and frees.
+/// Runs operations that only a cache's owner calls, such as drains and reaps.
 fn maintain(world: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 2 {
         match choose(4) {

@@ -1,17 +1,17 @@
-//! Compares the tutorial, README.md, with the code: the tutorial's commands print the shown output, and its code is part
-//! of the sources.
+//! Compares the tutorial, README.md, with the code: the tutorial's commands print the shown output, and its code is
+//! part of the sources.
 
 use std::process::Command;
 use uslab_magazine::sync::unset;
 
 const PAGE: &str = include_str!("../../../README.md");
-/// The beginning of all commands that run tests under loom.
-const LOOM: &str =
+/// The common beginning of all commands that run tests under loom.
+const LOOM_COMMAND: &str =
     "RUSTFLAGS=\"--cfg loom\" cargo test --profile loom --target-dir target/loom -p uslab-lab --lib -- ";
-/// The beginning of all commands that run tests of planted bugs.
+/// The common beginning of all commands that run tests of planted bugs.
 const PLANTED: &str = "cargo planted loom uslab-lab ";
 
-/// Returns the README's fenced code blocks of a language.
+/// Returns the README's fenced code blocks in the language `language`.
 fn blocks(language: &str) -> impl Iterator<Item = &'static str> {
     let fenced = PAGE.split("```").skip(1).step_by(2);
     let fence = format!("{language}\n");
@@ -45,7 +45,7 @@ fn tutorial_shows_the_output_of_every_command() {
         let (command, expected) = block.split_once('\n').unwrap();
         let command = command.strip_prefix("$ ").unwrap();
         let of_bug = || command.split_once(PLANTED).map(|(set, test)| (set, format!("{test} --nocapture")));
-        let of_model = command.split_once(LOOM).map(|(set, test)| (set, test.to_owned()));
+        let of_model = command.split_once(LOOM_COMMAND).map(|(set, test)| (set, test.to_owned()));
         let Some((variables, arguments)) = of_model.or_else(of_bug) else {
             assert_eq!(expected, "", "{command}: no test compares its output");
             continue;
@@ -67,7 +67,7 @@ fn tutorial_shows_the_output_of_every_command() {
     assert!(shown_rows > 20, "{shown_rows}");
 }
 
-/// The command `uslab story` reads this format, and the tests of this command read the stored file.
+/// The command `uslab story` reads traces of this format, and its tests read the stored file.
 #[cfg_attr(not(uslab_planted), ignore = "needs planted bugs: cargo planted")]
 #[test]
 fn stored_counterexample_is_current() {

@@ -1,9 +1,9 @@
-//! The world of models and schedules: a cache of numbered objects, and the owners of the objects.
+//! The test world of the magazine layer: a cache of numbered objects, and the owner of each object.
 //!
-//! At the end of an execution, a census checks the world: that each object is in one place, that each magazine is in
-//! the list for its fill, and that counts are exact. The owner of an object writes to the object's cell. Loom observes
-//! every access to these cells, and therefore detects a second owner, and a free that does not happen before the
-//! object's next allocation.
+//! At the end of an execution, a census checks three things: each object has one owner, each magazine is in the list
+//! for its fill, and all counts are exact. The owner of an object writes to the cell that belongs to the object. Loom
+//! observes every access to these cells, and therefore detects a second owner, and a free that does not happen before
+//! the object's next allocation.
 
 use crate::classic::depot::List;
 use crate::classic::magazine::{CpuCache, Magazine};
@@ -51,7 +51,7 @@ impl Slab<usize> for SharedSupplier {
 
 pub(super) struct World {
     pub(super) cache: Cache<usize, SharedSupplier>,
-    /// One cell for each object, which the object's owner writes.
+    /// One cell for each object; only the object's owner writes to the cell.
     held: Vec<UnsafeCell<bool>>,
     /// The number of objects that were in magazines at the beginning.
     cached: u64,
@@ -69,7 +69,7 @@ fn magazine(size: usize, objects: &[usize]) -> Magazine<usize> {
     Magazine { rounds, size }
 }
 
-/// The construction of the initial state.
+/// Functions that build the initial state of a world.
 impl World {
     /// Creates a world whose supplier has the objects 1 to `objects`, and whose magazines have `size` rounds.
     pub(super) fn new(cpus: u32, size: usize, objects: usize) -> Self {
@@ -87,15 +87,15 @@ impl World {
     fn size(&mut self) -> usize {
         self.cache.depot.0.get_mut().size
     }
-    /// Accesses the supplier without a lock, so that traces do not show the access as a step.
+    /// Returns the supplier without taking a lock, so that traces do not show the access as a step.
     fn supplier(&mut self) -> &mut TestSupplier {
         Arc::get_mut(&mut self.cache.slab.0).expect("the supplier must not be shared yet")
     }
-    fn from_shelf(&mut self, objects: &[usize]) {
+    fn take_from_supplier(&mut self, objects: &[usize]) {
         self.supplier().objects.get_mut().retain(|object| !objects.contains(object));
     }
     fn magazine(&mut self, objects: &[usize]) -> Magazine<usize> {
-        self.from_shelf(objects);
+        self.take_from_supplier(objects);
         self.cached += objects.len() as u64;
         magazine(self.size(), objects)
     }
@@ -106,14 +106,14 @@ impl World {
         *cache = CpuCache { loaded, previous, ..CpuCache::new() };
         self
     }
-    /// Adds a magazine to the depot: a full magazine with the given objects, or an empty magazine.
+    /// Adds a full magazine with the given objects to the depot, or an empty magazine if the list is empty.
     pub(super) fn in_depot(mut self, objects: &[usize]) -> Self {
         let magazine = self.magazine(objects);
         self.cache.depot.0.get_mut().put(magazine);
         self
     }
     /// Makes two intervals pass, so that everything in the depot is older than the current interval.
-    pub(super) fn before_interval(mut self) -> Self {
+    pub(super) fn with_old_depot(mut self) -> Self {
         let stock = self.cache.depot.0.get_mut();
         for list in [&mut stock.full, &mut stock.empty] {
             list.end_interval();
@@ -121,14 +121,14 @@ impl World {
         }
         self
     }
-    /// Sets how many visits to the depot had to wait in this interval.
+    /// Sets how many visits to the depot had to wait in the current interval.
     pub(super) fn contended(mut self, visits: u64) -> Self {
         self.cache.depot.0.get_mut().contended = visits;
         self
     }
-    /// Marks the given objects as in use.
+    /// Marks the given objects as in use at the beginning.
     pub(super) fn out(mut self, objects: &[usize]) -> Self {
-        self.from_shelf(objects);
+        self.take_from_supplier(objects);
         for object in objects {
             self.set_owned(*object, true);
             self.allocs.add(1);
@@ -143,7 +143,7 @@ impl World {
         self
     }
     /// Leaves the supplier without memory for magazines.
-    pub(super) fn no_magazines(mut self) -> Self {
+    pub(super) fn without_magazine_memory(mut self) -> Self {
         self.supplier().magazines = false;
         self
     }
@@ -167,7 +167,7 @@ impl World {
         self.cache.free(object);
     }
 
-    /// Checks that each object is in its place when all threads have ended; the objects in `live` are in use.
+    /// Checks that each object has its expected owner when all threads have ended; the objects in `live` are in use.
     pub(super) fn census(&self, live: &[usize]) {
         let mut objects: Vec<usize> = live.to_vec();
         for cpu in &self.cache.per_cpu {
@@ -208,14 +208,14 @@ impl World {
 pub(super) type ThreadFn = threads::ThreadFn<World>;
 
 /// Runs `first_thread` in this thread and each of `other_threads` in a new thread; each script names the CPUs on which
-/// its thread runs. Finally, runs the census.
+/// its thread runs. After all threads have ended, checks the world by a census.
 pub(super) fn run(
     world: World,
     first_thread: (Script, ThreadFn),
     other_threads: &[(Script, ThreadFn)],
 ) -> Arc<World> {
     let world = Arc::new(world);
-    let live = threads::run_together(&world, first_thread, other_threads);
+    let live = threads::run_concurrently(&world, first_thread, other_threads);
     world.census(&live);
     world
 }

@@ -1,10 +1,10 @@
-//! A long run, which answers two questions: does fragmentation grow over time, and do searches get longer?
+//! A long run that answers two questions: does fragmentation grow over time, and do searches get longer?
 
 use super::{Context, Policy, Run, SEEDS, Sample, Spread, seeds};
 use crate::experiments::load::Load;
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 
-/// Of a hundred samples, the first five show a new heap. All later samples show a steady state, because the longest
+/// Among a hundred samples, the first five show a new heap. All later samples show a steady state, because the longest
 /// lifetime is 4,000 operations.
 const OPERATIONS: u64 = 200_000;
 const MEMORY: usize = 1 << 18;
@@ -13,17 +13,18 @@ const MEMORY: usize = 1 << 18;
 const FRAGMENTATION_INCREASE: f64 = 5.0;
 const LONGER_SEARCH_FACTOR: f64 = 1.1;
 
-/// Returns the steps per operation between the first and the last sample.
+/// Returns the mean number of steps per operation between the first and the last sample.
 fn steps(samples: &[Sample]) -> f64 {
     let [first, .., last] = samples else { return 0.0 };
     (last.steps - first.steps) as f64 / (last.operations - first.operations).max(1) as f64
 }
 
-/// Returns the lost share and the search length in three parts of a run.
+/// Returns the lost share of free memory and the search length, each at the beginning, in the middle and at the end of
+/// a run.
 fn parts_of(run: &Run) -> [[f64; 3]; 2] {
     let new = &run.outcome.samples[..(run.outcome.samples.len() / 20).max(1)];
     let parts = [new, run.quarters(1, 2), run.quarters(3, 4)];
-    [parts.map(|samples| 100.0 - Run::mean(samples, |s| run.of_possible(s))), parts.map(steps)]
+    [parts.map(|samples| 100.0 - Run::mean(samples, |s| run.percent_of_possible(s))), parts.map(steps)]
 }
 
 pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
@@ -50,7 +51,7 @@ pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Res
             if runs.is_empty() {
                 let sample_windows = || run.outcome.samples.windows(5).step_by(4);
                 let lost_blocks = sample_windows()
-                    .map(|l| (l[4].operations as f64, 100.0 - run.of_possible(&l[4])))
+                    .map(|l| (l[4].operations as f64, 100.0 - run.percent_of_possible(&l[4])))
                     .collect();
                 let steps = sample_windows().map(|l| (l[4].operations as f64, steps(l))).collect();
                 for (curves, points) in curves.iter_mut().zip([lost_blocks, steps]) {
@@ -111,7 +112,7 @@ pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Res
             says: statement.into(),
             source: "Kenwright 2012, of heaps in general".into(),
             found: format!(
-                "fragmentation grows under {} of {} allocators, and searches become longer under {}; {FRAGMENTATION_INCREASE} points and {LONGER_SEARCH_FACTOR} times the steps count as growth",
+                "fragmentation grows under {} of {} allocators, and searches become longer under {}; {FRAGMENTATION_INCREASE} percentage points count as growth, and {LONGER_SEARCH_FACTOR} times the steps as longer searches",
                 confirmed(0),
                 verdicts.len(),
                 confirmed(1)

@@ -1,28 +1,28 @@
-//! The policies that are compared, one run of a policy, and the seeds of the runs.
+//! The policies that the experiment compares, a run of one policy, and the seeds of the runs.
 
 use super::super::Context;
 use super::super::load::LoadedWorkload;
 use crate::allocators::drive::{Options, Outcome, Sample, drive};
 use crate::allocators::heap::{Fit, Order};
-use crate::allocators::registry::{self, Name, Trial};
+use crate::allocators::registry::{self, AllocatorVisitor, Name};
 use crate::allocators::{Allocator, Heap};
 use crate::findings::Value;
 use crate::findings::clock::Spread;
 
-/// The number of seeds from which the median of a figure is computed; the first seed is the given seed.
+/// The number of seeds from which each median is computed; the first seed is the seed of the context.
 pub(super) const SEEDS: u64 = 10;
 
-/// A policy; policies are compared by the share of free memory that is one piece.
+/// An allocation policy; policies are compared by the share of free memory that is in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
     Named(Name),
-    /// First fit on a list where freed blocks are put at the front.
+    /// First fit with a list of free blocks, to whose front each freed block is added.
     LastFreed,
 }
 
 impl Policy {
-    /// The first policy in the list sets the fraction of memory in use, because its memory cannot have an arbitrary
-    /// size.
+    /// The first policy in the list determines the fraction of memory in use, because its memory cannot have an
+    /// arbitrary size.
     pub(super) const ALL: [Self; 5] = [
         Self::Named(Name::Buddy),
         Self::Named(Name::Tlsf),
@@ -48,10 +48,10 @@ impl Policy {
     }
 }
 
-/// A trial that takes a hundred samples.
+/// A trial that takes a hundred samples of the memory.
 struct Sampling<'l>(&'l LoadedWorkload);
 
-impl Trial for Sampling<'_> {
+impl AllocatorVisitor for Sampling<'_> {
     type Outcome = Outcome;
     fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<Outcome> {
         let sample_interval = (self.0.ops.len() as u64 / 100).max(1);
@@ -60,7 +60,7 @@ impl Trial for Sampling<'_> {
     }
 }
 
-/// The outcome of a workload in a given amount of memory.
+/// The outcome of a workload in a memory of a given size.
 pub(super) struct Run {
     pub(super) policy: Policy,
     pub(super) bytes: usize,
@@ -68,7 +68,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Returns the samples of the part of the run between two quarters.
+    /// Returns the samples from the end of quarter `from` to the end of quarter `to` of the run.
     pub(super) fn quarters(&self, from: usize, to: usize) -> &[Sample] {
         let samples = &self.outcome.samples;
         &samples[samples.len() * from / 4..(samples.len() * to / 4).max(samples.len() * from / 4 + 1)]
@@ -82,12 +82,12 @@ impl Run {
         100.0 - free * 100.0 / self.bytes as f64
     }
     /// Returns the fraction of free memory that is in the largest piece, in per cent.
-    pub(super) fn share_at(sample: &Sample) -> f64 {
+    pub(super) fn largest_piece_percent(sample: &Sample) -> f64 {
         sample.holes.largest as f64 * 100.0 / sample.holes.total.max(1) as f64
     }
     /// Returns the size of the largest piece, in per cent of the largest piece that is possible with this amount of
     /// free memory. In a buddy allocator, the possible pieces are powers of two.
-    pub(super) fn of_possible(&self, sample: &Sample) -> f64 {
+    pub(super) fn percent_of_possible(&self, sample: &Sample) -> f64 {
         let total = sample.holes.total.max(1);
         let max_blocks = match self.policy {
             Policy::Named(Name::Buddy) => 1 << total.ilog2(),
@@ -95,12 +95,12 @@ impl Run {
         };
         sample.holes.largest as f64 * 100.0 / max_blocks as f64
     }
-    /// Returns the mean of the largest piece's share over the second half of the run.
+    /// Returns the mean of the largest piece's share, over the second half of the run.
     pub(super) fn share(&self) -> f64 {
-        Self::mean(self.quarters(2, 4), Self::share_at)
+        Self::mean(self.quarters(2, 4), Self::largest_piece_percent)
     }
-    pub(super) fn fair_share(&self) -> f64 {
-        Self::mean(self.quarters(2, 4), |s| self.of_possible(s))
+    pub(super) fn mean_percent_of_possible(&self) -> f64 {
+        Self::mean(self.quarters(2, 4), |s| self.percent_of_possible(s))
     }
 }
 
@@ -110,7 +110,7 @@ pub(super) fn seeds<'c>(context: &Context<'c>, count: u64) -> impl Iterator<Item
     (0..count).map(move |i| Context { seed: context.seed.wrapping_add(i), ..context })
 }
 
-/// Formats the median over seeds, with its interval, to one decimal.
+/// Formats the median over all seeds, with its interval, to one decimal.
 pub(super) fn shown(values: impl IntoIterator<Item = f64>) -> Value {
     Value::Spread(Spread::of(values.into_iter().collect()), 1)
 }

@@ -1,16 +1,16 @@
-//! Reuses a slot until its generations are used up: in the tutorial's listing, in a table as the tutorial's text
-//! describes, and in this crate's tables.
+//! Reuses a slot until its generations are used up: in the tutorial's listing, in a table that follows the tutorial's
+//! text, and in this crate's tables.
 //!
-//! The listing of "Memory Allocators from Scratch" counts the generation of a slot in 32 bits, but packs only 8 of
-//! these bits into a handle. The text of the article claims that a stale handle becomes valid again after 256 frees.
-//! The claim would be true if the slot's count had only 8 bits. As the listing is written, the slot's generation
-//! reaches 256 while a new handle gets generation 0. From then on, each new handle is stale immediately.
+//! The listing of "Memory Allocators from Scratch" counts a slot's generation in 32 bits, but packs only 8 of these
+//! bits into a handle. The article's text claims that a stale handle becomes valid again after 256 frees. This claim
+//! would be true if the slot counted its generation in only 8 bits. In the listing, however, the slot's generation
+//! reaches 256 while a new handle gets generation 0. From that point on, each new handle is stale immediately.
 
 use crate::findings::{Claim, Findings, Holds, Table, Value};
 use anyhow::Context as _;
 use uslab::handle::{Generations, Handle, HandleTable, WrapPolicy};
 
-/// A slot that is reused again and again, in any kind of table.
+/// A slot, in any kind of table, that the experiment reuses again and again.
 trait Reused {
     /// Allocates the slot and returns the bits of the handle, or `None` if the slot has been retired.
     fn spawn(&mut self) -> Option<u32>;
@@ -19,7 +19,7 @@ trait Reused {
     fn free(&mut self, handle: u32) -> bool;
 }
 
-/// Slot 0 of the listing; its generation has `bits` bits.
+/// Slot 0 of the tutorial's listing, with a generation of `bits` bits.
 struct GenerationSlot {
     bits: u32,
     generation: u32,
@@ -27,7 +27,7 @@ struct GenerationSlot {
 }
 
 impl GenerationSlot {
-    fn in_bits(bits: u32) -> Self {
+    fn with_handle_bits(bits: u32) -> Self {
         Self { bits, generation: 0, alive: false }
     }
 }
@@ -56,7 +56,7 @@ impl Reused for GenerationSlot {
     }
 }
 
-/// A table with handles of 24 + 8 bits, of which only slot 0 is used.
+/// A table with handles of 24 + 8 bits, in which only slot 0 is used.
 struct TableSlot(HandleTable<(), u32, 8>);
 
 impl Reused for TableSlot {
@@ -73,9 +73,9 @@ impl Reused for TableSlot {
     }
 }
 
-/// The results for a slot that is reused many times.
-struct SlotFate {
-    /// The number of frees after which the first handle of the slot was valid again.
+/// The results of reusing one slot many times.
+struct SlotReuseResults {
+    /// The number of frees after which the slot's first handle was valid again.
     revived: Option<u64>,
     /// The number of frees after which a new handle was stale immediately.
     born_stale: Option<u64>,
@@ -83,13 +83,13 @@ struct SlotFate {
     retired: Option<u64>,
 }
 
-const USES: u64 = 1000;
+const USES_PER_SLOT: u64 = 1000;
 
-fn fate(slot: &mut impl Reused) -> anyhow::Result<SlotFate> {
-    let mut fate = SlotFate { revived: None, born_stale: None, retired: None };
+fn fate(slot: &mut impl Reused) -> anyhow::Result<SlotReuseResults> {
+    let mut fate = SlotReuseResults { revived: None, born_stale: None, retired: None };
     let first = slot.spawn().context("a slot must be free")?;
     slot.free(first);
-    for frees in 1..USES {
+    for frees in 1..USES_PER_SLOT {
         let Some(handle) = slot.spawn() else {
             fate.retired = Some(frees);
             break;
@@ -106,18 +106,21 @@ fn fate(slot: &mut impl Reused) -> anyhow::Result<SlotFate> {
     Ok(fate)
 }
 
-/// Reports on one slot that is freed and reused, with 8 bits of generation in a handle.
+/// Reports on one slot that is freed and reused many times, with 8 generation bits in a handle.
 pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         format!(
-            "One slot used up to {USES} times, 8 bits of generation in a handle: after how many frees ..."
+            "One slot used up to {USES_PER_SLOT} times, 8 bits of generation in a handle: after how many frees ..."
         ),
         &["by", "the first handle is valid again", "new handles are stale at birth", "the slot is retired"],
     );
     let tabled = |policy: WrapPolicy| TableSlot(HandleTable::with(policy));
     let fates = [
-        ("the tutorial's listing: the slot counts in 32 bits", fate(&mut GenerationSlot::in_bits(32))?),
-        ("as its text says: the slot counts in 8 bits", fate(&mut GenerationSlot::in_bits(8))?),
+        (
+            "the tutorial's listing: the slot counts in 32 bits",
+            fate(&mut GenerationSlot::with_handle_bits(32))?,
+        ),
+        ("as its text says: the slot counts in 8 bits", fate(&mut GenerationSlot::with_handle_bits(8))?),
         ("HandleTable, Wrap", fate(&mut tabled(WrapPolicy::Wrap))?),
         ("HandleTable, Retire", fate(&mut tabled(WrapPolicy::Retire))?),
     ];
@@ -134,8 +137,8 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
         says: "after 256 frees of its slot a stale handle is valid again".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!(
-            "with the listing as it is written {}: new handles are stale {}, and the slot is in use for ever; where the slot counts in 8 \
-             bits, too, {}",
+            "in the listing as written, a stale handle is valid again: {}; new handles are stale {}, and the slot stays in use; if \
+             the slot also counts in 8 bits, a stale handle is valid again {}",
             frees_text(listing.revived),
             frees_text(listing.born_stale),
             frees_text(text.revived)
@@ -183,7 +186,7 @@ fn wrapped<const G: u32>() -> anyhow::Result<Option<u64>> {
     }
 }
 
-/// Reports how often a slot can be used, depending on the number of bits in a generation.
+/// Reports how often a slot can be used, for several numbers of generation bits.
 pub(super) fn lives(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "How long a slot lasts",
@@ -197,7 +200,7 @@ pub(super) fn lives(findings: &mut Findings) -> anyhow::Result<()> {
             "at a million frees a second in one slot, s",
         ],
     );
-    /// The row of the table for generations with `$g` bits. A 64-bit handle has at least 32 bits of generation, because
+    /// Builds the table row for generations with `$g` bits. A 64-bit handle has at least 32 bits of generation, because
     /// its index has at most 32 bits.
     macro_rules! row {
         ($($g:literal, $in_64:expr;)+) => {$(
@@ -245,9 +248,9 @@ mod tests {
 
     #[test]
     fn article_with_8_bit_generations_revives_a_handle() {
-        let listing = fate(&mut GenerationSlot::in_bits(32)).unwrap();
+        let listing = fate(&mut GenerationSlot::with_handle_bits(32)).unwrap();
         assert_eq!((listing.revived, listing.born_stale, listing.retired), (None, Some(256), None));
-        let text = fate(&mut GenerationSlot::in_bits(8)).unwrap();
+        let text = fate(&mut GenerationSlot::with_handle_bits(8)).unwrap();
         assert_eq!((text.revived, text.born_stale, text.retired), (Some(256), None, None));
         let wrap = fate(&mut TableSlot(HandleTable::with(WrapPolicy::Wrap))).unwrap();
         assert_eq!((wrap.revived, wrap.born_stale, wrap.retired), (Some(255), None, None));
@@ -255,17 +258,17 @@ mod tests {
         assert_eq!((retire.revived, retire.born_stale, retire.retired), (None, None, Some(255)));
     }
 
-    /// The function `Free` in the article on pools increments the generation and loses the id: no listing adds an id to
-    /// the free ids.
+    /// The function `Free` in the article on pools increments the generation and loses the id, because no listing adds
+    /// ids to the free ids.
     #[test]
     fn free_in_the_pool_article_leaks_the_id() {
-        /// The article does not list the function `get_free_sparse_id`. The function could return either the next id,
-        /// or an id that `Free` had put in a list. However, the listed `Free` puts no id in a list.
-        struct Ids {
+        /// The article does not list the function `get_free_sparse_id`. The function could return the next id, or an id
+        /// that `Free` had put in a list. However, the listed `Free` puts no id in a list.
+        struct IdSource {
             next: u32,
             returned: Vec<u32>,
         }
-        impl Ids {
+        impl IdSource {
             fn take(&mut self) -> u32 {
                 self.returned.pop().unwrap_or_else(|| {
                     self.next += 1;
@@ -273,7 +276,7 @@ mod tests {
                 })
             }
         }
-        let mut listing = Ids { next: 0, returned: Vec::new() };
+        let mut listing = IdSource { next: 0, returned: Vec::new() };
         let mut map = uslab::handle::SlotMap::<u8>::new();
         for used_slots in 1..=1000 {
             // The test allocates one object at a time.

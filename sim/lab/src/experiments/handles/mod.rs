@@ -1,5 +1,5 @@
-//! The experiment on handles: what a handle does after its object is freed, how many uses a generation permits, and the
-//! cost of a check.
+//! The experiment on handles: what a handle does after its object is freed, how many uses of a slot a generation
+//! permits, and the cost of a check.
 
 mod listing;
 mod tables;
@@ -11,13 +11,13 @@ use clap::Args;
 
 /// Does a handle always detect that its object was freed, and what does the check cost?
 ///
-/// Objects are created in a table and freed. A slot is reused until its generation wraps, in three tables: the
-/// tutorial's listing, a table as the tutorial's text describes, and a table that retires slots. The output shows the
-/// slot map's indirections, and the effect of saving handles. Lookups are then timed by handle, by index, by Box, by
-/// Arc and by Weak.
+/// The experiment creates objects in a table and frees them. A slot is reused until its generation wraps, in three
+/// tables: the tutorial's listing, a table that follows the tutorial's text, and a table that retires slots. The output
+/// shows the indirections of a slot map, and what happens to handles that are saved and loaded. Lookups are then timed
+/// for handles, indices, Box, Arc and Weak.
 #[derive(Debug, Args)]
 pub struct Handles {
-    /// Numbers of objects that are looked up, separated by commas: one table size each.
+    /// Numbers of objects, separated by commas; each is the size of a table in which objects are looked up.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1000,100000",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     objects: Vec<u32>,
@@ -31,7 +31,7 @@ impl Handles {
         listing::reuse(&mut findings)?;
         listing::lives(&mut findings)?;
         tables::indirections(&mut findings)?;
-        tables::find_wrong_particle(&mut findings)?;
+        tables::show_wrong_particle(&mut findings)?;
         tables::reload(&mut findings)?;
         tables::sizes(&mut findings);
         if !context.exact {

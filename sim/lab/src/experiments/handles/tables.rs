@@ -1,5 +1,5 @@
-//! Handles step by step: a table, the indirections of a slot map, names that become invalid, and the effect of a
-//! reload.
+//! Handles step by step: a table, the indirections of a slot map, names that become invalid, and the effect of loading
+//! a saved table.
 
 use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use anyhow::{Context as _, ensure};
@@ -13,11 +13,11 @@ use uslab::handle::{
 fn shown(handle: Handle24x8) -> String {
     format!("{:#010x}", handle.to_bits())
 }
-fn value_or_none<T: core::fmt::Display>(value: Option<T>) -> Value {
+fn shown_value<T: core::fmt::Display>(value: Option<T>) -> Value {
     value.map_or_else(|| "rejected".into(), |value| value.to_string().into())
 }
 
-/// Shows how an object is made and freed, and a lookup with the old handle.
+/// Shows how an object is created and freed, and how a lookup with its old handle fails.
 pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "A table of 24 + 8 bits, step by step",
@@ -37,25 +37,25 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
         ]);
     };
     let imp = objects.alloc("imp")?;
-    row("spawn imp", imp, value_or_none(objects.get(imp)), objects.len());
+    row("spawn imp", imp, shown_value(objects.get(imp)), objects.len());
     let door_handle = objects.alloc("door")?;
-    row("spawn door", door_handle, value_or_none(objects.get(door_handle)), objects.len());
+    row("spawn door", door_handle, shown_value(objects.get(door_handle)), objects.len());
     let freed = objects.free(imp);
     ensure!(freed == Some("imp"), "the imp was freed as {freed:?}");
-    row("free imp; the old handle", imp, value_or_none(objects.get(imp)), objects.len());
+    row("free imp; the old handle", imp, shown_value(objects.get(imp)), objects.len());
     let baron = objects.alloc("baron")?;
-    row("spawn baron, in its slot", baron, value_or_none(objects.get(baron)), objects.len());
-    row("the old handle", imp, value_or_none(objects.get(imp)), objects.len());
+    row("spawn baron, in its slot", baron, shown_value(objects.get(baron)), objects.len());
+    row("the old handle", imp, shown_value(objects.get(imp)), objects.len());
     let freed = objects.free(imp);
-    row("free by the old handle", imp, value_or_none(freed), objects.len());
-    row("the door's handle", door_handle, value_or_none(objects.get(door_handle)), objects.len());
+    row("free by the old handle", imp, shown_value(freed), objects.len());
+    row("the door's handle", door_handle, shown_value(objects.get(door_handle)), objects.len());
     let unknown = Handle24x8::new(99, 1).context("99 has 24 bits")?;
-    row("a slot beyond the table", unknown, value_or_none(objects.get(unknown)), objects.len());
+    row("a slot beyond the table", unknown, shown_value(objects.get(unknown)), objects.len());
     findings.table(table);
     Ok(())
 }
 
-/// Shows a slot map in which A, B and C are inserted, B is removed, and D is inserted.
+/// Shows a slot map into which A, B and C are inserted; then B is removed, and D is inserted.
 pub(super) fn indirections(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "A slot map: the place of each value, and the handle that finds it; `-` means no value",
@@ -108,8 +108,8 @@ pub(super) fn indirections(findings: &mut Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows a hundred particles: a tool remembers index 5, and the particle at this index is freed.
-pub(super) fn find_wrong_particle(findings: &mut Findings) -> anyhow::Result<()> {
+/// Shows a table of a hundred particles: a tool keeps index 5, and the particle at this index is freed.
+pub(super) fn show_wrong_particle(findings: &mut Findings) -> anyhow::Result<()> {
     const MARKED: usize = 5;
     let mut array = PackedArray::new();
     let mut map = SlotMap::<usize>::new();
@@ -124,12 +124,12 @@ pub(super) fn find_wrong_particle(findings: &mut Findings) -> anyhow::Result<()>
         "Particle 5 of 100 is freed: which particles do the kept names find?",
         &["name", "of 5 before", "of 5 after", "of 99 after", "loops over"],
     );
-    let before = [array.get(MARKED), map.get(in_map[MARKED]), table.get(in_table[MARKED])].map(value_or_none);
+    let before = [array.get(MARKED), map.get(in_map[MARKED]), table.get(in_table[MARKED])].map(shown_value);
     let freed = [array.free(MARKED), map.free(in_map[MARKED]), table.free(in_table[MARKED])]
         .map(|freed| freed == Some(5));
     ensure!(freed == [true; 3], "another particle was freed");
-    let after = [array.get(MARKED), map.get(in_map[MARKED]), table.get(in_table[MARKED])].map(value_or_none);
-    let last = [array.get(99), map.get(in_map[99]), table.get(in_table[99])].map(value_or_none);
+    let after = [array.get(MARKED), map.get(in_map[MARKED]), table.get(in_table[MARKED])].map(shown_value);
+    let last = [array.get(99), map.get(in_map[99]), table.get(in_table[99])].map(shown_value);
     let names = ["packed array, index", "slot map, handle", "table, handle"];
     let loops = ["99 values", "99 values", "100 slots"];
     for ((((name, before), after), last), loops) in
@@ -141,7 +141,7 @@ pub(super) fn find_wrong_particle(findings: &mut Findings) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Shows lookups of objects in a table that was loaded from a file; the objects were saved by handle and by name.
+/// Shows lookups in a table that was loaded from a file; the objects were saved by handle and by name.
 pub(super) fn reload(findings: &mut Findings) -> anyhow::Result<()> {
     let mut old_table = HandleTable::<&str, u32, 8>::new();
     let mut ids = StableIds::new();
@@ -181,14 +181,14 @@ pub(super) fn reload(findings: &mut Findings) -> anyhow::Result<()> {
             shown(handle).into(),
             slot.into(),
             generation.into(),
-            value_or_none(world.get(handle)),
+            shown_value(world.get(handle)),
         ]);
     }
     findings.table(table);
     Ok(())
 }
 
-/// The tutorial's slot, with the generation after the value.
+/// The slot of the tutorial's listing, whose generation follows the value.
 #[allow(dead_code, reason = "for its layout")]
 #[repr(C)]
 struct SlotWithGeneration<T> {
@@ -207,8 +207,8 @@ pub(super) fn sizes(findings: &mut Findings) {
         &["name", "of it", "of an Option of it", "slots", "beside each object in a table", "in a slot map"],
     );
     let mut bars = Vec::new();
-    /// `$handle` has words of type `$word`. A table keeps a word for each slot; a slot map keeps a word, an index and
-    /// the reverse index.
+    /// Adds a row for the handle type `$handle`, whose words have the type `$word`. A table keeps one word for each
+    /// slot; a slot map keeps a word, an index and the reverse index.
     macro_rules! row {
         ($($name:literal $handle:ty, $word:ty;)+) => {$(
             let word = size_of::<$word>();
@@ -269,7 +269,7 @@ pub(super) fn sizes(findings: &mut Findings) {
         says: "a handle is checked by one compare and the load of one cache line".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!(
-            "a stale handle costs {} line, the generation's; a valid one {} if the generation follows a value of 64 bytes ({} line later), {} if it follows one of 4,096 ({} lines later), {} if generations have a separate array ({} per line)",
+            "a lookup by a stale handle loads {} line, which has the generation; a lookup by a valid handle loads {} if the generation follows a value of 64 bytes ({} line later), {} if it follows a value of 4,096 bytes ({} lines later), and {} if generations have a separate array ({} generations per line)",
             costs[0], costs[1], lines_behind[0], costs[2], lines_behind[1], costs[3], LINE / size_of::<u32>()
         ),
         holds: match costs.iter().filter(|lines| **lines == 1).count() {

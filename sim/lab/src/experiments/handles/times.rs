@@ -1,4 +1,4 @@
-//! Measures the cost of finding an object by its name, and the cost of finding out that the object was freed.
+//! Measures the cost of finding an object by its name, and the cost of detecting that the object was freed.
 
 use crate::experiments::Context;
 use crate::findings::clock::{self, Samples};
@@ -9,14 +9,14 @@ use std::hint::black_box;
 use std::sync::{Arc, Weak};
 use uslab::handle::{HandleTable, SlotMap};
 
-/// An object of 64 bytes; its first word identifies the object.
+/// An object of 64 bytes, whose first word identifies the object.
 type Object = [u64; 8];
 
 fn object(stamp: usize) -> Object {
     [stamp as u64 + 1, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// A pass that looks up each object once, by its name, in random order.
+/// A measured pass that looks up each object once, by its name, in random order.
 type LookupPass = Box<dyn Fn() -> u64>;
 
 /// Returns a pass that looks up all `names` with `find`.
@@ -29,7 +29,7 @@ fn lookup_pass<N: 'static>(
     Box::new(move || names.iter().fold(0, |sum, name| sum + find(black_box(name))))
 }
 
-/// Returns all methods to find one of `n` objects. If `freed` is true, the objects are already freed, and the list
+/// Returns all methods of finding one of `n` objects. If `freed` is true, the objects are already freed, and the list
 /// contains only methods that detect freed objects.
 fn passes(n: usize, freed: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static str, LookupPass)>> {
     let mut all = Vec::new();
@@ -80,7 +80,7 @@ fn passes(n: usize, freed: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'stati
 
 const WEAK: &str = "Weak, upgraded";
 
-/// Measures the nanoseconds per lookup, by method.
+/// Measures the nanoseconds per lookup, for each method.
 fn measure(context: &Context<'_>, n: usize, freed: bool) -> anyhow::Result<Vec<(&'static str, Samples<1>)>> {
     let passes = passes(n, freed, &mut context.rng())?;
     let expected = if freed { 0 } else { (n as u64) * (n as u64 + 1) / 2 };
@@ -134,7 +134,7 @@ pub(super) fn times(context: &Context<'_>, objects: &[u32], findings: &mut Findi
                 says: "a handle costs less than a weak pointer".into(),
                 source: "Memory Allocators from Scratch".into(),
                 found: format!(
-                    "with {n} objects a Weak takes {} times as long as a handle to find an object, and {} times to detect a freed one",
+                    "with {n} objects, a Weak takes {} times as long as a handle to find an object, and {} times as long to detect a freed object",
                     weak.shown(1),
                     weak_gone.shown(1)
                 ),

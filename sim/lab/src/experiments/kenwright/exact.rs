@@ -1,4 +1,5 @@
-//! Results that depend only on the paper's algorithm: its variables step by step, and when each block is first touched.
+//! Results that depend only on the paper's algorithm: its variables step by step, and the time at which each block is
+//! first touched.
 
 use super::{Lazy, lazy};
 use crate::experiments::Context;
@@ -14,8 +15,8 @@ fn number(address: *const u8, first: *const u8, size: usize) -> usize {
     (address.addr() - first.addr()) / size
 }
 
-/// Shows the pool's four blocks in eight states. The available text of the paper lacks the drawing of its second
-/// figure, but contains the rules.
+/// Shows the four blocks of a pool in eight states. The available text of the paper contains the rules of its second
+/// figure, but not the drawing.
 pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     const SIZE: usize = 16;
     let mut table = Table::new(
@@ -66,9 +67,9 @@ fn run(ops: &[Op], peak: usize, policy: Initialise) -> anyhow::Result<[u64; 2]> 
     Ok([pool.state().initialised.into(), max_live])
 }
 
-/// Compares two rules: the paper's rule adds one block to the chain at each allocation; the other rule adds a block
+/// Compares two rules: the paper's rule adds one block to the chain at each allocation; the lazier rule adds a block
 /// only if no used block is free.
-pub(super) fn touched_blocks(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+pub(super) fn compare_touched_blocks(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "Blocks that were ever written: a new block at each allocation, or only if no other is free",
         &["workload", "allocations", "out at most", "the paper's rule", "only if no other is free"],
@@ -100,7 +101,7 @@ pub(super) fn touched_blocks(context: &Context<'_>, findings: &mut Findings) -> 
         says: "blocks are initialised as they are needed".into(),
         source: "Kenwright 2012".into(),
         found: format!(
-            "the listing initialises a new block at each allocation until the pool's end, up to {worst_ratio:.0} times as many as were ever in use; it initialises as many as were in use in {by_need} of {} workloads, and with the check that the paper proposes for later in {by_check}",
+            "the listing initialises a new block at each allocation until the pool's end, up to {worst_ratio:.0} times as many blocks as were ever in use; it initialises only as many as were in use in {by_need} of {} workloads, and in {by_check} with the check that the paper proposes as a later improvement",
             loads.len()
         ),
         holds: match by_need {

@@ -1,4 +1,4 @@
-//! The pool that the experiment studies.
+//! The pool that the experiment on Kenwright's paper studies.
 
 use uslab::pool::{HeapArea, IndexPool, Initialise, SafePool};
 

@@ -1,4 +1,5 @@
-//! Kenwright's lazy pool, and the claims of its paper ("Fast Efficient Fixed-Size Memory Pool: No Loops and No Overhead", 2012).
+//! Kenwright's lazy pool, and the claims of its paper ("Fast Efficient Fixed-Size Memory Pool: No Loops and No
+//! Overhead", 2012).
 
 mod exact;
 mod lazy;
@@ -10,14 +11,15 @@ use anyhow::ensure;
 use clap::Args;
 use lazy::{Lazy, lazy};
 
-/// Is a pool without loops ten times as fast as malloc, and when does it do its work?
+/// Is a pool without loops ten times as fast as malloc, and at which point does it do its work?
 ///
-/// The paper's example runs step by step. The output then shows when each block is touched, under the paper's rule and
-/// under a lazier rule. The paper's figure follows: a number of allocations and as many frees of one size, with the
-/// pool and with the system's malloc. Last come the costs of checks, creation and pages.
+/// The paper's example first runs step by step. The output then shows when each block is first touched, under the
+/// paper's rule and under a lazier rule. The output then repeats the paper's figure: a number of allocations and
+/// equally many frees of one size, with the pool and with the system's malloc. Finally, the output shows the costs of
+/// checks, creation and pages.
 #[derive(Debug, Args)]
 pub struct Kenwright {
-    /// Sizes of blocks in bytes, separated by commas: with the largest of --counts, at most a gibibyte.
+    /// Sizes of blocks in bytes, separated by commas; together with the largest of --counts, at most a gibibyte.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "16,64,256,1024,4096",
           value_parser = clap::value_parser!(u32).range(8..=1 << 20))]
     sizes: Vec<u32>,
@@ -42,7 +44,7 @@ impl Kenwright {
             "{count} blocks of {size} bytes: expected --sizes and --counts whose largest product is at most {MAX_BYTES} bytes"
         );
         exact::walk(&mut findings)?;
-        exact::touched_blocks(context, &mut findings)?;
+        exact::compare_touched_blocks(context, &mut findings)?;
         speed::creation(context, &mut findings)?;
         if !context.exact {
             self.figure(context, &mut findings)?;

@@ -1,9 +1,9 @@
-//! Measures the quantities in the paper's figures: times of the pool and of malloc, of checks, of creation, and of
-//! pages.
+//! Measures the quantities that the paper's figures show: times of the pool and of malloc, of checks, of creation, and
+//! of pages.
 
 use super::{Kenwright, lazy};
 use crate::experiments::Context;
-use crate::experiments::instructions::{Case, table_of};
+use crate::experiments::instructions::{Case, instruction_table};
 use crate::findings::clock::{self, Spread};
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 use core::alloc::Layout;
@@ -21,8 +21,8 @@ fn faults() -> f64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0.0, |usage| usage.minor_page_faults() as f64)
 }
 
-/// Allocates `n` blocks, writes to each block, and frees the blocks in the order of their allocation. Returns the
-/// nanoseconds per block and the page faults per block.
+/// Allocates `n` blocks, writes to each block, and frees the blocks in the order in which they were allocated. Returns
+/// the nanoseconds per block and the page faults per block.
 fn batch<B, E>(
     n: usize,
     repeats: usize,
@@ -64,14 +64,14 @@ fn alloc_and_write<P: RawPool>(pool: &SafePool<P>) -> Result<PoolGuard<'_, P>, R
 
 /// Allocates a block from the system's malloc and writes its first byte.
 #[inline(always)]
-fn malloced(size: usize) -> Result<Vec<u8>, TryReserveError> {
+fn alloc_from_system(size: usize) -> Result<Vec<u8>, TryReserveError> {
     let mut block = Vec::new();
     block.try_reserve_exact(size)?;
     black_box(&mut block).push(1);
     Ok(block)
 }
 
-/// Frees a block without a check.
+/// Frees a block without checking the pointer.
 #[inline(always)]
 fn dropped<B>(block: B) -> Result<(), BadFree> {
     drop(block);
@@ -79,7 +79,7 @@ fn dropped<B>(block: B) -> Result<(), BadFree> {
 }
 
 impl Kenwright {
-    /// Draws figure 4: for each block size, a line that shows the time over the number of blocks.
+    /// Draws the paper's figure 4: for each block size, a line that shows the time over the number of blocks.
     pub(super) fn figure(&self, context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
         let mut table = Table::new(
             "Allocations, each with its first write, and then their frees; ns per pair",
@@ -96,7 +96,7 @@ impl Kenwright {
                 let repeats = (context.scale(200_000) / blocks).max(1);
                 let samples = clock::try_rounds(context.rounds(), 2, |i| match i {
                     0 => batch(blocks, repeats, || alloc_and_write(&pool), dropped),
-                    _ => batch(blocks, repeats, || malloced(size), dropped),
+                    _ => batch(blocks, repeats, || alloc_from_system(size), dropped),
                 })?;
                 let [pool_time, malloc_time] = [0, 1].map(|i| samples[i].spread(0));
                 let ratio = samples[1].times(&samples[0], 0);
@@ -131,7 +131,7 @@ impl Kenwright {
             says: "the pool is ten times as fast as the system's malloc".into(),
             source: "Kenwright 2012, figure 4".into(),
             found: format!(
-                "ten times or more in {} of {} rows, less in {}, undecided in {}; medians of {min_ratio:.1} to {max_ratio:.1}. The paper measured the malloc of Windows 7. If the system's malloc returns memory and faults it in again, the ratio measures pages, not malloc",
+                "the pool is ten times as fast or more in {} of {} rows, slower than that in {}, and undecided in {}; the medians are {min_ratio:.1} to {max_ratio:.1}. The paper measured the malloc of Windows 7. If the system's malloc returns memory and faults it in again, the ratio measures pages, not malloc",
                 rows(Holds::Yes),
                 verdicts.len(),
                 rows(Holds::No),
@@ -163,7 +163,7 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
     let traced = || -> anyhow::Result<_> { Ok((alloc_and_write(&guarded)?, Backtrace::force_capture())) };
     // The program touches one of the three pages; the other two represent guard pages.
     let mapped = || -> anyhow::Result<_> {
-        let pool = lazy_in(MappedArea::new(3 * PAGE, PAGE)?, PAGE, 3)?;
+        let pool = new_lazy_pool(MappedArea::new(3 * PAGE, PAGE)?, PAGE, 3)?;
         drop(alloc_and_write(&pool)?);
         Ok(pool)
     };
@@ -180,13 +180,13 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
         0 => batch(BLOCKS, repeats, || alloc_and_write(&paper), dropped),
         1 => batch(BLOCKS, repeats, || alloc_and_write(&lazy_pool), dropped),
         2 => batch(BLOCKS, repeats, || alloc_and_write(&lazy_pool), PoolGuard::free),
-        GUARDS => batch(BLOCKS, repeats, || alloc_and_write(&guarded), PoolGuard::free),
+        GUARDS_ROW => batch(BLOCKS, repeats, || alloc_and_write(&guarded), PoolGuard::free),
         TRACES => batch(BLOCKS, repeats, traced, |(block, trace)| {
             drop(black_box(trace));
             block.free()
         }),
         PAGES => batch(BLOCKS, repeats, mapped, dropped),
-        _ => batch(BLOCKS, repeats, || malloced(SIZE), dropped),
+        _ => batch(BLOCKS, repeats, || alloc_from_system(SIZE), dropped),
     })?;
     let mut table = Table::new(
         format!(
@@ -200,9 +200,9 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
     }
     findings.table(table);
     findings.note(format!(
-        "The paper's pool is a thousand times as fast as the debug heap of Windows under a debugger, which cannot be measured here. Guards, patterns and callers make a pair {} times as long, which is {} times malloc's time without checks.",
-        samples[GUARDS].times(&samples[PLAIN_ROW], 0).shown(1),
-        samples[GUARDS].times(&samples[names.len() - 1], 0).shown(1)
+        "The paper's pool is a thousand times as fast as the debug heap of Windows under a debugger, which cannot be measured here. With guards, patterns and callers, an allocation and its free take {} times as long, which is {} times malloc's time without checks.",
+        samples[GUARDS_ROW].times(&samples[PLAIN_ROW], 0).shown(1),
+        samples[GUARDS_ROW].times(&samples[names.len() - 1], 0).shown(1)
     ));
     let added_time = |base_layer: usize, layer: usize| {
         let times: Vec<f64> =
@@ -210,8 +210,8 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
         Spread::of(times)
     };
     let layers = [
-        ("guards, patterns and callers", added_time(PLAIN_ROW, GUARDS)),
-        ("a stack trace", added_time(GUARDS, TRACES)),
+        ("guards, patterns and callers", added_time(PLAIN_ROW, GUARDS_ROW)),
+        ("a stack trace", added_time(GUARDS_ROW, TRACES)),
         ("a mapping with guard pages", added_time(PLAIN_ROW, PAGES)),
     ];
     let layer_texts: Vec<_> = layers.iter().map(|(name, us)| format!("{name} {} us", us.shown(2))).collect();
@@ -225,20 +225,24 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
     Ok(())
 }
 
-/// Returns a pool in an area; its blocks join the chain as late as possible.
-fn lazy_in(area: MappedArea, size: usize, blocks: usize) -> anyhow::Result<SafePool<IndexPool<MappedArea>>> {
+/// Creates a pool in an area; its blocks join the chain as late as possible.
+fn new_lazy_pool(
+    area: MappedArea,
+    size: usize,
+    blocks: usize,
+) -> anyhow::Result<SafePool<IndexPool<MappedArea>>> {
     Ok(SafePool::new(IndexPool::with_blocks(area, size, blocks, Initialise::WhenEmpty)?))
 }
 
 /// The size of a page in bytes.
 const PAGE: usize = 4096;
-/// The row of the unchecked pool in the table of check costs.
+/// The row of the unchecked pool in the table that shows the costs of checks.
 const PLAIN_ROW: usize = 1;
-const GUARDS: usize = 3;
+const GUARDS_ROW: usize = 3;
 const TRACES: usize = 4;
 const PAGES: usize = 5;
 
-/// Measures the time to make a pool and allocate one block, to show if the time depends on the number of blocks.
+/// Measures the time to create a pool and allocate one block, to show whether the time depends on the number of blocks.
 pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     const SIZE: usize = 16;
     let mut table = Table::new(
@@ -308,8 +312,8 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
             says: "a pool is created without loops, whatever its size".into(),
             source: "Kenwright 2012".into(),
             found: format!(
-                "{} blocks take {} times as long as 1,000, whereas a pool that threads all its blocks takes {} times; less than ten times \
-                 counts as the same",
+                "{} blocks take {} times as long as 1,000 blocks, and {} times as long in a pool that threads all its blocks; less than \
+                 ten times counts as the same",
                 uslab_output::grouped(max_blocks as u64),
                 ratio.shown(1),
                 last_threaded.times(threaded, 0).shown(0)
@@ -321,7 +325,7 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
     Ok(())
 }
 
-/// Measures the cost of the first access to a page, and of the second access.
+/// Measures the cost of the first access to a page, and the cost of the second access.
 pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let count = context.scale(16_384);
     let samples = clock::try_rounds(context.rounds(), 1, |_| -> anyhow::Result<_> {
@@ -363,7 +367,7 @@ pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::R
         says: "an access that faults is 10,000 times as slow as one that does not".into(),
         source: "Kenwright 2012".into(),
         found: format!(
-            "{} times where the system finds and clears a page; 10,000 times would be a page that comes from a disk",
+            "a first access takes {} times as long if the system must find and clear a page; 10,000 times would mean a page that is read from a disk",
             ratio.shown(0)
         ),
         holds: ratio.at_least(5000.0),
@@ -373,7 +377,7 @@ pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::R
 }
 
 /// Counts the instructions of one allocation and one free. The counts show how much time could still be saved by
-/// removing branches.
+/// removing branches from the code.
 pub(super) fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let cases = [
         ("the paper's rule", Case::LazyPaper),
@@ -381,6 +385,6 @@ pub(super) fn instructions(context: &Context<'_>, findings: &mut Findings) -> an
         ("the same, each free's address checked", Case::LazyChecked),
         ("the system's malloc, through Vec", Case::System),
     ];
-    table_of(context, findings, "Instructions of an allocation and a free", "pool", &cases)?;
+    instruction_table(context, findings, "Instructions of an allocation and a free", "pool", &cases)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Checks the article's statements about its sets, and the goals of this project; a claim is checked in each round.
+//! Checks the statements of the article on pools, and the goals of this project; each claim is checked in each round.
 
 use super::SetTimes;
 use super::phases::NAMES;
@@ -11,13 +11,13 @@ fn ratio(all: &[SetTimes], set: u8, phase: usize, design: usize, other_design: u
     Some(samples[design].times(&samples[other_design], phase))
 }
 
-/// The indices of the phases.
-const BUILD: usize = 0;
-const CHURN: usize = 1;
-const WALKS: usize = 2;
+/// The indices of the phases in the measured data.
+const BUILD_PHASE: usize = 0;
+const CHURN_PHASE: usize = 1;
+const WALK_PHASE: usize = 2;
 
 /// The smallest factor that counts as "hundreds of times" as long.
-const HUNDREDS: f64 = 200.0;
+const HUNDREDS_FACTOR: f64 = 200.0;
 
 pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
     let source = || "the article on pools".to_owned();
@@ -34,52 +34,54 @@ pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
     };
     let other_designs: Vec<Spread> = (0..NAMES.len())
         .filter(|other_design| *other_design != scan)
-        .filter_map(|other_design| ratio(3, BUILD, scan, other_design))
+        .filter_map(|other_design| ratio(3, BUILD_PHASE, scan, other_design))
         .collect();
     if !other_designs.is_empty() {
         let medians = || other_designs.iter().map(|ratio| ratio.median);
         let (min_ratio, max_ratio) = medians().fold((f64::MAX, 0.0_f64), |(l, m), r| (l.min(r), m.max(r)));
-        let verdicts: Vec<Holds> = other_designs.iter().map(|ratio| ratio.at_least(HUNDREDS)).collect();
+        let verdicts: Vec<Holds> =
+            other_designs.iter().map(|ratio| ratio.at_least(HUNDREDS_FACTOR)).collect();
         let confirmed = verdicts.iter().filter(|verdict_on_claim| **verdict_on_claim == Holds::Yes).count();
         claim(
             "at 100,000 objects a pool that scans for a free slot takes hundreds of times as long as the others",
             source(),
             format!(
-                "{min_ratio:.0} to {max_ratio:.0} times; {HUNDREDS} times or more for {confirmed} of {} others",
+                "the scanning pool takes {min_ratio:.0} to {max_ratio:.0} times as long; {HUNDREDS_FACTOR} times or more for {confirmed} of {} other designs",
                 other_designs.len()
             ),
             Holds::each(verdicts),
         );
     }
-    if let (Some(naive), Some(free)) = (ratio(4, WALKS, scan, array), ratio(4, WALKS, list, array)) {
+    if let (Some(naive), Some(free)) = (ratio(4, WALK_PHASE, scan, array), ratio(4, WALK_PHASE, list, array))
+    {
         claim(
             "a sparse pool is walked 9 to 18 times as fast if it is packed",
             source(),
             format!(
-                "the scanning pool takes {} times as long as the packed array, the free list {} times",
+                "the scanning pool takes {} times as long as the packed array, and the free list takes {} times as long",
                 naive.shown(1),
                 free.shown(1)
             ),
             Holds::each([naive, free].map(|ratio| ratio.is_between(9.0, 18.0))),
         );
     }
-    if let Some(list_ratio) = ratio(1, WALKS, scan, list) {
+    if let Some(list_ratio) = ratio(1, WALK_PHASE, scan, list) {
         claim(
             "taking the first free slot keeps objects together, so that the scanning pool is walked faster than the free list",
             source(),
-            format!("{} of the free list's time, the article has 0.51", list_ratio.shown(2)),
+            format!("{} times the free list's time; the article measured 0.51 times", list_ratio.shown(2)),
             list_ratio.at_most(1.0),
         );
     }
-    if let Some(churn) = ratio(1, CHURN, map, list) {
+    if let Some(churn) = ratio(1, CHURN_PHASE, map, list) {
         claim(
             "a slot map's churn costs about three times a free list's",
             source(),
-            format!("{} times; 2 to 4 count as about three", churn.shown(1)),
+            format!("a slot map takes {} times as long; 2 to 4 times count as about three", churn.shown(1)),
             churn.is_between(2.0, 4.0),
         );
     }
-    if let Some(churn) = ratio(1, CHURN, list, array) {
+    if let Some(churn) = ratio(1, CHURN_PHASE, list, array) {
         claim(
             "the free list dominates in churn",
             format!(
@@ -93,9 +95,9 @@ pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
     // One design must meet both goals. A design that walks well and a second design that churns well do not suffice.
     for (set, active_share, max_ratio) in [(1, "5 %", 1.5), (2, "95 %", 1.0)] {
         if let (Some(bits), Some(without_magazines), Some(with_magazines)) = (
-            ratio(set, WALKS, live, array),
-            ratio(set, WALKS, slab, array),
-            ratio(set, WALKS, magazines, array),
+            ratio(set, WALK_PHASE, live, array),
+            ratio(set, WALK_PHASE, slab, array),
+            ratio(set, WALK_PHASE, magazines, array),
         ) {
             claim(
                 &format!(
@@ -112,9 +114,11 @@ pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
             );
         }
     }
-    if let (Some(without_magazines), Some(with_magazines), Some(shared)) =
-        (ratio(1, CHURN, slab, list), ratio(1, CHURN, magazines, list), ratio(1, CHURN, boxes, list))
-    {
+    if let (Some(without_magazines), Some(with_magazines), Some(shared)) = (
+        ratio(1, CHURN_PHASE, slab, list),
+        ratio(1, CHURN_PHASE, magazines, list),
+        ratio(1, CHURN_PHASE, boxes, list),
+    ) {
         claim(
             "slabs churn in at most one and a half times a free list's time",
             "this project's aim".into(),
@@ -134,9 +138,9 @@ mod tests {
     use super::*;
     use crate::findings::clock;
 
-    /// Returns results of set 3 in which, in each of `rounds` rounds, the scan takes `scan` ms, one other design takes
+    /// Returns results of set 3 with `rounds` rounds, in each of which the scan takes `scan` ms, one other design takes
     /// `slow` ms, and all other designs take 1 ms.
-    fn set_3(rounds: usize, scan: f64, slow: f64) -> Vec<SetTimes> {
+    fn set_3_results(rounds: usize, scan: f64, slow: f64) -> Vec<SetTimes> {
         let time = |design| match design {
             0 => scan,
             6 => slow,
@@ -157,16 +161,16 @@ mod tests {
 
     #[test]
     fn speedup_claim_is_compared_with_each_design() {
-        assert_eq!(verdict(&set_3(5, 300.0, 1.0)).0, Holds::Yes);
-        let (verdict_on_claim, finding) = verdict(&set_3(5, 1000.0, 10.0));
+        assert_eq!(verdict(&set_3_results(5, 300.0, 1.0)).0, Holds::Yes);
+        let (verdict_on_claim, finding) = verdict(&set_3_results(5, 1000.0, 10.0));
         assert_eq!(verdict_on_claim, Holds::Partly);
         assert_eq!(finding, "100 to 1000 times; 200 times or more for 7 of 8 others");
-        assert_eq!(verdict(&set_3(5, 150.0, 1.0)).0, Holds::No);
+        assert_eq!(verdict(&set_3_results(5, 150.0, 1.0)).0, Holds::No);
     }
 
-    /// Regression test: a claim was confirmed in one run and refuted in the next run.
+    /// Regression test: one claim was confirmed in a run and refuted in the next run.
     #[test]
     fn verdict_after_a_single_round_is_undecided() {
-        assert_eq!(verdict(&set_3(1, 300.0, 1.0)).0, Holds::Undecided);
+        assert_eq!(verdict(&set_3_results(1, 300.0, 1.0)).0, Holds::Undecided);
     }
 }

@@ -1,4 +1,4 @@
-//! The article's particle, and the designs that store particles; each design is written as a Rust program would do it.
+//! The article's particle, and the designs that store particles, as a Rust program would implement them.
 
 use anyhow::Context as _;
 use uslab::handle::{Handle, PackedArray, SlotMap};
@@ -27,12 +27,13 @@ impl Particle {
     }
 }
 
-/// A design of the article.
+/// A pool design from the article.
 pub(super) trait Design {
-    /// The key of an object. The packed array has no lasting keys, so an object is identified by its current index.
+    /// The type of the key that identifies an object. The packed array has no lasting keys, so its key is an object's
+    /// current index.
     type Key;
-    /// The items that a walk inspects: slots whose flag marks an object, values without gaps, or 64-bit words with one
-    /// bit per place.
+    /// The kind of items that a walk inspects: slots whose flag marks an object, values without gaps, or 64-bit words
+    /// with one bit per slot.
     const INSPECTED_ITEMS: &'static str;
 
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key>;
@@ -43,8 +44,8 @@ pub(super) trait Design {
     fn inspected(&mut self) -> usize;
 }
 
-/// Adjacent slots, each of which has a flag. If `SCANS` is true, a search finds the lowest free slot for each new
-/// object. If `SCANS` is false, a freed slot is never used again.
+/// Adjacent slots, each of which has a flag that is set while the slot is in use. If `SCANS` is true, a search finds
+/// the lowest free slot for each new object. If `SCANS` is false, a freed slot is never used again.
 #[derive(Default)]
 pub(super) struct Flags<const SCANS: bool>(Vec<Particle>);
 
@@ -211,9 +212,9 @@ impl Design for Hive<Particle> {
     }
 }
 /// An object cache whose objects are in boxes: all threads can use it, but a walk over the objects is not possible.
-pub(super) struct Boxes<'c>(pub(super) &'c ObjectCache<Particle>);
+pub(super) struct BoxedObjects<'c>(pub(super) &'c ObjectCache<Particle>);
 
-impl<'c> Design for Boxes<'c> {
+impl<'c> Design for BoxedObjects<'c> {
     type Key = CacheBox<'c, Particle>;
     const INSPECTED_ITEMS: &'static str = "";
     #[inline(always)]

@@ -1,11 +1,11 @@
-//! The experiment that repeats the measurements of the article on pools, from a naive pool to a slot map, and adds
-//! slabs.
+//! The experiment that repeats the pool measurements of the article "Arena pools: from naive pool to slot map", and
+//! adds slabs.
 //!
-//! Each design is written as a Rust program would do it. A program stores the article's particles, and runs the
-//! article's three phases: allocate and free, churn, iterate. The result of each phase is passed to `black_box`, so
-//! that the compiler does not remove the work. The article's own figure of 0.88 ns for a free and an allocation
-//! suggests that the compiler removed work there. A design with lasting keys keeps the keys in a list, whose cost is
-//! part of the churn phase; the packed array has no keys.
+//! Each pool design is implemented as a Rust program would implement it. The measured program stores the article's
+//! particles, and runs the article's three phases: allocate and free, churn, iterate. The result of each phase is
+//! passed to `black_box`, so that the compiler does not remove the work. The article's figure of 0.88 ns for a free and
+//! an allocation suggests that the compiler removed work there. A design with lasting keys keeps the keys in a list,
+//! whose cost counts as churn; the packed array has no keys.
 
 mod claims;
 mod designs;
@@ -15,17 +15,17 @@ use super::{Context, counting_subsystem};
 use crate::findings::clock::{self, Samples};
 use crate::findings::{Axis, Bars, Findings, Table, Value};
 use clap::Args;
-use phases::{FRAMES, NAMES, Order, REPLACED, Run, SETS, Set, turn};
+use phases::{FRAMES, NAMES, Order, REPLACED_PER_FRAME, Run, SETS, Set, turn};
 use uslab::{Config, Subsystem};
 
 /// Which pool allocates, churns and iterates fastest: naive, free list, packed, slot map, or slabs?
 ///
-/// The article has four sets. Each set makes a number of allocations, frees some objects at random, replaces 500
-/// objects in each of 1,000 frames, and walks over the rest. The output also shows the article's numbers, and adds
-/// slabs without magazines and slabs with a magazine for each CPU.
+/// The article measures four sets of parameters. Each set makes a number of allocations, frees some objects at random,
+/// replaces 500 objects in each of 1,000 frames, and walks over the remaining objects. The output also shows the
+/// article's numbers, and adds slabs without magazines and slabs with a magazine for each CPU.
 #[derive(Debug, Args)]
 pub struct Pools {
-    /// Only these sets of the article, 1 to 4, separated by commas.
+    /// Run only these sets of the article, 1 to 4, separated by commas.
     #[arg(long, value_name = "SET", value_delimiter = ',', default_value = "1,2,3,4", value_parser = clap::value_parser!(u8).range(1..=4))]
     sets: Vec<u8>,
 }
@@ -58,7 +58,7 @@ impl Pools {
                 runs[design] = run;
                 Ok([run.build, run.churn, run.walks])
             })?;
-            shortened |= !needs_equal_time(set, frames, walks);
+            shortened |= !runs_as_long_as_article(set, frames, walks);
             findings.table(table(*number, set, frames, walks, &runs, &samples));
             all.push(SetTimes { set: *number, samples });
         }
@@ -72,13 +72,13 @@ impl Pools {
     }
 }
 
-/// Returns `true` if a set runs as long as in the article, so that the times can be compared.
-fn needs_equal_time(set: &Set, frames: usize, walks: usize) -> bool {
+/// Returns `true` if a set runs as long as in the article, so that its times can be compared with the article's times.
+fn runs_as_long_as_article(set: &Set, frames: usize, walks: usize) -> bool {
     (frames, walks) == (FRAMES, set.walks)
 }
 
 fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], samples: &[Samples<3>]) -> Table {
-    let article = needs_equal_time(set, frames, walks);
+    let article = runs_as_long_as_article(set, frames, walks);
     let design_columns = [
         "design",
         "looked at in a walk",
@@ -91,7 +91,7 @@ fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], sampl
     let article_columns = ["article: allocate and free, ms", "article: churn, ms", "article: walks, ms"];
     let mut table = Table::new(
         format!(
-            "Set {number}: {} allocated, {} freed; {REPLACED} replaced in each of {frames} frames; walks: {walks}",
+            "Set {number}: {} allocated, {} freed; {REPLACED_PER_FRAME} replaced in each of {frames} frames; walks: {walks}",
             set.allocs, set.frees
         ),
         &[&design_columns[..], if article { &article_columns } else { &[] }].concat(),
@@ -113,13 +113,13 @@ fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], sampl
     table
 }
 
-/// The measurements of a set: the three phases of each design, in each round.
+/// The measurements of a set: the times of the three phases for each design, in each round.
 struct SetTimes {
     set: u8,
     samples: Vec<Samples<3>>,
 }
 
-/// Draws a picture of each phase, from the set that studies the phase, or from the first set that was run.
+/// Draws a picture of each phase, from the set that studies this phase, or from the first set that was run.
 fn pictures(findings: &mut Findings, all: &[SetTimes]) {
     let phases = ["Allocating and freeing", "Churn", "Walks"];
     for (phase, (name, phase_set)) in phases.into_iter().zip([3, 1, 4]).enumerate() {

@@ -1,6 +1,6 @@
 //! The article's sets, and its three phases: allocate and free, churn, walk.
 
-use super::designs::{Boxes, Design, Flags, FreeList, Particle};
+use super::designs::{BoxedObjects, Design, Flags, FreeList, Particle};
 use crate::findings::clock;
 use rand::RngExt;
 use rand::seq::SliceRandom;
@@ -48,10 +48,10 @@ pub(super) const SETS: [Set; 4] = [
 ];
 
 /// The number of objects that a frame replaces, and the number of frames.
-pub(super) const REPLACED: usize = 500;
+pub(super) const REPLACED_PER_FRAME: usize = 500;
 pub(super) const FRAMES: usize = 1_000;
 
-/// The milliseconds of each phase, and the counts of a walk.
+/// The milliseconds that each phase took, and the counts of a walk.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Run {
     pub(super) build: f64,
@@ -76,12 +76,12 @@ impl Order {
         // The order consists of indices into the list of live objects. The list's last object takes the index of a
         // freed object.
         let remaining = set.allocs - set.frees;
-        let churn = (0..frames * REPLACED).map(|_| rng.random_range(0..remaining)).collect();
+        let churn = (0..frames * REPLACED_PER_FRAME).map(|_| rng.random_range(0..remaining)).collect();
         Self { first, churn }
     }
 }
 
-/// Runs a design whose keys stay valid.
+/// Runs a design whose keys stay valid until their objects are freed.
 fn run_design<D: Design>(design: &mut D, set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
     let mut first_error = None;
     let mut keys: Vec<Option<D::Key>> = Vec::with_capacity(set.allocs);
@@ -169,7 +169,7 @@ pub(super) const NAMES: [&str; 9] = [
     "boxes of an object cache",
 ];
 
-/// Runs one round of one design.
+/// Runs and times one round of one pool design.
 pub(super) fn turn(
     design: usize,
     set: &Set,
@@ -194,7 +194,7 @@ pub(super) fn turn(
         7 => run_design(&mut hive(Magazines::default())?, set, order, walks),
         _ => {
             let cache = ObjectCache::builder("particle").ctor(Particle::default).build_in(subsystem)?;
-            run_design(&mut Boxes(&cache), set, order, walks)
+            run_design(&mut BoxedObjects(&cache), set, order, walks)
         }
     }
 }

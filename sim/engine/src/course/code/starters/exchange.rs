@@ -1,20 +1,21 @@
 //! Magazine exchange: write a magazine layer after Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3.
 //!
-//! Each CPU has two magazines. A CPU allocates from its loaded magazine and frees to it, without other CPUs.
-//! If neither magazine can serve, the CPU accesses (*visits*) the depot, which keeps whole magazines for all
-//! CPUs. The code below visits the depot for every object. Write `alloc` and `free` so that visits to the
-//! depot are as rare as possible.
+//! Each CPU has two magazines. A CPU allocates from its loaded magazine and frees to it, without using data of other
+//! CPUs. If neither of its magazines can serve a request, the CPU accesses (*visits*) the depot, which keeps whole
+//! magazines for all CPUs. The code below visits the depot for every object. Write `alloc` and `free` so that visits to
+//! the depot are as rare as possible.
 //!
 //! Lock order: a CPU's lock comes first, then the depot's lock. The scheduler can move threads, so several
 //! threads may be on one CPU at a time.
 //!
 //! Available calls:
 //!
-//! - `self.cpus[cpu].lock()`: waits for a CPU's lock and returns its magazines; dropping the result releases the lock.
-//! - `self.depot.lock()`: waits for the lock of the depot and returns the depot; dropping the result releases
-//!   the lock. Each call of `self.depot.lock()` counts as a visit.
-//! - `std::mem::swap(a, b)` exchanges two magazines of a CPU; `std::mem::take(a)` returns a magazine and
-//!   leaves an empty magazine in its place.
+//! - `self.cpus[cpu].lock()`: waits for a CPU's lock and returns the CPU's magazines; dropping the result releases the
+//!   lock.
+//! - `self.depot.lock()`: waits for the depot's lock and returns the depot; dropping the result releases the lock. Each
+//!   call of `self.depot.lock()` counts as a visit.
+//! - `std::mem::swap(a, b)` exchanges two magazines of a CPU; `std::mem::take(a)` returns a magazine and leaves an
+//!   empty one behind.
 
 use uslab_lab::course::{Layer, PerCpu, See, Shared};
 

@@ -1,21 +1,23 @@
 //! Choosing a partial slab: a cache that keeps as few slabs as possible.
 //!
-//! The cache has no magazines: each allocation takes an object from a slab, and each free returns an object.
-//! A slab can be freed only when all of its objects are free. The choice of the slab that serves an
-//! allocation therefore matters. The code below takes the slab that was used last. Choose a better slab
-//! without inspecting every slab: the judge counts inspections and moves.
+//! The cache has no magazines: each allocation takes an object from a slab, and each free returns an object. A slab can
+//! be freed only when all of its objects are free. The choice of the slab that serves an allocation therefore matters.
+//! The code below takes the slab that was used most recently. Choose a better slab without inspecting every slab: the
+//! judge counts inspections and moves.
 //!
-//! Available calls, with their costs:
+//! The exercise can use these calls, each of which has a cost:
 //!
-//! - `op.make(list)?`: creates a slab of free objects, at the front of a list. 0.
-//! - `op.release(slab)`: frees an empty slab. 0.
-//! - `op.slabs.take(slab)`: takes a free object out of its slab; `None` if the slab is full. `op.slabs.put(object)`: returns it. 0.
+//! - `op.make(list)?`: creates a slab of free objects at the front of a list; costs 0.
+//! - `op.release(slab)`: frees an empty slab; costs 0.
+//! - `op.slabs.take(slab)`: takes a free object out of a slab, or returns `None` if the slab is full; costs 0.
+//!   `op.slabs.put(object)`: returns an object to its slab; costs 0.
 //! - `op.slabs.first(list)`, `last(list)`: the slab at that end of a list; `None` if the list is empty. `len(list)`,
 //!   `list(slab)`. 0.
-//! - `op.slabs.objects()`: the number of objects in a slab, free and in use. 0.
-//! - `op.slabs.free(slab)`: the number of its free objects; `is_empty(slab)`: `true` if all are free. 1.
-//! - `op.slabs.relist(slab, list, End::Front)`, or `End::Back`: moves a slab. 1.
-//! - `op.slabs.walk(list)`: the slabs of a list in order. 1 for each slab that it returns.
+//! - `op.slabs.objects()`: returns the number of objects in a slab, free and in use; costs 0.
+//! - `op.slabs.free(slab)`: returns the number of free objects in a slab; `is_empty(slab)`: returns `true` if all are
+//!   free; each costs 1.
+//! - `op.slabs.relist(slab, list, End::Front)`, or `End::Back`: moves a slab to an end of a list; costs 1.
+//! - `op.slabs.walk(list)`: iterates over the slabs of a list in order; costs 1 for each slab returned.
 
 use uslab_engine::policy::*;
 
@@ -29,7 +31,7 @@ impl Policy for Exercise {
     const NAME: &'static str = "mine";
     const DESCRIPTION: &'static str = "which partial slab";
     type Knobs = ();
-    /// The lists that a slab can be on. You may add more lists.
+    /// The lists that a slab can be on. You may add more lists to this array.
     const LISTS: &'static [&'static str] = &["partial", "full"];
 
     fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &()) -> Self {
@@ -60,7 +62,7 @@ impl Policy for Exercise {
         }
     }
 
-    /// Empty slabs are freed immediately here, so nothing is left to do.
+    /// Empty slabs are freed immediately here, so a shrink has nothing left to do.
     fn shrink(&mut self, _: &mut Op<'_>) -> u64 {
         0
     }

@@ -1,10 +1,10 @@
 //! Reaping: how many full magazines a depot flushes, and when.
 //!
-//! A depot that keeps everything holds memory that is not needed. A depot that flushes everything soon
-//! fetches the same number of objects again. Every 15 seconds, `reap` returns how many of the full magazines
-//! are to be flushed to slabs. During the 15 seconds, `visited` is called at each access of the depot. The
-//! code below keeps everything. A full magazine (8 objects) that is kept for an interval costs 2, and an
-//! object that comes from a slab costs 1.
+//! A depot that keeps all its magazines holds memory that is not needed. A depot that flushes all its magazines soon
+//! has to fetch equally many objects from slabs again. Every 15 seconds, `reap` returns how many of the full magazines
+//! the depot must flush to slabs. During the 15 seconds, `visited` is called at each access of the depot. The code
+//! below never flushes a magazine. A full magazine (8 objects) that is kept for an interval costs 2, and an object that
+//! comes from a slab costs 1.
 //!
 //! No calls are needed: store in `Exercise` the data that you need at the end of an interval.
 
